@@ -2,6 +2,7 @@
 
     scripts/bench spark                     10,000,000 attempt records
     scripts/bench spark --records 200000    a quick look
+    scripts/bench spark --against 13a842a   an older revision first, with its own code, then this one
 
 Records are written straight into the history log of an SQLite store, since running ten million jobs first
 would measure something else. Times are of this machine, with its other load: beside each stands the CPU time
@@ -17,11 +18,15 @@ import os
 import random
 import shutil
 import sqlite3
+import subprocess
+import sys
+import tarfile
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -240,10 +245,16 @@ def whole(spark: Any, url: str, lake: Path, records: int, max_records: int) -> N
 
     pipeline = Pipeline(spark, RunOptions(url=url, lake=str(lake), source="bench", max_records=max_records))
     pipeline.open()
+    each: list[float] = []
     for done in range(0, records, max_records):  # the last costs what the first did: the lake has grown
-        count = min(max_records, records - done)
+        count, before = min(max_records, records - done), cpu_seconds()
         with timed(f"  batch at {done:,}", count):
             pipeline.run_batch()
+        each.append(1e6 * (cpu_seconds() - before) / count)
+    # The first one warms the JVM up.
+    warm = each[1:] or each
+    apart = 100 * (max(warm) / min(warm) - 1)
+    print(f"  CPU of a record: {min(warm):.1f} to {max(warm):.1f} us, {apart:.0f} % apart", flush=True)
 
 
 def measure_new_day(spark: Any, folder: Path, days: int, per_queue: int) -> dict[str, Any]:
@@ -286,15 +297,43 @@ def main() -> None:
     parser.add_argument("--whole-records", type=int, help="how many go through all layers (default: all)")
     parser.add_argument("--max-records", type=int, default=2_000_000)
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--against", metavar="REV", help="run this revision's benchmark first")
     args = parser.parse_args()
     from windlass.pipeline.session import SessionOptions, session
 
     folder = Path(tempfile.mkdtemp(prefix="windlass-bench-"))
     try:
+        if args.against is not None:
+            run_older(args.against, folder / "older", without_option(sys.argv[1:], "--against"))
+            print(f"\nthis tree, beside {args.against} above", flush=True)
         with session(SessionOptions(master=args.master)) as spark:
             measure(spark, folder, args)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_older(revision: str, folder: Path, arguments: list[str]) -> None:
+    """The same benchmark as it was in ``revision``, on the code of that revision."""
+    folder.mkdir()
+    tree = subprocess.run(
+        ["git", "archive", revision, "src", "benchmarks"], check=True, stdout=subprocess.PIPE
+    )
+    with tarfile.open(fileobj=BytesIO(tree.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    path = os.pathsep.join([str(folder / "src"), str(folder)])
+    print(f"{revision}", flush=True)
+    command = [sys.executable, str(folder / "benchmarks" / "spark.py"), *arguments]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+def without_option(arguments: list[str], name: str) -> list[str]:
+    """Arguments less an option and its value."""
+    kept, skip = [], False
+    for word in arguments:
+        if not skip and word != name and not word.startswith(f"{name}="):
+            kept.append(word)
+        skip = word == name
+    return kept
 
 
 def measure(spark: Any, folder: Path, args: argparse.Namespace) -> None:

@@ -38,6 +38,7 @@ _UNUSUAL = {"sys.getrefcount": "decides by a reference count"}
 #: Uses that have no public way, by module and name.
 _NO_OTHER_WAY = {
     ("windlass.importing.plain", "pickle._Unpickler"): "the one in C reserves what a forged index says",
+    ("windlass.serde", "_meta"): "how Django's documentation has its models known by others",
     ("windlass.pipeline.session", "_active_spark_context"): "whether Spark runs, in whichever thread",
     ("windlass.pipeline.session", "_gateway"): "PySpark leaves its JVM running: nothing public ends it",
     ("windlass.pipeline.session", "_jvm"): "the same",

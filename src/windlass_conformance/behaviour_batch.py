@@ -229,7 +229,7 @@ async def test_a_cancelled_job_leaves_its_batch_and_the_others_go_on(harness: Ha
         await stage.advance(11)
         await gate.reached.wait()
         assert calls == [[1]]
-        await jobs[1].cancel()  # nobody waits for the call any more
+        await jobs[1].cancel()  # no attempt waits for the call any more
         await stage.until_state(jobs[1], JobState.CANCELLED)
 
 

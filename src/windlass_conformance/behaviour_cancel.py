@@ -113,7 +113,7 @@ async def test_a_worker_aborts_a_job_that_runs_there(harness: Harness) -> None:
         worker = await stage.work(handler)
         job = await stage.queue.add("n")
         await gate.reached.wait()
-        assert worker.abort_job("nobody") is False
+        assert worker.abort_job("no-such-job") is False
         assert worker.abort_job(job.id) is True
         assert await job.wait_until_finished() is JobState.CANCELLED
 

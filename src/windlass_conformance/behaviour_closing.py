@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from windlass import Windlass
     from windlass_conformance.harness import Harness
 
-#: Longer than any wait takes that hears of the end at once, shorter than the slowest look without a hint.
+#: Longer than a wait that is notified of the end takes, shorter than the slowest look without a hint.
 SOON = 10
 
 

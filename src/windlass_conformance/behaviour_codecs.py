@@ -337,7 +337,7 @@ async def test_signals_and_arguments_reach_a_child_process_that_has_no_key(
         job = await ask.enqueue()
         await stage.until_state(job, JobState.SUSPENDED)
         await stage.queue.signal(job.id, "yes", 7)
-        assert await job.result() == "heard 7"
+        assert await job.result() == "received 7"
         double = stage.app.task(queue=QUEUE, isolation="process")(targets.double)
         assert await (await double.enqueue(21)).result() == 42
 
@@ -354,7 +354,7 @@ async def test_a_sealed_signal_reaches_a_child_process_that_runs_a_foreign_job(
         await stage.work(process_slots=1)
         await stage.until_state(job, JobState.SUSPENDED)
         await stage.queue.signal(job.id, "yes", 7)
-        assert await job.result() == "heard 7"
+        assert await job.result() == "received 7"
 
 
 @needs("signals")

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from windlass import Job, JobState, Queue, Unique, Windlass, Worker
+from windlass.api.health import CheckContext
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
-from windlass.cli.checks import CheckContext, check_records, set_aside
+from windlass.cli.checks import check_records, set_aside
 from windlass.core.bad_records import BAD_RECORD
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.outcome import CancelResult

@@ -437,6 +437,40 @@ async def test_a_whole_flow_is_removed(harness: Harness) -> None:
         assert await stage.queue.count() == 0
 
 
+@pytest.mark.feature("I11")
+@pytest.mark.parametrize("bad", [0, 1, 3])
+async def test_a_batch_has_callbacks_on_success_completion_and_death(harness: Harness, bad: int) -> None:
+    async with Stage(harness) as stage:
+        called: list[tuple[str, int, int]] = []
+        died: list[str] = []
+        stage.app.on_death(lambda job, error: died.append(job.data))
+
+        async def handler(job: Job[Any]) -> str:
+            if job.name == "part":
+                if job.data.startswith("bad"):
+                    raise ValueError(job.data)
+                return str(job.data)
+            values, failed = await job.get_children_values(), await job.get_failed_children()
+            called.append((job.name, len(values), len(failed)))
+            return "called"
+
+        names = [f"bad{n}" if n < bad else f"good{n}" for n in range(4)]
+        parts = await stage.queue.add_bulk({"name": "part", "data": n, "max_attempts": 1} for n in names)
+        success = await stage.queue.add("success", depends_on=parts)
+        complete = await stage.queue.add("complete", depends_on=parts, on_failure="ignore")
+        death = await stage.queue.add("first death", depends_on=parts, on_failure="continue")
+        empty = await stage.queue.add("empty", depends_on=[])
+        await stage.work(handler)
+        for job in (success, complete, death, empty):
+            await job.wait_until_finished()
+        assert sorted(died) == names[:bad]
+        assert ("complete", 4 - bad, bad) in called and ("empty", 0, 0) in called
+        assert (("success", 4, 0) in called) is (bad == 0)
+        assert success.state is (JobState.FAILED if bad else JobState.COMPLETED)
+        assert {name for name, _, _ in called} >= {"complete", "first death", "empty"}
+        assert [failed > 0 for name, _, failed in called if name == "first death"] == [bad > 0]
+
+
 @pytest.mark.feature("I12")
 async def test_a_flow_of_many_levels_is_read_cancelled_and_removed_to_its_leaves(harness: Harness) -> None:
     def tree(depth: int) -> dict[str, Any]:

@@ -178,4 +178,4 @@ async def test_a_child_process_suspends_its_job(harness: Harness) -> None:
         await stage.work()
         await stage.until_state(job, JobState.SUSPENDED)
         await stage.queue.signal(job.id, "yes", 7)
-        assert await job.result() == "heard 7"
+        assert await job.result() == "received 7"

@@ -38,7 +38,7 @@ async def test_a_long_job_keeps_its_lease_and_runs_once(harness: Harness) -> Non
 @pytest.mark.feature("J3", "J7", "C18")
 async def test_the_job_of_a_silent_worker_runs_elsewhere(harness: Harness) -> None:
     async with Stage(harness) as stage:
-        lost = await harness.start("a", "mail", payload=b"{}")  # a worker that never comes back
+        lost = await harness.start("a", "mail", payload=b"{}")  # a worker that never reports again
         ran: list[tuple[str, int]] = []
 
         async def handler(job: Job[Any]) -> None:
@@ -60,7 +60,7 @@ async def test_a_job_with_a_stall_delay_runs_again_after_its_rest(harness: Harne
     async with Stage(harness) as stage:
         stage.clock.set(harness.now_ms / 1000)
         job = await stage.queue.add("n", job_id="a", stall_delay=300)
-        await harness.take("mail")  # a worker that never comes back
+        await harness.take("mail")  # a worker that never reports again
         ran: list[int] = []
 
         async def handler(job: Job[Any]) -> None:
@@ -131,12 +131,12 @@ async def test_a_late_worker_changes_nothing(harness: Harness) -> None:
         job = await stage.queue.add("n")
         await gate.reached.wait()
         worker.pause()
-        # The job is taken away behind the worker's back.
+        # Another worker takes the job away behind the worker's back.
         harness.now_ms = stage.clock.now_ms() + 30_000
         await harness.do(rq.Recover())
         async with asyncio.timeout(10):
             while not (found := await harness.claim(1, "mail", worker="other")):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)  # where the worker's own connection releases it first
+                await asyncio.sleep(0.01)  # where the worker's own connection drops it first
         other = found[0]
         gate.open()
         await eventually(lambda: len(errors) == 1)

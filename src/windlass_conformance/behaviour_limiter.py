@@ -109,7 +109,7 @@ async def test_a_holder_keeps_its_turn_as_long_as_it_lives_and_no_longer(harness
 
 
 def _kill_keeper() -> None:
-    """As if its process had died: nobody renews the lease any more."""
+    """As if its process had died: no thread renews the lease any more."""
     for task in asyncio.all_tasks():
         if task.get_name() == "windlass-limiter-api":
             task.cancel()

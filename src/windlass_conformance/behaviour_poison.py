@@ -127,7 +127,7 @@ def raiser(error: Callable[[], BaseException]) -> Callable[[Job[Any]], Any]:
     return run
 
 
-# --- errors that cannot be told as they are -----------------------------------------------------------
+# --- errors that cannot be stored as they are ---------------------------------------------------------
 
 
 class NoText(Exception):
@@ -510,7 +510,7 @@ async def test_a_batch_that_the_store_refuses_is_settled_one_by_one(harness: Har
 
 
 class Relays(BackendWrapper):
-    """Says after every settlement that others are to be told, and fails to tell them."""
+    """Says after every settlement that others are to be notified, and fails to notify them."""
 
     async def execute(self, request: rq.Request[Any]) -> Any:
         if isinstance(request, fl.Relay):

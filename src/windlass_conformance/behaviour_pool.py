@@ -176,7 +176,7 @@ async def test_names_with_colons_are_never_mixed_up(harness: Harness) -> None:
 async def test_an_unknown_task_is_given_back_and_at_last_fails_with_its_reason(harness: Harness) -> None:
     async with Stage(harness) as stage:
         await stage.work()
-        job = await stage.queue.add("nobody-knows", max_attempts=1)
+        job = await stage.queue.add("unknown-task", max_attempts=1)
         waits = []
         for delay in (5, 30, 120, 600):
             await stage.until_state(job, JobState.SCHEDULED)

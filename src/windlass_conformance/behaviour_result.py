@@ -301,7 +301,7 @@ async def test_the_status_of_a_job_tells_result_or_error(harness: Harness) -> No
         assert status is not None and (status["state"], status["result"]) == (JobState.COMPLETED, "fine")
         status = await stage.queue.get_status(bad.id)
         assert status is not None and status["error"] == {"class": "ValueError", "message": "no"}
-        assert await stage.queue.get_status("nobody") is None
+        assert await stage.queue.get_status("no-such-job") is None
 
 
 @pytest.mark.feature("E6", "E3")
@@ -427,7 +427,7 @@ async def test_the_result_of_a_job_that_has_none_yet_is_refused_with_what_became
         with pytest.raises(IllegalTransitionError, match=r"it is waiting; wait for it with job\.result"):
             await queue.get_result(job.id)
         with pytest.raises(JobNotFoundError):
-            await queue.get_result("nobody")
+            await queue.get_result("no-such-job")
         async with Worker(QUEUE, lambda job: 1 / 0, url_or_app=app):
             await job.wait_until_finished()
         with pytest.raises(JobFailedError, match="ZeroDivisionError"):

@@ -27,7 +27,7 @@ EXACT = {"type": "fixed", "delay": 10, "jitter": 0}
 
 
 class Script:
-    """A handler that does what it was told, one instruction per run."""
+    """A handler that follows its instructions, one per run."""
 
     def __init__(self, *steps: Any) -> None:
         self.steps = list(steps)

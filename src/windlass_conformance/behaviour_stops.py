@@ -1,4 +1,4 @@
-"""Stops and waits of a worker end, whatever the store does, and what was told did happen.
+"""Stops and waits of a worker end, whatever the store does, and what was reported did happen.
 
 Where a driven clock would change the path (threads, timers), these tests run on the system's clock.
 """
@@ -23,7 +23,7 @@ from windlass_conformance import targets
 from windlass_conformance.harness import Harness
 from windlass_conformance.stage import QUEUE, Gate, LiveStage, Stage, eventually
 
-#: A worker that would wait very long if it was not told better.
+#: A worker that would wait very long if it was not woken.
 PATIENT: dict[str, Any] = {"grace": 600, "cancel_wait": 600}
 #: A worker that has little time, and how long its stop may take on a busy machine.
 HASTY: dict[str, Any] = {"grace": 0.3, "cancel_wait": 0.2, "heartbeat": 0.1, "poll": 0.1}
@@ -498,7 +498,7 @@ async def test_recovery_does_not_wait_for_an_election_that_cannot_be_reached(
     harness: Harness, how: str
 ) -> None:
     async with Stage(harness) as stage:
-        await harness.start("a", "mail", payload=b"{}")  # its worker will never be heard of again
+        await harness.start("a", "mail", payload=b"{}")  # its worker never reports again
         ran: list[str] = []
 
         async def handler(job: Job[Any]) -> None:
@@ -527,7 +527,7 @@ async def test_a_heartbeat_recovers_its_pace_after_isolated_errors(harness: Harn
             assert stage.faults.sent["Beat"] == before + 2
 
 
-# --- what users are told ----------------------------------------------------------------------------------
+# --- what users receive ----------------------------------------------------------------------------------
 
 
 class Told:

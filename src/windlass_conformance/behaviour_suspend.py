@@ -20,7 +20,7 @@ async def approve(job: Job[Any]) -> Any:
     if "approved" in job.signals:
         return job.signals["approved"]
     if job.timed_out("approved"):
-        return "nobody answered"
+        return "no answer came"
     raise Suspend("approved", timeout=job.data)
 
 
@@ -62,7 +62,7 @@ async def test_a_suspension_may_end_without_its_signal(harness: Harness) -> None
         await stage.advance(59)
         assert await job.get_state() is JobState.SUSPENDED
         await stage.advance(2)
-        assert await job.result() == "nobody answered"
+        assert await job.result() == "no answer came"
 
 
 @pytest.mark.feature("F8")
@@ -137,4 +137,4 @@ async def test_the_time_limit_of_a_suspension_outlives_a_debounced_add(harness: 
         await stage.advance(40)
         await stage.queue.add("n", 60, unique=debounced)
         await stage.advance(21)
-        assert await job.result() == "nobody answered"
+        assert await job.result() == "no answer came"

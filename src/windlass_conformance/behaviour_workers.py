@@ -1,4 +1,4 @@
-"""Worker processes: what they tell of themselves, and how they are told something from afar."""
+"""Worker processes: what they report of themselves, and how commands reach them."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def test_live_workers_and_their_busy_slots_can_be_counted(harness: Harness
         workers = await stage.app.workers()
         assert (len(workers), sum(worker.busy for worker in workers)) == (2, 1)
         assert len(await stage.queue.get_workers()) == 1
-        stage.faults.refuse(rq.Beat, times=100)  # they are alive, but nobody hears of it
+        stage.faults.refuse(rq.Beat, times=100)  # they are alive, but no report arrives
         await stage.advance(44)
         assert len(await stage.app.workers()) == 2
         await stage.advance(1)
@@ -224,9 +224,9 @@ async def test_a_worker_writes_its_stacks_to_the_log(
 @pytest.mark.feature("R5")
 async def test_unknown_workers_and_commands_are_told_so(harness: Harness) -> None:
     async with Stage(harness) as stage:
-        assert await stage.app.command_worker("nobody", "stop") is False
+        assert await stage.app.command_worker("no-such-worker", "stop") is False
         with pytest.raises(ConfigError):
-            await stage.app.command_worker("nobody", "explode")  # type: ignore[arg-type]
+            await stage.app.command_worker("no-such-worker", "explode")  # type: ignore[arg-type]
 
 
 @pytest.mark.feature("R5")

@@ -102,7 +102,7 @@ async def test_a_finished_job_answers_finished_and_stays(harness: Harness, outco
 
 @pytest.mark.feature("F1")
 async def test_an_unknown_job_answers_not_found(harness: Harness) -> None:
-    assert await cancel(harness, "nobody") == [CancelResult.NOT_FOUND]
+    assert await cancel(harness, "no-such-job") == [CancelResult.NOT_FOUND]
 
 
 @pytest.mark.feature("F1")
@@ -110,7 +110,7 @@ async def test_cancellations_are_answered_per_item_in_order(harness: Harness) ->
     await harness.finish("done")
     await harness.start("runs")
     await harness.add("waits")
-    answers = await cancel(harness, "waits", "nobody", "runs", "done", "waits")
+    answers = await cancel(harness, "waits", "no-such-job", "runs", "done", "waits")
     assert answers == [
         CancelResult.CANCELLED,
         CancelResult.NOT_FOUND,

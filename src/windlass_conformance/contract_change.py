@@ -12,7 +12,7 @@ from windlass.core.states import JobState
 from windlass_conformance.harness import LEASE_MS, QUEUE, START_MS, Harness
 
 A = JobRef(QUEUE, "a")
-NOBODY = JobRef(QUEUE, "nobody")
+NOBODY = JobRef(QUEUE, "no-such-job")
 OK_WAITING = rq.ChangeResult(Changed.OK, JobState.WAITING)
 
 

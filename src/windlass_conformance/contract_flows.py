@@ -176,7 +176,7 @@ async def test_a_diamond_runs_from_its_tip_to_its_end(harness: Harness) -> None:
 async def test_edges_are_seen_from_both_ends(harness: Harness) -> None:
     await add_parent(harness, "a", "b", on_failure=OnFailure.IGNORE)
     parent, child, none = await harness.do(
-        fl.GetDependencies(refs=[JobRef(QUEUE, "p"), JobRef(OTHER, "a"), JobRef(QUEUE, "nobody")])
+        fl.GetDependencies(refs=[JobRef(QUEUE, "p"), JobRef(OTHER, "a"), JobRef(QUEUE, "no-such-job")])
     )
     assert [edge.child.id for edge in parent.depends_on] == ["a", "b"]
     assert {edge.on_failure for edge in parent.depends_on} == {OnFailure.IGNORE}

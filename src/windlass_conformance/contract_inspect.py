@@ -32,7 +32,7 @@ async def listed(harness: Harness, **fields: Any) -> list[str]:
 @pytest.mark.feature("A28", "L3")
 async def test_records_are_found_by_reference_in_order_with_gaps(harness: Harness) -> None:
     await harness.add_many("a", "b")
-    refs = [JobRef(QUEUE, "b"), JobRef(QUEUE, "nobody"), JobRef(QUEUE, "a"), JobRef("nowhere", "a")]
+    refs = [JobRef(QUEUE, "b"), JobRef(QUEUE, "no-such-job"), JobRef(QUEUE, "a"), JobRef("nowhere", "a")]
     found = await harness.do(rq.GetJobs(refs=refs))
     assert [job.id if job else None for job in found] == ["b", None, "a", None]
 

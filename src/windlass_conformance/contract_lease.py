@@ -86,7 +86,7 @@ async def test_a_settled_lease_cannot_be_extended(harness: Harness, outcome: Out
 async def test_extensions_are_answered_per_item_in_order(harness: Harness) -> None:
     await harness.add_many("a", "b")
     a, b = await harness.claim(2)
-    gone = rq.LeaseRef(QUEUE, "nobody", "t", 1_000)
+    gone = rq.LeaseRef(QUEUE, "no-such-job", "t", 1_000)
     assert await extend(harness, lease(a), gone, lease(b)) == [Extended.OK, Extended.LOST, Extended.OK]
 
 
@@ -342,7 +342,7 @@ async def test_a_job_asked_to_cancel_is_not_given_back_to_the_line(harness: Harn
     assert (ended.state, ended.reason) == (JobState.CANCELLED, "stop")
 
 
-# --- executors of one's own -----------------------------------------------------------------------
+# --- custom executors -----------------------------------------------------------------------------
 
 
 @pytest.mark.feature("J26")

@@ -1,4 +1,4 @@
-"""``listen``: whoever waits is woken soon after something may have changed, whichever client changed it."""
+"""``listen``: a waiter is woken soon after something may have changed, whichever client changed it."""
 
 from __future__ import annotations
 

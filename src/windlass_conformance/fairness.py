@@ -29,7 +29,7 @@ class Run(NamedTuple):
 
 async def check_fairness(harness: Harness, jobs: int, groups: int, limits: GroupLimits | None) -> None:
     """Nine tenths of all jobs are of one group. Every job of any other starts no later than in a run in which
-    all groups have the same share of all jobs; and nobody ever exceeds the limits."""
+    all groups have the same share of all jobs; and no group ever exceeds its limits."""
     share = jobs // groups
     others = [f"g{n:04}" for n in range(groups - 1)]
     small = max(jobs // 10 // len(others), 1)

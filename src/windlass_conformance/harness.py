@@ -1,6 +1,6 @@
 """What the conformance suite asks of a backend's author: a way to connect. The rest is here.
 
-A harness owns one store that nobody else uses, drives its time through ``now_ms`` in every request, and
+A harness owns one store that no other test uses, drives its time through ``now_ms`` in every request, and
 offers the few verbs that nearly every test needs. Tests that need more send requests through ``do``. A
 ``Variant`` lets it send them in other ways.
 """
@@ -72,7 +72,7 @@ class Harness(ABC):
         self._patches = ExitStack()
         #: Set it before the harness is started.
         self.variant = Variant()
-        #: Told the rows of a test whose capability is missing here (see ``needs``), and the reason.
+        #: Called with the rows of a test whose capability is missing here (see ``needs``), and the reason.
         self.on_missing: Callable[..., None] | None = None
 
     def declare_missing(self, test: Callable[..., Any], capability: str) -> None:

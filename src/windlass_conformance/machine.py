@@ -67,15 +67,14 @@ GROUP_LIMITS = (
     GroupLimits(max_size=2),
 )
 UNIQUE = tuple(
-    StoredUnique(key=key, mode=mode, ttl_ms=ttl_ms, extend=extend)
-    for key, mode, ttl_ms, extend in (
-        ("k", UniqueMode.UNTIL_DONE, None, False),
-        ("k", UniqueMode.UNTIL_DONE, 30, False),
-        ("k", UniqueMode.UNTIL_START, None, False),
-        ("l", UniqueMode.THROTTLE, 40, False),
-        ("l", UniqueMode.THROTTLE, 40, True),
-        ("k", UniqueMode.DEBOUNCE, 20, False),
-        ("l", UniqueMode.KEEP_LAST, None, False),
+    StoredUnique(key=key, mode=mode, ttl_ms=ttl_ms)
+    for key, mode, ttl_ms in (
+        ("k", UniqueMode.UNTIL_DONE, None),
+        ("k", UniqueMode.UNTIL_DONE, 30),
+        ("k", UniqueMode.UNTIL_START, None),
+        ("l", UniqueMode.THROTTLE, 40),
+        ("k", UniqueMode.DEBOUNCE, 20),
+        ("l", UniqueMode.KEEP_LAST, None),
     )
 )
 #: Steps between two comparisons of everything.
@@ -767,7 +766,7 @@ class Machine(Histories):
 
 def machine_for(make_subject: Callable[[], Backend], *, apart: bool = False) -> type[Machine]:
     """A state machine that compares the memory store with what ``make_subject`` gives: a backend that is
-    not yet opened, on a store that nobody else uses. It is called once per example.
+    not yet opened, on a store that no other test uses. It is called once per example.
 
     ``apart``: the store keeps queues in different places, so that what crosses between them takes several
     steps. Then jobs depend on jobs of their own queue only: all else has the same end, but not the same

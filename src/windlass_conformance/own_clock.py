@@ -30,7 +30,7 @@ HOUR_MS = 3_600_000
 #: So much may lie between the two sides' times.
 NEAR_MS = 60_000
 _SOON_MS = 5_000
-#: So often a worker looks for the job that it heard of.
+#: So often a worker looks for the job that it was notified of.
 _LOOKS = 20
 
 _OPTIONS = (
@@ -109,7 +109,7 @@ class OwnOperations(Operations):
         self.twin.compare(requests, *(msgspec.to_builtins(answer) for answer in answers))
 
     async def wait_for_work(self, queue: str, patient: bool) -> None:
-        """A worker finds nothing to do, waits to hear of the next job (or does not), and claims it."""
+        """A worker finds nothing to do, waits for a hint of the next job (or does not), and claims it."""
         worker = f"waits-{queue}"
         listener = self._waiting.get(queue)
         if listener is None:

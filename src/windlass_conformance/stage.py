@@ -79,7 +79,7 @@ class Stage:
         await self.clock.settle()
 
     async def until_state(self, job: Job[Any], state: JobState, timeout: float = 20) -> None:
-        """Wait, in real time, until the store shows ``state``; then let the worker hear of it too."""
+        """Wait, in real time, until the store shows ``state``; then let the worker notice it too."""
         async with asyncio.timeout(timeout):
             while await job.get_state() is not state:  # noqa: ASYNC110 - nothing tells of every state
                 await asyncio.sleep(0.002)
@@ -123,7 +123,7 @@ class Gate:
         await self.opened.wait()
 
     def open(self) -> None:
-        """Let through whoever waits, and all who come."""
+        """Let through all who wait, and all who come."""
         self.opened.set()
 
 

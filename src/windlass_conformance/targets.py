@@ -50,7 +50,7 @@ def ask() -> str:
     job: Any = current_job()
     if "yes" not in job.signals:
         job.suspend("yes", timeout=3_600)
-    return f"heard {job.signals['yes']}"
+    return f"received {job.signals['yes']}"
 
 
 def stop_with(path: str, what: str) -> str:

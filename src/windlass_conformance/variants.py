@@ -63,7 +63,7 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = MappingProxyType(
                 "test_promote_covers_all_queues_earliest_first_up_to_its_limit",
                 "test_promoting_none_only_tells_when_the_next_job_is_due",
             ),
-            "it has due jobs that nobody promoted, and the coordinator promotes by itself when it is time",
+            "it has due jobs that no worker promoted, and the coordinator promotes by itself when it is time",
         ),
     }
 )

@@ -42,6 +42,7 @@ async def fill(url: str, folder: Path, many: int) -> list[str]:
             *(f"/jobs/{LONG}/{job.id}" for job in (failed, retrying, running, done)),
             f"/flows/{LONG}/{flow.id}",
             f"/flows/{LONG}/{flow.id}?show=all",
+            f"/flows/{LONG}/{flow.id}?show=time",
             f"/job-queues/{LONG}?state=failed",
             f"/job-queues/{idle.name}",
             f"/job-metrics?task={TASK}&queue={LONG}",

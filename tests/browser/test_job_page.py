@@ -152,6 +152,12 @@ def test_a_flow_is_drawn_with_its_states(look: Look, lane: Lane, gate: Gate, tmp
     page.get_by_role("button", name="Every job").click()
     expect(graph.locator("a.box")).to_have_count(14)
     assert "show=all" in page.url
+    page.get_by_role("button", name="Zoom out").click()
+    expect(page.locator("[data-zoom]")).to_have_text("80%")
+    page.get_by_role("button", name="By task").click()
+    expect(graph.locator("a.box")).to_have_count(2)
+    page.get_by_role("button", name="Time axis").click()
+    expect(page.get_by_role("group", name="Runs over time").get_by_role("link")).to_have_count(14)
     look.job(lane, root)
     page.get_by_role("link", name="Graph").click()
     expect(graph).to_be_visible()

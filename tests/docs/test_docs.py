@@ -81,7 +81,7 @@ def test_every_relative_link_leads_somewhere() -> None:
 def test_every_test_that_a_claim_names_exists() -> None:
     """``reliability.md`` names the test behind each claim."""
     named = set(re.findall(r"`(test_\w+)`", (DOCS / "reliability.md").read_text()))
-    sources = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("src/windlass/testing/**/*.py")]
+    sources = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("src/windlass_conformance/**/*.py")]
     known = {name for path in sources for name in re.findall(r"def (test_\w+)", path.read_text())}
     assert len(named) > 20
     assert sorted(named - known) == []

@@ -48,7 +48,7 @@ async def test_what_was_enqueued(windlass):
     await send_mail.options(delay=60).enqueue("ada")
     await windlass.assert_enqueued(send_mail, args=["ada"], delay=60)
     await windlass.refute_enqueued(send_mail, args=["bob"])
-    assert len(await windlass.all_enqueued(windlass.api.queue("mail"))) == 1
+    assert len(await windlass.all_enqueued(windlass.app.queue("mail"))) == 1
     assert await windlass.drain() == 0
     assert await windlass.drain(ahead=60) == 1
     assert sent == ["ada"]
@@ -69,9 +69,9 @@ async def test_time_is_the_tests(windlass, windlass_clock):
 
 def test_plain_functions(windlass):
     send_mail.sync.enqueue("ada")
-    windlass.api.sync.assert_enqueued(send_mail)
-    assert windlass.api.sync.drain() == 1
-    windlass.api.sync.refute_enqueued(send_mail)
+    windlass.sync.assert_enqueued(send_mail)
+    assert windlass.sync.drain() == 1
+    windlass.sync.refute_enqueued(send_mail)
     assert sent == ["ada"]
 
 

@@ -65,7 +65,7 @@ def rows_as_jobs(
 
 def test_a_row_says_its_own_options(bench: Bench) -> None:
     at = datetime(2100, 1, 1, tzinfo=UTC)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"id": 1, "n": 5, "wait": 60.5, "labels": ["red", "blue"], "target": "slow", "whose": "acme"},
         {"id": 2, "n": 6, "prio": 9, "run_at": at, "expires_in": 30, "most": 7, "key": "k", "cost": 3},
         {"id": 3, "n": 7},

@@ -489,7 +489,7 @@ async def test_an_ended_job_cannot_ask_in_the_name_of_the_next(pool: ProcessPool
     asked = Recorder()
     await pool.run(call_to(handlers.leave_thread), asked)
     refused = await pool.run(call_to(handlers.free_thread), asked)
-    assert refused == ["nobody performs log() for this job now"]
+    assert refused == ["log() is not available to this job now"]
     assert asked.requests == []
 
 

@@ -305,7 +305,7 @@ async def test_progress_changes_nothing_else_and_ends_with_the_job(app: Windlass
         told.set()
 
         async def reported() -> bool:
-            return (await job.refresh()).progress != 99
+            return bool((await job.refresh()).progress != 99)
 
         await eventually(reported)
         assert (job.progress, job.state, job.data, job.priority) == (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 from pathlib import Path
 
 from tools.branches import (
@@ -98,7 +100,25 @@ def test_every_entry_of_the_list_is_a_line_of_its_file() -> None:
     for one in load_list():
         texts = {line.strip() for line in (root / one.branch.file).read_text(encoding="utf-8").splitlines()}
         assert one.branch.line in texts, one.branch
+        assert one.branch.function in _functions_of(root / one.branch.file), one.branch
         assert one.branch.to in (*texts, CALLED, RAISED, END), one.branch
+
+
+@functools.cache
+def _functions_of(path: Path) -> set[str]:
+    """Every function and class of a file by its qualified name, and "" for what is outside of them."""
+    found = {""}
+
+    def walk(node: ast.AST, outer: str) -> None:
+        for inner in ast.iter_child_nodes(node):
+            name = outer
+            if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                name = f"{outer}.{inner.name}".lstrip(".")
+                found.add(name)
+            walk(inner, name)
+
+    walk(ast.parse(path.read_text(encoding="utf-8")), "")
+    return found
 
 
 def test_the_engine_is_judged_where_the_reference_runs() -> None:

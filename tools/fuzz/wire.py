@@ -181,7 +181,7 @@ def _bullmq() -> Target:
 
 
 def _page_cursors() -> Target:
-    known = [encode_cursor(Position()), encode_cursor(Position(seen={"a": 5, "b": 2**40}))]
+    known = [encode_cursor(Position()), encode_cursor(Position(seen={"a": "5", "b": str(2**40)}))]
     return Target("page-cursors", lambda rng: damaged_text(rng, known), decode_cursor, (ApiError,))
 
 

@@ -364,6 +364,10 @@ class Windlass:
             raise ConfigError("task", f"a function without yield ({advice})", fn)
         if batch is not None and isolation == "process":
             raise ConfigError("isolation", "auto or thread for a task with batch", isolation)
+        if isolation == "process" and "<locals>" in getattr(fn, "__qualname__", ""):
+            raise ConfigError(
+                "isolation", "auto or thread for a function inside another (move it to the module)", fn
+            )
         if memory_limit is not None and isolation != "process":
             raise ConfigError("memory_limit", 'given with isolation="process"', memory_limit)
         kind = AsyncTask if inspect.iscoroutinefunction(fn) else PlainTask

@@ -39,6 +39,17 @@ R_co = TypeVar("R_co", covariant=True)
 _ISOLATIONS = ("auto", "thread", "process")
 
 
+#: How other systems call what a task does, and how to say it here.
+_FOREIGN_VERBS = {
+    "delay": "await task.enqueue(...), or task.sync.enqueue(...) without an event loop",
+    "send": "await task.enqueue(...), or task.sync.enqueue(...) without an event loop",
+    "apply_async": "await task.options(delay=5, ...).enqueue(...)",
+    "send_with_options": "await task.options(delay=5, ...).enqueue(...)",
+    "si": "task.s(...), which never takes the result of the step before",
+    "apply": "task(...) runs the function here and now",
+}
+
+
 class TaskApp(App, Protocol):
     """The app of a task."""
 
@@ -114,6 +125,13 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name} on queue {self.queue_name}>"
+
+    if not TYPE_CHECKING:  # type checkers refuse every attribute that is not there
+
+        def __getattr__(self, name: str) -> Any:
+            instead = _FOREIGN_VERBS.get(name)
+            hint = f": {instead}" if instead else ""
+            raise AttributeError(f"a task has no {name!r}{hint}", name=name, obj=self)
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse arguments that the function does not take, or that it would get as another type."""

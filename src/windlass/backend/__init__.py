@@ -1,6 +1,7 @@
 """The backend contract: what every store can be asked, and how.
 
 Singular: the contract. The stores themselves live in ``windlass.backends`` and are found by URL.
+How to add a verb: ``docs/internals/add-a-verb.md``.
 """
 
 from windlass.backend.capabilities import Capabilities

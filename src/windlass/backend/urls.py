@@ -8,6 +8,7 @@ applications or two tests on one store never meet.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 from dataclasses import dataclass, field
@@ -171,12 +172,23 @@ def register_scheme(scheme: str, module: str, install: str = "") -> None:
     _SCHEMES[scheme] = (module, install)
 
 
+def _known_schemes(scheme: str) -> str:
+    """What a URL may begin with, and which of it was probably meant."""
+    if scheme.startswith(("postgres", "mysql", "mariadb", "mongodb")):
+        instead = "sqlite:///jobs.db on one machine, valkey://host on many"
+        return f"that of a store ({scheme} is none yet: use {instead})"
+    near = difflib.get_close_matches(scheme, _SCHEMES, 1)
+    if near:
+        return f"that of a store (did you mean {near[0]}://?)"
+    return f"one of {', '.join(f'{known}://' for known in sorted(_SCHEMES))}"
+
+
 def backend_module(url: str) -> ModuleType:
     """The module that knows the scheme of ``url``, or ``ConfigError``."""
     parsed = parse_url(url)
     found = _SCHEMES.get(parsed.scheme)
     if found is None:
-        raise ConfigError("url", f"one of {', '.join(f'{s}://' for s in sorted(_SCHEMES))}", parsed.shown)
+        raise ConfigError("url", _known_schemes(parsed.scheme), parsed.shown)
     module, install = found
     try:
         return importlib.import_module(module)

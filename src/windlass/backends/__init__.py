@@ -1,1 +1,1 @@
-"""The stores. Each is found by URL; nothing else imports them."""
+"""The stores. Each is found by URL; nothing else imports them. See ``docs/internals/stores.md``."""

@@ -69,6 +69,9 @@ def _no_module(name: str) -> str:
     here = [path.stem for path in Path.cwd().glob("*.py")]
     here += [path.parent.name for path in Path.cwd().glob("*/__init__.py")]
     near = difflib.get_close_matches(name, here, n=1)
+    parent, _, last = name.rpartition(".")
+    if parent and Path(*parent.split(".")).with_suffix(".py").is_file():
+        near = [f"{parent}:{last}"]
     hint = f"Did you mean '{near[0]}'?" if near else "Run this in the folder that holds it."
     return f"There is no module '{name}' here or on the Python path. {hint}"
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "dashboard": CommandEntry("Run", "Serve the HTTP API and the web pages."),
     "server": CommandEntry("Run", "Coordinate an AMQP broker, and nothing else."),
     "enqueue": CommandEntry("Run", "Add a job, or a file full of jobs."),
+    "config": CommandEntry("Run", "Show the settings of a worker, and where each comes from."),
     "new": CommandEntry("Run", "Write a small project with tests and deployment files."),
     "import": CommandEntry("Run", "Move waiting jobs of Celery, RQ or BullMQ over.", "importer"),
     "queues": CommandEntry("Look", "List the queues and how many jobs are in each state."),
@@ -52,6 +53,27 @@ COMMANDS = {
 }
 
 
+#: What other systems call our commands.
+_MEANT = {
+    "purge": "clear",
+    "flush": "clear",
+    "empty": "clear",
+    "delete": "remove",
+    "rm": "remove",
+    "ls": "jobs",
+    "list": "jobs",
+    "status": "stats",
+    "info": "stats",
+    "inspect": "job",
+    "run": "worker",
+    "start": "worker",
+    "send": "enqueue",
+    "add": "enqueue",
+    "init": "new",
+    "beat": "schedules",
+}
+
+
 class CommandTree(click.Group):
     """Loads commands on demand, lists them by topic, and guesses what was meant."""
 
@@ -70,7 +92,8 @@ class CommandTree(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
         if name and not name.startswith("-") and name not in COMMANDS:
-            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            meant = _MEANT.get(name)
+            near = [meant] if meant else difflib.get_close_matches(name, COMMANDS, n=1)
             hint = f"Did you mean '{near[0]}'?" if near else "See 'windlass --help' for the list."
             ctx.fail(f"There is no command '{name}'. {hint}")
         return super().resolve_command(ctx, args)
@@ -85,8 +108,8 @@ class CommandTree(click.Group):
 
 EPILOG = """\b
 Start here:
-  windlass worker shop:app              run the tasks of shop.py
-  windlass enqueue mail send_mail --arg to=ada@example.com
+  windlass worker mail:app              run the tasks of mail.py
+  windlass enqueue mail mail.send_mail --arg to=ada@example.com --arg subject=Hello
   windlass queues
   windlass stats --watch
 

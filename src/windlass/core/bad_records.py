@@ -42,7 +42,7 @@ UNREADABLE: tuple[type[Exception], ...] = (
 _TOLD: tuple[type[Exception], ...] = (*UNREADABLE, StorageError)
 _WHY_KEPT = 500
 _TOLD_KEPT = 10_000
-#: What the log was told of, the newest.
+#: What was logged, the newest.
 _told: OrderedDict[tuple[str, str], None] = OrderedDict()
 
 
@@ -77,7 +77,7 @@ def is_lost(job: JobRecord) -> bool:
 
 
 def readable(items: Iterable[S], read: Callable[[S], T], what: Callable[[S], str]) -> Iterator[T]:
-    """``read`` of every item that can be read. The log is told of the others, which ``what`` names."""
+    """``read`` of every item that can be read. The others, which ``what`` names, are logged."""
     for item in items:
         try:
             found = read(item)

@@ -1,4 +1,4 @@
-"""The edges of a flow: which job waits for which, and what it was told when that one ended.
+"""The edges of a flow: which job waits for which, and what it received when that one ended.
 
 One direction only: a *dependent* waits for its *children*. A tree's parent depends on its children; "B after
 A" is B depending on A. Edges are records of their own, kept with the dependent: a child's value is copied
@@ -84,7 +84,7 @@ class Edge(msgspec.Struct, kw_only=True):
 
 
 class ChildEnd(msgspec.Struct, kw_only=True):
-    """How a child ended: what is told to its dependents, at once or later through the outbox."""
+    """How a child ended: what its dependents receive, at once or later through the outbox."""
 
     child: JobRef
     seq: int = 0
@@ -171,7 +171,7 @@ def check_cycle(edges: dict[JobRef, list[JobRef]]) -> None:
 
 
 def unknown_dependency(dependent: JobRef, child: JobRef) -> DependencyError:
-    """The refusal of a job that is to wait for one that nobody knows."""
+    """The refusal of a job that is to wait for one that the store does not have."""
     return DependencyError(
         "depends_on",
         f"jobs that exist or are added together: {dependent.id!r} waits for {child.id!r} of queue "

@@ -139,7 +139,7 @@ def fail_dependency(job: JobRecord, edge: Edge, recorder: ChangeRecorder) -> Non
 
 
 def end_of(job: JobRecord) -> ChildEnd:
-    """What the dependents of a job are told: how it ended, or that its record goes before it ended."""
+    """What the dependents of a job receive: how it ended, or that its record goes before it ended."""
     if job.state is JobState.COMPLETED:
         return ChildEnd(child=job.ref, seq=job.seq, completed=True, value=job.result, codec=job.result_codec)
     last = job.errors[-1] if job.errors and job.state is JobState.FAILED else None

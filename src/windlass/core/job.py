@@ -191,8 +191,15 @@ class JobRecord(msgspec.Struct, kw_only=True, gc=False):
         return self.options.result_codec or self.codec
 
 
+def retries_of(job: JobRecord) -> int:
+    """How often a job was tried again. Its last failure led to no retry once it is dead."""
+    if job.state is not JobState.FAILED or not job.errors:
+        return job.attempts
+    return min(job.attempts, max(job.errors[-1].attempt - 1, 0))
+
+
 class Completed(NamedTuple):
-    """What whoever waits for a job may be told when it completes."""
+    """What a caller that waits for a job may receive when it completes."""
 
     id: str
     result: bytes | None
@@ -204,7 +211,7 @@ class Completed(NamedTuple):
 class EventType(StrEnum):
     """What happened. Every change of state has exactly one event.
 
-    ``gap`` is in no log: a reader is told so that events are missing before what comes next.
+    ``gap`` is in no log: it says that events are missing before what comes next.
     """
 
     ENQUEUED = "enqueued"
@@ -314,12 +321,12 @@ def host_of(worker: str | None) -> str | None:
     return name if name and pid.isdecimal() else None
 
 
-#: What a worker can be told from afar: claim no more, go on, stop, write all stacks to its log.
+#: What a worker can be ordered from afar: claim no more, go on, stop, write all stacks to its log.
 Action = Literal["quiet", "resume", "stop", "dump"]
 
 
 class Command(msgspec.Struct, frozen=True):
-    """Something a worker was told to do. ``id`` is new for every command."""
+    """Something a worker was ordered to do. ``id`` is new for every command."""
 
     action: Action
     id: str
@@ -342,7 +349,7 @@ class WorkerInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     quiet: bool = False
     #: Whether it does the duties of the leader.
     leader: bool = False
-    #: What it was told last; kept by the store.
+    #: Its last command; kept by the store.
     command: Command | None = None
 
 
@@ -357,7 +364,7 @@ class QueueInfo(msgspec.Struct, kw_only=True):
 
 
 class ArchiverInfo(msgspec.Struct, kw_only=True):
-    """Somebody who copies the history log elsewhere, and how far they are in each queue."""
+    """A program that copies the history log elsewhere, and how far it is in each queue."""
 
     name: str
     cursors: dict[str, int]

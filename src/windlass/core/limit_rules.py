@@ -314,7 +314,7 @@ def _bucket_covers(bucket: Bucket, usage: Usage, cost: int, now_ms: int) -> int 
 
 
 def take_start(limits: GroupLimits, usage: Usage, cost: int, now_ms: int) -> None:
-    """Take down that a job of ``cost`` starts now."""
+    """Record that a job of ``cost`` starts now."""
     if limits.rate is not None:
         note_start(limits.rate, usage.starts, now_ms)
     if limits.bucket is not None:
@@ -329,7 +329,7 @@ def note_start(rate: Rate, starts: list[int], now_ms: int) -> None:
 
 
 def drop_future(starts: list[int], now_ms: int) -> bool:
-    """Forget starts that a clock ahead took down: they would close the window until it is caught up.
+    """Forget starts that a clock ahead recorded: they would close the window until it is caught up.
 
     Whether there were any.
     """

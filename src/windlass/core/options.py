@@ -28,7 +28,7 @@ PRIORITY_MIN, PRIORITY_MAX = -(2**20), 2**20 - 1
 DEFAULT_RESULT_TTL_MS = 3_600_000
 #: How long a call waits for a job that names no other time, in seconds.
 WAIT_S = 30
-#: No finished record is pruned younger than this, so that whoever waits for it can still read it.
+#: No finished record is pruned younger than this, so that callers that wait for it can still read it.
 GRACE_MS = 60_000
 _MAX_SECONDS = MAX_DELAY_MS // 1000
 
@@ -95,6 +95,8 @@ class StoredUnique(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 FILLABLE = ("max_attempts", "backoff", "timeout", "result_ttl", "keep_completed", "keep_failed")
 #: Nothing of that is said.
 ALL_UNSAID = (1 << len(FILLABLE)) - 1
+#: Most lines of a traceback that a job may have kept.
+MOST_LINES = 1_000
 
 
 def unsaid_bits(said: Iterable[str]) -> int:
@@ -143,8 +145,8 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     root: str | None = None
     #: What the runs after the first one are to do instead: the n-th retry gets the n-th, later ones the last.
     fallbacks: tuple[Any, ...] = ()
-    #: Which of ``FILLABLE`` nobody said: what stands here holds unless the worker's task says otherwise. Jobs
-    #: of earlier releases said all.
+    #: Which of ``FILLABLE`` the caller left out: what stands here holds unless the worker's task says
+    #: otherwise. Jobs of earlier releases said all.
     unsaid: int = 0
 
     def fallback(self, attempts: int) -> Any:
@@ -335,7 +337,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_int("priority", self.priority, PRIORITY_MIN, PRIORITY_MAX)
         check_int("max_attempts", self.max_attempts, 1, 1_000_000)
         check_int("max_stalls", self.max_stalls, 0, 1_000)
-        check_int("backtrace", self.backtrace, 0, 1_000)
+        check_int("backtrace", self.backtrace, 0, MOST_LINES)
         if self.run_at is not None and self.delay:
             raise ConfigError("run_at", "given without delay (they exclude each other)", self.run_at)
         if self.job_id is not None:
@@ -434,15 +436,39 @@ def _unusual(options: JobOptions) -> frozenset[str]:
     return frozenset(name for name, usual in _USUAL.items() if getattr(options, name) != usual)
 
 
+#: What other systems call our options and settings.
+_FOREIGN = {
+    "countdown": "delay",
+    "eta": "run_at",
+    "expires": "expires_in",
+    "retries": "max_attempts",
+    "max_retries": "max_attempts",
+    "attempts": "max_attempts",
+    "time_limit": "timeout",
+    "soft_time_limit": "timeout",
+    "task_id": "job_id",
+    "retry_backoff": "backoff",
+    "threads": "concurrency",
+    "prefetch": "concurrency",
+}
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The one of ``known`` that was probably meant by ``name``."""
+    words = [str(item) for item in known]
+    foreign = _FOREIGN.get(name)
+    if foreign in words:
+        return foreign
+    return next(iter(difflib.get_close_matches(name, words, 1)), None)
+
+
 def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
     """Refuse names that are not in ``known``, naming the nearest that is."""
     for name in given:
         if name not in known:
             shown = clean_text(name, _SHOWN_CHARS)
-            near = difflib.get_close_matches(shown, [str(item) for item in known], 1)
-            hint = (
-                f" (did you mean {near[0]!r}?)" if near else f" (known: {', '.join(sorted(map(str, known)))})"
-            )
+            near = nearest(shown, known)
+            hint = f" (did you mean {near!r}?)" if near else f" (known: {', '.join(sorted(map(str, known)))})"
             raise ConfigError(shown, f"a known {what}{hint}")
 
 
@@ -463,7 +489,8 @@ def check_spelling(policy: Backoff, registered: Iterable[str]) -> None:
     Other unknown names are let through: workers may have strategies of their own, and look when they start.
     """
     if policy.type not in BUILT_IN and policy.type not in registered:
-        near = difflib.get_close_matches(policy.type, BUILT_IN, 1, 0.8)
+        starts = [name for name in BUILT_IN if name.startswith(policy.type[:4])]
+        near = starts or difflib.get_close_matches(policy.type, BUILT_IN, 1, 0.6)
         if near:
             hint = f"did you mean {near[0]!r}? Names like it are to be registered with the app"
             raise ConfigError("backoff", f"a known strategy ({hint})", policy.type)
@@ -585,5 +612,5 @@ def _check_fallbacks(fallbacks: object) -> None:
 
 Isolation = Literal["auto", "thread", "process"]
 
-#: What applies when nobody says anything.
+#: What applies when no option is given.
 DEFAULT_OPTIONS = JobOptions()

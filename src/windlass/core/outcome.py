@@ -68,7 +68,7 @@ class Settlement(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     * ``suspend``: ``suspended`` until ``signal`` comes or ``delay_ms`` passed (0: no limit); waiting at once
       when that signal came before; costs no attempt.
 
-    When somebody asked for cancellation meanwhile, all but ``complete`` and ``fail`` end as cancelled.
+    When cancellation was asked for meanwhile, all but ``complete`` and ``fail`` end as cancelled.
     """
 
     queue: str
@@ -117,7 +117,7 @@ class Extended(StrEnum):
     """The answer for one lease extension."""
 
     OK = "ok"
-    #: Extended, and somebody asked for the job to be cancelled.
+    #: Extended, and the job is to be cancelled.
     CANCELLING = "cancelling"
     LOST = "lost"
 
@@ -126,7 +126,7 @@ class CancelResult(StrEnum):
     """The answer to ``cancel``."""
 
     CANCELLED = "cancelled"
-    #: It runs: the worker was told and will stop it.
+    #: It runs: its worker was notified and will stop it.
     CANCELLING = "cancelling"
     FINISHED = "finished"
     NOT_FOUND = "not_found"

@@ -10,17 +10,18 @@ How wall clocks that jump are treated:
   jump, one that comes twice fires the first time only;
 * a rule that runs in every hour (``*/5 * * * *``) follows real time and notices nothing.
 
-What is late and what is missed: a slot that nobody fired within a minute is *missed*, and the schedule's
+What is late and what is missed: a slot that no worker fired within a minute is *missed*, and the schedule's
 ``missed`` rule says what becomes of it. Before that it is late, and is simply fired.
 """
 
 from __future__ import annotations
 
 import copy
+import difflib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import msgspec
 from cronsim import CronSim, CronSimError
@@ -30,7 +31,7 @@ from windlass.core.job import NewJob
 from windlass.core.options import Duration, check_known, instant_to_ms, seconds_to_ms
 from windlass.errors import ConfigError
 
-#: A slot that nobody fired this long after its time counts as missed.
+#: A slot that no worker fired this long after its time counts as missed.
 LATE_MS = 60_000
 #: Most slots of one schedule that are fired in one step.
 SLOTS_PER_STEP = 100
@@ -40,7 +41,7 @@ _MIN_EVERY_MS = 100
 
 Missed = Literal["skip", "once", "all"]
 Overlap = Literal["allow", "skip"]
-#: A rule of one's own: the first slot after an instant (given in the schedule's time zone), or None.
+#: A custom rule: the first slot after an instant (given in the schedule's time zone), or None.
 Strategy = Callable[[datetime], datetime | None]
 
 _ALIASES = {
@@ -110,7 +111,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     end: datetime | float | None = None
     #: Most jobs in all.
     limit: int | None = None
-    #: Slots that nobody fired within a minute: ``skip`` them, make up for them ``once``, or run ``all``.
+    #: Slots that no worker fired within a minute: ``skip`` them, make up for them ``once``, or run ``all``.
     missed: Missed = "skip"
     #: ``skip``: no new job while the one before is unfinished.
     overlap: Overlap = "allow"
@@ -204,7 +205,9 @@ def zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-        raise ConfigError("timezone", "a name such as Europe/Berlin", name) from None
+        near = difflib.get_close_matches(str(name), available_timezones(), 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ConfigError("timezone", f"a name such as Europe/Berlin{hint}", name) from None
 
 
 def check_cron(expression: object) -> None:
@@ -215,6 +218,8 @@ def check_cron(expression: object) -> None:
         next(CronSim(_ALIASES.get(expression, expression), datetime(2024, 1, 1)))
     except (CronSimError, StopIteration) as exc:
         why = f" ({exc})" if str(exc) else ""
+        if "day-of-month" in why:
+            why = f" ({exc}: no month that it names has such a day)"
         raise ConfigError("cron", f"five fields such as '*/5 * * * *'{why}", expression) from None
 
 
@@ -380,7 +385,7 @@ def pause(schedule: ScheduleRecord, paused: bool, next_ms: int | None) -> bool:
 
 
 def may_fire(schedule: ScheduleRecord, slot_ms: int) -> bool:
-    """Whether the slot that somebody wants to fire is still the one to be fired."""
+    """Whether the slot that a worker wants to fire is still the one to be fired."""
     return not schedule.paused and schedule.next_ms == slot_ms
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-#: Chunks and bytes kept per job: the oldest go first, and readers are told.
+#: Chunks and bytes kept per job: the oldest go first, and readers receive a gap.
 STREAM_CHUNKS = 10_000
 STREAM_BYTES = 16 * 1024 * 1024
 

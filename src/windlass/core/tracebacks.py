@@ -25,7 +25,7 @@ def name_of(error: BaseException) -> str:
 
 
 def format_error(error: BaseException, frames: TracebackType | None) -> str:
-    """The traceback of ``error`` from ``frames`` on. Never raises: if something in it does, less is told."""
+    """The traceback of ``error`` from ``frames`` on. Never raises: if something in it does, less is shown."""
     try:
         if not _has_many_behind(error):
             return "".join(traceback.format_exception(type(error), error, frames)).rstrip()

@@ -1,8 +1,8 @@
 """Every change that a job can go through, as a function on its record.
 
-Pure and deterministic: time and fresh places come in with the ``Scribe``, which also takes down the event
-of each change and the history of each attempt. The memory backend runs all of it; other stores run it for
-all but their hottest verbs, and the conformance suite holds those to the same results.
+Pure and deterministic: time and fresh places come in with the ``ChangeRecorder``, which also records the
+event of each change and the history of each attempt. The engine runs it for all stores but Valkey, whose Lua
+is the second writing of these rules: ``docs/internals/decisions.md``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ChangeRecorder:
         self.history: list[AttemptRecord] = []
 
     def record_event(self, job: JobRecord, event: EventType, **data: str | int | None) -> None:
-        """Take down that ``event`` happened to ``job``."""
+        """Record that ``event`` happened to ``job``."""
         self.note_of(job.queue, event, job.id, job.task, data)
 
     def note_of(
@@ -325,7 +325,7 @@ def set_aside(job: JobRecord, recorder: ChangeRecorder) -> None:
     error = msgspec.structs.replace(job.errors[-1], at_ms=recorder.now_ms)
     job.errors = [error]
     recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
-    _drop_lease(job, settled=False)  # nobody settled anything: a late settlement is lost
+    _drop_lease(job, settled=False)  # no worker settled anything: a late settlement is lost
     finish(job, JobState.FAILED, recorder, reason=BAD_RECORD)
     recorder.record_event(
         job, EventType.FAILED, reason=BAD_RECORD, error_class=error.error_class, message=error.message
@@ -534,7 +534,7 @@ def _drop_lease(job: JobRecord, *, settled: bool = True) -> None:
 
 
 def finish(job: JobRecord, state: JobState, recorder: ChangeRecorder, reason: str = "") -> None:
-    """The part that every end has. Whoever calls it writes the event and the history."""
+    """The part that every end has. The caller writes the event and the history."""
     if job.token is not None:
         _drop_lease(job)
     job.state = state
@@ -563,9 +563,9 @@ def extend(job: JobRecord | None, token: str, lease_ms: int, now_ms: int) -> Ext
 
 
 def give_back(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Release a lease that its worker never heard of: old place, nothing counted but the delivery.
+    """Release a lease that its worker does not know of: old place, nothing counted but the delivery.
 
-    Nobody settled anything: a late settlement under that token is lost.
+    No worker settled anything: a late settlement under that token is lost.
     """
     settled_before = job.settled_token
     release = Settlement(
@@ -672,7 +672,7 @@ def cancel(
 
 
 def remove(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Take down that a record goes; one that had not finished leaves its end in history."""
+    """Record that a record goes; one that had not finished leaves its end in history."""
     if job.state not in FINISHED:
         recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
     recorder.record_event(job, EventType.REMOVED, state=job.state.value)

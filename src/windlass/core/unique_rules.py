@@ -2,7 +2,7 @@
 
 A key is freed in the very step that ends, removes or (``until_start``) starts its holder; one with a ``ttl``
 also goes when that has passed. ``decide`` is the same for every store; stores keep the index from
-(queue, key) to ``KeyEntry``. What the modes mean is told in ``options.UniqueMode``.
+(queue, key) to ``KeyEntry``. What the modes mean is in ``options.UniqueMode``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class UniqueHolder(msgspec.Struct):
 class Verdict(StrEnum):
     """What becomes of an add whose key is held."""
 
-    #: Nobody is in the way: a new job, which takes the key.
+    #: No job is in the way: a new job, which takes the key.
     NEW = "new"
     DUPLICATE = "duplicate"
     #: The holder takes the new data.
@@ -101,5 +101,5 @@ def frees_key(job: JobRecord, *, removed: bool = False) -> bool:
 
 
 def takes_key_again(job: JobRecord) -> bool:
-    """Whether a finished job that is retried by hand wants its key back, if nobody has it."""
+    """Whether a finished job that is retried by hand wants its key back, if no job has it."""
     return job.options.unique is not None and job.options.unique.mode in _TO_THE_END

@@ -44,6 +44,8 @@ def settle(work: UnitOfWork, request: rq.Settle) -> Verb[rq.SettleResult]:
 def _complete_plain(work: UnitOfWork, items: list[Settlement]) -> list[Settled] | None:
     """``settle_one`` for attempts that complete, if all jobs are plain and none comes twice; else None."""
     ended: dict[tuple[str, str], tuple[JobRecord, Settlement]] = {}
+    moved: dict[str, list[JobRecord]] = {}
+    jobs: list[JobRecord] = []
     queue, options = None, None
     for end in items:
         ref = (end.queue, end.id)
@@ -52,19 +54,18 @@ def _complete_plain(work: UnitOfWork, items: list[Settlement]) -> list[Settled] 
             return None
         if job.options is not options or job.queue != queue:
             queue, options = job.queue, job.options
+            jobs = moved.setdefault(queue, [])
             if not is_plain(options) or goes_at_once(options) or work.queues[job.queue].row.grouped:
                 return None
         if job.linked or end.filled is not None:
             return None
         ended[ref] = (job, end)
+        jobs.append(job)
     if len(ended) < len(items):
         return None
     transitions.complete_all(ended.values(), work)
-    moved: dict[str, list[JobRecord]] = {}
-    for job, _ in ended.values():
-        moved.setdefault(job.queue, []).append(job)
-    for queue, jobs in moved.items():
-        save_alike(work, queue, jobs, _ACTIVE, _COMPLETED, _DONE)
+    for name, jobs in moved.items():
+        save_alike(work, name, jobs, _ACTIVE, _COMPLETED, _DONE)
     return [_OK] * len(items)
 
 

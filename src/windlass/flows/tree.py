@@ -145,7 +145,7 @@ def _wanted_elsewhere(found: fl.Dependencies, seen: dict[JobRef, None], level: l
 
 
 async def cancel_flow(queue: JobQueue, root: JobRef, reason: str) -> int:
-    """From the top down, so that nobody fails for the sake of a child that is cancelled along with it."""
+    """From the top down, so that no job fails for the sake of a child that is cancelled along with it."""
     count, reason = 0, to_reason(reason)
     for level in await own_jobs(queue, root):
         for start in range(0, len(level), _BATCH):
@@ -189,16 +189,16 @@ class FlowVerbs:
         return await read_flow(cast("JobQueue", self), self._ref(job_id), depth, limit)
 
     async def cancel_flow(self, job_id: str, reason: str = "") -> int:
-        """Cancel a job and all that it waits for, from the top down; returns how many were cancelled or told.
+        """Cancel a job and all that it waits for, from the top down; returns how many that concerned.
 
-        Jobs that somebody outside of the flow waits for are left alone.
+        Jobs that a job outside of the flow waits for are left alone.
         """
         return await cancel_flow(cast("JobQueue", self), self._ref(job_id), reason)
 
     async def remove_flow(self, job_id: str, *, force: bool = False) -> int:
         """Delete a job and all that it waits for, from the top down; returns how many.
 
-        Refused while one of them runs, unless ``force``. Jobs that somebody outside of the flow waits for are
+        Refused while one of them runs, unless ``force``. Jobs that a job outside of the flow waits for are
         left alone.
         """
         return await remove_flow(cast("JobQueue", self), self._ref(job_id), force)

@@ -1,4 +1,4 @@
-"""Code of one's own around every enqueue and every run of a job.
+"""Code of the application around every enqueue and every run of a job.
 
 An app has one ``Hooks``. What is registered is composed once, when it is registered; without anything
 registered the producer and the worker each look at one attribute and go on. A hook has one of three forms:
@@ -87,7 +87,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """How a run of a job ended in this worker. Told once, after the store has taken it."""
+    """How a run of a job ended in this worker. Reported once, after the store has taken it."""
 
     outcome: AttemptOutcome
     duration_ms: int
@@ -97,7 +97,7 @@ class AttemptEnd:
 
 
 def attempt_end(settlement: Settlement, error: BaseException | None) -> AttemptEnd:
-    """What observers are told of a settlement."""
+    """What observers receive of a settlement."""
     outcome = _OUTCOMES.get(settlement.outcome)
     if outcome is None:
         outcome = AttemptOutcome.SNOOZED  # ends without a result that cost no attempt
@@ -168,7 +168,7 @@ class Hooks:
     async def enqueue_through(
         self, jobs: Sequence[NewJob], send: Callable[[list[NewJob]], Awaitable[R]]
     ) -> R:
-        """Send ``jobs`` by a way of one's own, through the hooks; for jobs that a schedule makes.
+        """Send ``jobs`` by another way, through the hooks; for jobs that a schedule makes.
 
         Hooks see them before and after, not the added jobs themselves. What a hook raises is raised here.
         """

@@ -51,6 +51,8 @@ class InjectedParameter:
 
 
 class _Injected:
+    """What stands in for a parameter that the worker fills."""
+
     def __repr__(self) -> str:
         return "INJECTED"
 

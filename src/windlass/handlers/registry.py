@@ -6,6 +6,7 @@ Read at every claim, so handlers that are registered late are seen by workers th
 from __future__ import annotations
 
 import asyncio
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -122,3 +123,17 @@ class Registry:
     def names(self) -> list[str]:
         """Every registered task name."""
         return sorted({name for _, name in self._handlers})
+
+    def advice(self, name: str) -> str:
+        """What to say to a user whose task has no handler here: a name that is near, or what is known."""
+        known = self.names()
+        last = name.rpartition(".")[2]
+        near = difflib.get_close_matches(name, known, 1) or [one for one in known if one.endswith(f".{last}")]
+        if near:
+            return (
+                f"; did you mean {near[0]!r}? A file that is run as a script names its tasks without its "
+                "package: use python -m package.module, or @app.task(name=...)"
+            )
+        return (
+            f"; this worker knows: {', '.join(known[:20])}" if known else "; this worker has no tasks at all"
+        )

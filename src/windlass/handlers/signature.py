@@ -4,7 +4,7 @@ Stored arguments are plain data (JSON's types, plus bytes in other codecs). A ha
 they were: ``datetime``, ``UUID``, ``Decimal``, enums, ``bytes``, dataclasses, msgspec structs, typed
 dicts, named tuples, paths, pydantic models, and lists, sets, tuples, dicts and unions of these. Nothing is
 guessed: an int fits ``float``, but ``"5"`` does not fit ``int``. Parameters without an annotation, and
-annotations that nobody here can read (unknown classes, names that only a type checker sees), take what came.
+annotations that cannot be read here (unknown classes, names that only a type checker sees), take what came.
 
 Everything is worked out once per function, so that a call with plain types costs about a microsecond.
 """
@@ -24,6 +24,7 @@ from typing import Annotated, Any, ForwardRef, TypeVar, Union, get_args, get_ori
 
 import msgspec
 
+from windlass.core.options import OPTION_NAMES
 from windlass.errors import ConfigError, ResultError, UnrecoverableError
 from windlass.serde import plain_hook
 
@@ -449,6 +450,10 @@ class Signature:
             self._signature.bind(*args, **kwargs)
         except TypeError as exc:
             why = f" ({exc})"
+        options = [name for name in kwargs if name in OPTION_NAMES and name not in self.parameters]
+        if options:
+            shown = ", ".join(f"{name}={_Excerpt(kwargs[name])!r}" for name in options)
+            why += f"; job options go first: .options({shown}).enqueue(...)"
         want = f"what {self.name}{self._signature} can be called with{why}"
         return ConfigError(f"arguments of task {task!r}", want)
 

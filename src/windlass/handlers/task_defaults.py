@@ -22,7 +22,7 @@ class TaskDefaults:
         self._said: int = ALL_UNSAID & ~self._stored.unsaid
 
     def fill(self, options: StoredOptions) -> tuple[StoredOptions, Filled | None]:
-        """The options that hold for a job, and what its store is to be told of them at the end."""
+        """The options that hold for a job, and what its store receives of them at the end."""
         bits = options.unsaid & self._said
         if not bits:
             return options, None

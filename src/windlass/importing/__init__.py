@@ -5,7 +5,7 @@ means. The *mover* walks the shelves, oldest first, and adds what it finds. Noth
 pickles are read by an unpickler that knows plain data only (``plain``), everything else is JSON.
 
 What always holds: a dry run changes nothing; a message that cannot be moved stays where it is and is counted
-with its reason; a message is first taken from its shelf into a holding hash, then added, then let go, so a
+with its reason; a message is first taken from its shelf into a holding hash, then added, then released, so a
 crash at any point loses nothing, and the next run goes on; ids are derived, so nothing is added twice.
 """
 

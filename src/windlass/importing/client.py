@@ -98,7 +98,7 @@ class SourceClient:
         return found
 
     async def take(self, shelf: Shelf, holding: str, items: Sequence[tuple[bytes, str, bytes]]) -> list[bool]:
-        """Move entries (member, id, text) from the shelf to the hash; False where somebody was quicker."""
+        """Move entries (member, id, text) from the shelf to the hash; False where another was quicker."""
         words: list[Any] = [shelf.kind, -1 if shelf.oldest == "right" else 1, ""]
         for item in items:
             words += item

@@ -97,7 +97,7 @@ class Mover:
         return sum([await self._client.size(shelf.key, shelf.kind) for shelf in await self._shelves()])
 
     async def run(self, mode: Mode, advance: Callable[[float], None] = lambda step: None) -> ImportReport:
-        """Walk all shelves; ``advance`` hears how many entries were dealt with."""
+        """Walk all shelves; ``advance`` receives how many entries were dealt with."""
         report = ImportReport(mode, self._reader.source, left=await self._reader.left())
         if mode is Mode.MOVE:
             report.resumed = await self._finish_held()
@@ -153,7 +153,7 @@ class Mover:
     async def _move(
         self, shelf: Shelf, row: ShelfReport, ready: Sequence[tuple[bytes, ForeignJob, NewJob]]
     ) -> int:
-        """Take, add, let go; returns how many entries left the shelf."""
+        """Take, add, release; returns how many entries left the shelf."""
         if not ready:
             return 0
         items = [(member, one.job_id, msgspec.json.encode(one)) for member, one, _ in ready]
@@ -167,7 +167,7 @@ class Mover:
         return len(ready)
 
     async def _finish_held(self) -> int:
-        """Add what an interrupted run had taken and not yet let go."""
+        """Add what an interrupted run had taken and not yet released."""
         done = 0
         while held := await self._client.held(self._holding, WINDOW):
             jobs = [msgspec.json.decode(text, type=ForeignJob) for _, text in held]

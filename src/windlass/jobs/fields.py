@@ -20,7 +20,7 @@ class JobFields:
     __slots__ = ("_call", "_record")
 
     _record: JobRecord
-    #: The decoded arguments, once somebody asked for them.
+    #: The decoded arguments, once they were asked for.
     _call: Call | None
 
     @property

@@ -278,7 +278,7 @@ class Job(JobFields, Generic[ResultT]):
 
         What the handler wrote and the completion commit together, or neither does: at least once becomes
         once, for effects in that database. Call it last in the handler, then commit; what the handler returns
-        after that does not count. ``LeaseLostError`` when somebody else has the job by now: roll back. Only
+        after that does not count. ``LeaseLostError`` when another worker has the job by now: roll back. Only
         for stores that are a database the application can open; see ``Queue.add_in_transaction``.
         """
         store = self._queue.store

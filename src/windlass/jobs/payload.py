@@ -77,7 +77,7 @@ def read_call(codecs: Codecs, job: JobRecord | NewJob) -> Call:
         try:
             call = _read_json(job.payload)
         except (msgspec.DecodeError, RecursionError):
-            pass  # what is wrong with it is told below
+            pass  # what is wrong with it is reported below
         else:
             if call.form != "value" or len(call.args) == 1:
                 return call

@@ -83,7 +83,7 @@ class PreparedOptions:
 def call_options(options: JobOptions, timeout_ms: int | None, *, chosen: bool) -> JobOptions:
     """``options`` of a job whose caller waits ``timeout_ms`` for it: the result must be there that long.
 
-    ``chosen``: the caller said how long. A job that nobody can ask for by name again stays as it is where
+    ``chosen``: the caller said how long. A job that no caller can ask for by name again stays as it is where
     every record stays long enough: jobs without special options are the quickest.
     """
     if chosen:

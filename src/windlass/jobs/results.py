@@ -2,7 +2,7 @@
 
 Subscribe, then read, then wait for a hint, with a slow re-check behind it (1 s, growing to 5 s). All
 waiters of a queue on one event loop share a listener and one batched read; it stays for a moment after the
-last of them, since whoever calls once often calls again.
+last of them, since a caller that called once often calls again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FIRST_RECHECK_MS = 1_000
 LAST_RECHECK_MS = 5_000
 _BATCH = 500
-#: Told of a job before it is known what it was about: older than any job that is added now.
+#: Received about a job before it is known what it was about: older than any job that is added now.
 _SOMETHING = Completed("", None, -1, -1, "")
 
 _Future = asyncio.Future[JobRecord]
@@ -41,13 +41,13 @@ class Waiters:
         self._waiting: dict[str, dict[_Future, bool]] = {}
         #: Jobs as they were added, for those whose waiters want to know nothing but how they ended.
         self._added: dict[_Future, JobRecord] = {}
-        #: What was told of jobs before whoever adds them, or looks at them, had an answer.
+        #: What was received about jobs before the caller that adds them, or looks at them, had an answer.
         self._early: dict[_Future, Completed] = {}
         self._watch: asyncio.Task[None] | None = None
         self._watching = asyncio.Event()
         self._listener: Listener | None = None
         self._heard = False
-        #: Why nobody can wait here any more.
+        #: Why no caller can wait here any more.
         self._ended: WindlassError | None = None
 
     async def finished(self, ref: JobRef, timeout_ms: float | None) -> JobRecord:
@@ -83,7 +83,7 @@ class Waiters:
             if not waiting:
                 del self._waiting[job_id]
         if future.done() and not future.cancelled():
-            future.exception()  # seen: nobody else will look
+            future.exception()  # seen: no other code will look
 
     async def outcome(
         self,
@@ -158,7 +158,7 @@ class Waiters:
                 recheck_ms = FIRST_RECHECK_MS if touched else min(recheck_ms * 2, LAST_RECHECK_MS)
                 ids = list(self._waiting)
                 if not ids and not touched:
-                    return  # nobody came back
+                    return  # no waiter came back
                 with suppress(StorageError):  # the store is away: look again at the next re-check
                     for start in range(0, len(ids), _BATCH):
                         await self._check(ids[start : start + _BATCH])
@@ -167,7 +167,7 @@ class Waiters:
             listener.close()
 
     def _told(self, news: list[Completed]) -> None:
-        """The store told how some jobs completed. Who wants to know more than that has to look."""
+        """The store sent how some jobs completed. A waiter that needs more than that has to look."""
         self._heard = True
         for one in news:
             for future, existed in self._waiting.get(one.id, {}).items():
@@ -188,7 +188,7 @@ class Waiters:
 
     async def _check(self, ids: list[str]) -> None:
         # What is read may be older than who begins to wait, or sees their job added, while this is under way:
-        # the former are told nothing, the latter not that their job does not exist. Those who have not seen
+        # the former receive nothing, the latter not that their job does not exist. Those who have not seen
         # their job yet look for themselves, or have it looked at again: it may be an older one of that id.
         asked = [dict(self._waiting.get(job_id, {})) for job_id in ids]
         refs = [JobRef(self._queue, job_id) for job_id in ids]

@@ -1,8 +1,8 @@
 """A limit with a name, used inside code: shared by handlers of any queues, by web processes, by scripts.
 
 ``Limiter`` keeps a line of tickets in the store, in a queue of its own, with the limits that queues have: so
-many at once, so many starts in any window of time. To hold a ticket is to hold a lease, so whoever dies gives
-it back when the lease runs out, and nobody needs a clock of their own.
+many at once, so many starts in any window of time. To hold a ticket is to hold a lease, so one that
+dies gives it back when the lease runs out, and no process needs a clock of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Where the tickets of a limiter wait; it is listed among the queues.
 PREFIX = "limiter."
-#: Look again this often, whatever was heard.
+#: Look again this often, whatever was received.
 _RECHECK_MS = 2_000
 _TICKET = StoredOptions(
     max_attempts=1, max_stalls=0, keep_completed=Keep(0, 0), keep_failed=Keep(0, 0), result_ttl_ms=0
@@ -46,7 +46,7 @@ class Limiter:
         async with api.acquire(timeout=30):
             ...
 
-    Whoever comes first goes first. The newest ``Limiter`` that is used says what the limits are. ``lease`` is
+    First come, first served. The newest ``Limiter`` that is used says what the limits are. ``lease`` is
     how long a holder that died keeps its place.
     """
 
@@ -96,7 +96,7 @@ class Limiter:
             task="ticket",
             payload=b"[]",
             options=_TICKET,
-            expires_in_ms=timeout_ms + 60_000,  # whoever dies in line does not stay in it
+            expires_in_ms=timeout_ms + 60_000,  # a process that dies in line does not stay in it
             request_id=new_id(),
         )
         end_ms = clock.monotonic_ms() + timeout_ms
@@ -134,12 +134,10 @@ class Limiter:
             await self._app.store.execute(rq.Recover())  # a holder may have died
 
     async def _leave(self, holder: str, ticket_id: str) -> None:
-        """Take one ticket out of the line: ours, or that of whoever goes with ours."""
+        """Take one ticket out of the line: ours, or the one that goes with ours."""
         store = self._app.store
         with suppress(StorageError):
-            await store.execute(
-                rq.Reconcile(worker=holder, held=[])
-            )  # a claim that nobody heard the answer of
+            await store.execute(rq.Reconcile(worker=holder, held=[]))  # a claim whose answer was lost
             (answer,) = await store.execute(rq.RemoveJobs(refs=[JobRef(self._queue, ticket_id)]))
             if answer.state is JobState.ACTIVE:
                 page = await store.execute(rq.ListJobs(queue=self._queue, states=[JobState.WAITING], limit=1))

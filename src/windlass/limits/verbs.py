@@ -1,4 +1,4 @@
-"""What a ``Queue`` can be told about limits, groups and unique keys. See ``docs/limits.md``."""
+"""The verbs of a ``Queue`` about limits, groups and unique keys. See ``docs/limits.md``."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class KeyVerbs:
         return None if holder is None else await self.get_job(holder.job_id)
 
     async def free_unique_key(self, key: str) -> bool:
-        """Let the next job have the key, whoever holds it now; False when nobody does."""
+        """Let the next job have the key, whichever job holds it now; False when none does."""
         return await self.store.execute(lrq.FreeUniqueKey(queue=self.name, key=key))
 
     async def list_unique_keys(self, cursor: str | None = None, limit: int = 1_000) -> list[UniqueHolder]:

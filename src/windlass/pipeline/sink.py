@@ -210,18 +210,17 @@ _REFUSED = AddOutcome.REFUSED
 
 def _wanted(options: SinkOptions, row: Mapping[str, Any]) -> NewJob | str:
     """The job of a row, or why it can be none. A null key is an error of the whole write."""
-    keys = {key: row[key] for key in options.keys}
-    row_id(options.sink, keys)
+    job_id = row_id(options.sink, {key: row[key] for key in options.keys})
     try:
-        return to_job(options, row)
+        return to_job(options, row, job_id)
     except (ConfigError, TypeError, ValueError) as exc:
         return str(exc)
 
 
-def to_job(options: SinkOptions, row: Mapping[str, Any]) -> NewJob:
+def to_job(options: SinkOptions, row: Mapping[str, Any], job_id: str) -> NewJob:
     """The job of a row; ``ConfigError`` for an option that is none."""
-    apart = {column for _, column in options.by_row} - set(options.keys)
-    arguments = {name: value for name, value in row.items() if name not in apart}
+    apart = {column for _, column in options.by_row}.difference(options.keys)
+    arguments = {name: value for name, value in row.items() if name not in apart} if apart else dict(row)
     said = {option: _value(row[column]) for option, column in options.by_row if row[column] is not None}
     queue = said.pop("queue", options.queue)
     chosen = options.common.merged(said)
@@ -229,7 +228,6 @@ def to_job(options: SinkOptions, row: Mapping[str, Any]) -> NewJob:
     unique = to_unique(chosen.unique)
     if unique is not None:
         stored = msgspec.structs.replace(stored, unique=unique.stored(options.task, arguments))
-    job_id = row_id(options.sink, {key: row[key] for key in options.keys})
     return NewJob(
         queue=queue if queue == options.queue else check_queue_name(queue),
         id=job_id,
@@ -303,7 +301,7 @@ class _Answers:
             {
                 "sink": options.sink,
                 "queue": job.queue if isinstance(job, NewJob) else None,
-                "job_id": row_id(options.sink, keys),
+                "job_id": job.id if isinstance(job, NewJob) else row_id(options.sink, keys),
                 "keys": JSON.encode(keys).decode(),
                 "outcome": outcome.value,
                 "reason": why or None,

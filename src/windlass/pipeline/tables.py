@@ -109,7 +109,7 @@ class Workbench:
         return self.write_each(rows.select(*table.names), {table.path: table})
 
     def write_each(self, rows: DataFrame, tables: Mapping[str, Table]) -> list[FileEntry]:
-        """Write rows of several tables, which ``grain`` names, as they are spread over tasks."""
+        """Write rows of several tables, separated by ``grain``, as they are spread over tasks."""
         return self.gather(rows.mapInArrow(_writer(self.lake.place, dict(tables)), ENTRY_COLUMNS))
 
     def run_tasks(self, count: int, work: Callable[[int], Iterator[pa.RecordBatch]]) -> list[FileEntry]:

@@ -35,7 +35,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def below(pid: int | None = None) -> set[int]:
-    """Every process that descends from ``pid`` (this one unless told), where ``/proc`` tells it."""
+    """Every process that descends from ``pid`` (by default this one), where ``/proc`` has it."""
     found: set[int] = set()
     line = [pid or os.getpid()]
     while line:

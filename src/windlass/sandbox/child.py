@@ -2,7 +2,7 @@
 
 A second thread reads the pipe. It hands jobs to the main thread and answers to those who wait for them, and
 it ends the process when the pipe closes: a child never outlives its parent. Its guard sees to that as well,
-for handlers that never let go of the interpreter. What a handler started is killed when its job ends.
+for handlers that never release the interpreter. What a handler started is killed when its job ends.
 
 Signals have their defaults, except two. SIGINT does nothing: the parent decides what an interrupt means.
 SIGTERM stops the running handler in a way it can clean up after: a coroutine is cancelled, a function sees
@@ -48,7 +48,7 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 def main(pipe: socket.socket) -> None:
-    """Serve on ``pipe`` until told to stop. Called once, by ``_bootstrap``."""
+    """Serve on ``pipe`` until it is stopped. Called once, by ``_bootstrap``."""
     _default_signals()
     os.set_inheritable(pipe.fileno(), False)
     os.register_at_fork(after_in_child=pipe.close)  # a forked grandchild must not keep the pipe open
@@ -84,7 +84,7 @@ class _Link:
         self._write = threading.Lock()
 
     def send(self, message: protocol.FromChild) -> None:
-        """Send; ``FrameTooLargeError`` over the cap. Ends the process when nobody listens any more."""
+        """Send; ``FrameTooLargeError`` over the cap. Ends the process when its parent is gone."""
         data = protocol.pack(message, self.max_bytes)
         try:
             with self._write:
@@ -360,7 +360,7 @@ def _set_current(job: SandboxJob) -> None:
 def _encoded(codec: str, value: Any) -> bytes:
     try:
         return encode_value(get_codec(codec), value)
-    except Exception as exc:  # whatever a codec of one's own may raise
+    except Exception as exc:  # whatever a custom codec may raise
         what = f"a result of type {type(value).__name__} cannot be stored as {codec}"
         raise ResultError(f"{what}: {clean_text(exc)}") from exc
 

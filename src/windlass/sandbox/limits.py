@@ -49,7 +49,7 @@ def show_limit(limit: int) -> str:
 
 
 def limit_memory(limit: int) -> Callable[[], None]:
-    """Cap this process; the returned function lifts the cap again, so that a failure can be told."""
+    """Cap this process; the returned function lifts the cap again, so that a failure can be reported."""
     which = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
     before = resource.getrlimit(which)
     hard = before[1]

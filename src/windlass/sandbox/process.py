@@ -69,7 +69,7 @@ class ChildProcess:
         self.jobs = 0
         #: True in the middle of a job, once its end was asked for, and when it cannot be used any more.
         self.spent = False
-        #: Set by whoever kills it for using too much memory.
+        #: Set when it is killed for using too much memory.
         self.over_limit = False
         self.exited = asyncio.Event()
         self._stopped: StopReason | None = None
@@ -162,7 +162,7 @@ class ChildProcess:
     async def _perform(self, message: protocol.VerbRequest, codec: str, on_request: OnRequest | None) -> None:
         try:
             if on_request is None:
-                raise RuntimeError(f"nobody performs {message.verb}() for this job now")
+                raise RuntimeError(f"{message.verb}() is not available to this job now")
             value = get_codec(codec).decode(message.value) if message.value else None
             found = await on_request(JobRequest(message.verb, value))
             answer = protocol.VerbAnswer(
@@ -332,7 +332,7 @@ def _import_path() -> list[str]:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether our child ``pid`` is dead already, even if nobody has been told yet."""
+    """Whether our child ``pid`` is dead already, even if no waiter was notified yet."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
     except ChildProcessError:

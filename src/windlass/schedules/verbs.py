@@ -1,7 +1,7 @@
 """Schedules as users see them: put, look at, pause, run now, remove; and those that the code declares.
 
-A schedule belongs to a queue and has a name there. Whoever changes one asks the store for its time first,
-so that clocks of producers do not matter.
+A schedule belongs to a queue and has a name there. A caller that changes one asks the store for its time
+first, so that clocks of producers do not matter.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 JSON is the default and the only codec that every language reads. MessagePack is smaller and keeps bytes;
 ``json+tagged`` keeps Python's own types.
 ``+zlib`` behind a name compresses; ``serde.signed`` and ``serde.encrypted`` sign and encrypt another codec;
-``register_codec`` adds one's own (CBOR, Protocol Buffers, ...). Which of them an app reads is decided in
+``register_codec`` adds others (CBOR, Protocol Buffers, ...). Which of them an app reads is decided in
 ``serde.codecs``. There is no pickle: write access to the store must not run code in a worker.
 """
 
@@ -55,9 +55,15 @@ def plain_hook(value: Any) -> Any:
         return dump(value, mode="json")
     if isinstance(value, PurePath):
         return str(value)
+    name = type(value).__name__
+    if hasattr(value, "pk") and hasattr(type(value), "_meta"):
+        raise TypeError(
+            f"the Django model {name} cannot be stored: pass its key (.pk) and load it in the task"
+        )
+    article = "an" if name[:1].lower() in "aeiou" else "a"
     raise TypeError(
-        f"a {type(value).__name__} is not something that can be stored: pass plain data, a dataclass, "
-        "a struct or a model, or the id of what is stored elsewhere"
+        f"{article} {name} cannot be stored: pass plain data, a dataclass, a struct or a pydantic model, "
+        "or the id of what is stored elsewhere"
     )
 
 
@@ -176,7 +182,7 @@ class ZlibCodec:
 
     def squeeze(self, data: bytes) -> bytes:
         """Bytes of the inner codec, compressed if that is worth it."""
-        marked = _looks_compressed(data)  # by chance: then it must be compressed, to be told apart
+        marked = _looks_compressed(data)  # by chance: then it must be compressed, to be distinct
         if len(data) < self._threshold and not marked:
             return data
         small = zlib.compress(data, 1)

@@ -112,7 +112,7 @@ class Codecs:
         """The stored form of a call, from the template of a schedule."""
         return _read(codec, template.payload, [sealing.schedule_label(template, schedule)])
 
-    # --- what a job puts out, and what it is told --------------------------------------------------
+    # --- what a job puts out, and what it receives ------------------------------------------------
 
     def write_result(self, record: JobRecord, value: Any) -> bytes:
         """The bytes of a result; raises what its codec does."""
@@ -138,7 +138,7 @@ class Codecs:
         return _storable(self.output(record.result_codec), value, label, max_bytes)
 
     def read_progress(self, record: JobRecord) -> Any:
-        """The progress of a job, None as well when it told none."""
+        """The progress of a job, None as well when it reported none."""
         if record.progress is None:
             return None
         label = sealing.output_label("progress", record.ref)

@@ -1,4 +1,4 @@
-"""Signed payloads: readable by everybody, written only by holders of a key (HMAC-SHA256, standard library).
+"""Signed payloads: readable by all programs, written only by holders of a key (HMAC-SHA256).
 
 Stored as ``wl-s2.<key id>.<64 hex digits>.<data of the inner codec>``. The signature covers the key id, the
 data and what the data is for (see ``windlass.serde.sealing``): moved to another job it is refused. The form

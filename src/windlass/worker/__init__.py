@@ -1,4 +1,4 @@
-"""The worker: one pool of slots for any number of queues."""
+"""The worker: one pool of slots for any number of queues. See ``docs/internals/worker.md``."""
 
 from windlass.worker.options import QueueSpec, WorkerOptions
 from windlass.worker.worker import Worker

@@ -58,7 +58,7 @@ class Assembly:
         await self.running.open(parts)
         await self.driver.open(parts)
         self.services.open(parts, deployed=deployed)
-        await asyncio.sleep(0)  # a cancel that came meanwhile is heard here, before anything begins
+        await asyncio.sleep(0)  # a cancel that came meanwhile takes effect here, before anything begins
         self.services.start()
         shared.supervisor.start("pump", self.driver.run)
 
@@ -104,8 +104,8 @@ class Assembly:
         )
 
     def _obey(self, action: Action) -> None:
-        """Do what this worker was told from afar."""
-        log.info("told to %s", action)
+        """Carry out a command that was sent to this worker."""
+        log.info("received the command %s", action)
         match action:
             case "quiet":
                 self.pause()

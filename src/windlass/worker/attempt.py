@@ -5,7 +5,7 @@
 3. run: on the loop, in a thread, in a child process or as part of a batch;
 4. encode: what it returned becomes bytes;
 5. classify: how it ended becomes a settlement;
-6. settle: the worker is told, has it settled and gives the slot to another job.
+6. settle: the worker takes over, has it settled and gives the slot to another job.
 
 An attempt always ends in exactly one settlement, or in none when its lease was lost. What may stop it (a
 timeout, a cancel, a shutdown) only sets its signal; how it ends is decided in step 5 alone.
@@ -77,10 +77,10 @@ class Tools:
     max_result_bytes: int
     hooks: Hooks
     batches: Batches
-    #: What a job shows its handler as ``context``, and where its progress is told.
+    #: What a job shows its handler as ``context``, and where its progress is reported.
     context: Any
     on_progress: Callable[[Job[Any], Any], None]
-    #: Told how each attempt ended (None: nothing to settle).
+    #: Called with how each attempt ended (None: nothing to settle).
     on_end: Callable[[Attempt, Settlement | None], None]
     #: Whether the worker is being closed.
     stopping: Callable[[], bool]
@@ -128,7 +128,7 @@ class Attempt:
         """Read the arguments; the end of a job whose bytes are none."""
         try:
             self.call = read_call(self.queue.app.codecs, self.record)
-        except Exception as exc:  # a codec of one's own may raise anything
+        except Exception as exc:  # a custom codec may raise anything
             bad = classify.bad_payload(self.record, exc)
             bad.filled = self.filled
             return bad
@@ -259,7 +259,7 @@ class Attempt:
                 data = codecs.write_result(record, value)
         except ResultError:
             raise
-        except Exception as exc:  # whatever a codec of one's own may raise
+        except Exception as exc:  # whatever a custom codec may raise
             what = f"the result ({type(value).__name__}) cannot be stored as {record.result_codec}"
             raise ResultError(f"{what}: {classify.message_of(exc)}") from None
         limit = self.tools.max_result_bytes

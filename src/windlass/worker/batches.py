@@ -2,7 +2,7 @@
 
 Every job of a batch keeps its own attempt: its slot, its lease, its time limit and its settlement. Only the
 call is shared. A job that is stopped while its batch is being gathered leaves it; one that is stopped
-while the batch runs is settled at once, and the call is cancelled when nobody waits for it any more.
+while the batch runs is settled at once, and the call is cancelled when no attempt waits for it any more.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _shared_out(members: list[_Member], results: Any) -> list[Any]:
     wanted = f"a batch handler returns None or one result for each of its {len(members)} jobs"
     if not isinstance(results, (list, tuple)):
         raise ResultError(f"{wanted}, not {type(results).__name__}")
-    shares = list(results)  # one's own kind of list may say one length and give another
+    shares = list(results)  # a custom kind of list may say one length and give another
     if len(shares) != len(members):
         raise ResultError(f"{wanted}, not {len(shares)} results")
     return shares

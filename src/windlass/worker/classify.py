@@ -1,4 +1,4 @@
-"""From what a handler did to how its attempt ends. Pure but for the dice of the backoff.
+"""From what a handler did to how its attempt ends. Pure except for the jitter of the backoff.
 
 Errors are user code: their text, class, attributes and chain may hold or raise anything. What is kept of
 them is made clean and bounded here, once. Whatever goes wrong meanwhile is a failed attempt that counts.
@@ -36,7 +36,7 @@ from windlass.errors import (
 )
 from windlass.jobs.job import Job
 
-#: A job whose task nobody here knows is given back so often, at these distances, before it fails: a
+#: A job whose task this worker does not know is given back so often, at these distances, before it fails: a
 #: rolling deploy sends new task names to old workers.
 UNKNOWN_TASK_DELAYS_MS = (5_000, 30_000, 120_000, 600_000)
 #: Files whose frames lead to a handler: ours, and what runs our tasks and threads.
@@ -193,7 +193,7 @@ def bad_payload(job: JobRecord, error: Exception) -> Settlement:
 
 
 def as_error(settlement: Settlement) -> JobFailedError:
-    """The error behind a settlement that no handler raised, for those who are told of failures."""
+    """The error behind a settlement that no handler raised, for callbacks about failures."""
     info = settlement.error or ErrorInfo()
     return JobFailedError(settlement.id, settlement.reason, info.error_class, info.message)
 

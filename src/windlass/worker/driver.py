@@ -51,7 +51,7 @@ class Driver:
         self._supervisor = shared.supervisor
         self._stop = shared.stop
         self._lease_ms = shared.lease_ms
-        #: Called when this worker may have been told something.
+        #: Called when a command may have come for this worker.
         self._attend = attend
         self._listener: Listener | None = None
         self._lane: asyncio.Task[None] | None = None
@@ -66,6 +66,7 @@ class Driver:
         """Begin to listen for hints."""
         self._store = self._shared.app.store
         self._pump.overlaps = isinstance(self._store.backend, OverlappingBackend)
+        await self._store.prepare(self._shared.shares.names)
         self._listener = await self._store.listen(self._topics())
         parts.opened("the listener", self._stop_listening)
         self._take_offers(self._listener)
@@ -301,7 +302,7 @@ class Driver:
                 more = (await relayer.step()).more and not self._pump.closing
         except Exception as exc:  # who drains waits for this: an error kept here would be met at every turn
             told = printable(str(exc))
-            log.warning("some jobs are yet to be told that others ended; the leader will: %s", told)
+            log.warning("some jobs are yet to be notified that others ended; the leader will do it: %s", told)
 
     async def _ask_cancels(self) -> None:
         """A job that may run here was cancelled: ask which."""

@@ -49,7 +49,7 @@ WORKER_ALIASES = {
 
 
 class Emitter:
-    """Runs callbacks on the event loop; one that fails is logged and harms nobody."""
+    """Runs callbacks on the event loop; one that fails is logged and harms nothing else."""
 
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callable[..., Any]]] = {}

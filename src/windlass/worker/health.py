@@ -1,4 +1,4 @@
-"""Liveness and readiness over HTTP, for whoever watches the process.
+"""Liveness and readiness over HTTP, for what watches the process.
 
 ``/live`` answers 200 as long as the event loop turns. ``/ready`` answers 200 while the worker is connected
 and its pump advances, else 503 with the reason. ``/metrics`` answers what the app's ``PrometheusMetrics``

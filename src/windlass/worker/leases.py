@@ -67,7 +67,7 @@ class _Held(msgspec.Struct):
 
 
 class LeaseKeeper:
-    """Renews every lease it was told to hold at a third of its time.
+    """Renews every lease that it holds at a third of its time.
 
     ``on_lost(token)`` and ``on_cancel(token)`` are called on the worker's loop.
     """
@@ -106,7 +106,7 @@ class LeaseKeeper:
             self._watch_wake.set()
 
     def drop(self, token: str) -> bool:
-        """Let go of a lease; False when it was already lost."""
+        """Drop a lease; False when it was already lost."""
         return self._held.pop(token, None) is not None
 
     @property
@@ -121,7 +121,7 @@ class LeaseKeeper:
         await self._started.wait()
 
     async def stop(self) -> None:
-        """Stop renewing and let go of the keeper's own client. Idempotent."""
+        """Stop renewing and close the keeper's own client. Idempotent."""
         self._stopping = True
         self._held.clear()
         self._call(self._nudge)
@@ -163,7 +163,7 @@ class LeaseKeeper:
             self._wake.set()
 
     async def _keep_renewing(self) -> None:
-        """Renew until told to stop; whatever goes wrong, begin again."""
+        """Renew until it is stopped; whatever goes wrong, begin again."""
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         self._tell(self._started.set)
         try:

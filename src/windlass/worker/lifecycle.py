@@ -1,4 +1,4 @@
-"""How a worker comes and goes: parts that are opened one after the other and let go in reverse, in a bound.
+"""How a worker comes and goes: parts that are opened one after the other and closed in reverse, in a bound.
 
 A start that fails undoes what it did. A stop ends in time whatever the store does: what does not come to an
 end by then is abandoned, and named.
@@ -22,11 +22,11 @@ log: Final = logging.getLogger("windlass.worker")
 
 #: What a stop may take besides the grace and the wait after a cancel ...
 LAST_MS = 2_000
-#: ... of which so much is kept for letting go of parts, after the last settlements ...
+#: ... of which so much is kept for closing parts, after the last settlements ...
 PARTS_MS = 1_000
 #: ... and so much for what turns up after all of that: a part always gets a moment.
 _SPARE_MS, _MOMENT_MS = 400, 50
-#: Turns of the loop that a stop in a hurry waits: handlers end in them that only had to be told.
+#: Turns of the loop that a stop in a hurry waits: handlers end in them that only had to be notified.
 _TURNS = 10
 
 Close = Callable[[], Awaitable[None] | None]
@@ -116,12 +116,12 @@ class Parts:
         self._open: list[tuple[str, Close, float]] = []
 
     def opened(self, name: str, close: Close, *, most_ms: float = LAST_MS) -> None:
-        """``name`` is open, and ``close`` lets go of it, which may take ``most_ms``."""
+        """``name`` is open, and ``close`` closes it, which may take ``most_ms``."""
         self._open.append((name, close, most_ms))
         reach("worker.opened", part=name)
 
     async def close(self, stop: Stop) -> list[str]:
-        """Let go of all, the last first; the names of those that were abandoned, for want of time."""
+        """Close all, the last first; the names of those that were abandoned, for want of time."""
         abandoned: list[str] = []
         while self._open:
             name, close, most_ms = self._open.pop()
@@ -154,7 +154,7 @@ class Lifecycle:
 
     ``open_parts`` opens one part after the other and names each to ``Parts``: a start that fails, or is
     cancelled, undoes what it did and may be tried again. ``wind_up`` ends what runs and gives the names of
-    what does not; ``last`` is let go of at the very end.
+    what does not; ``last`` is closed at the very end.
     """
 
     def __init__(

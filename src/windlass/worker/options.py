@@ -16,7 +16,7 @@ from windlass.errors import ConfigError
 Order = Literal["weighted", "strict"]
 
 
-#: More than any ratio between queues that somebody can mean.
+#: More than any ratio between queues that a user can mean.
 _MAX_WEIGHT = 1e9
 #: Most characters of a worker's tag and id.
 _MAX_LABEL = 256

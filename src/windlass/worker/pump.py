@@ -238,7 +238,7 @@ class Pump:
         plan_again = self._shares.charge(exchange.queues, claimed.jobs)
         if plan_again or len(claimed.jobs) >= exchange.limit:
             self._look = True
-        elif self._hints == exchange.hints:  # else it may be older than what we heard of
+        elif self._hints == exchange.hints:  # else it may be older than the last hint
             self._look = False
         due_ms = claimed.next_due_in_ms
         self._next_due_ms = None if due_ms is None else sent_ms + due_ms

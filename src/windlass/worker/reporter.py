@@ -65,7 +65,7 @@ class OutcomeReporter:
             self._untold[settlement.token] = _Unreported(attempt, ran=True)
 
     def refused(self, attempt: Attempt, settlement: Settlement) -> None:
-        """A job that no handler could be called for; reported when the store has taken ``settlement``."""
+        """A job without a handler to call; it is reported when the store has taken ``settlement``."""
         self._untold[settlement.token] = _Unreported(attempt, ran=False)
 
     def settled(self, settlement: Settlement, answer: Settled) -> None:
@@ -85,7 +85,7 @@ class OutcomeReporter:
         self._emitter.emit("lease_lost", attempt.job)
 
     def abandon(self) -> int:
-        """Nothing more is settled: what is untold loses its lease. Returns how many those are."""
+        """Nothing more is settled: what is not reported loses its lease. Returns how many those are."""
         left, self._untold = list(self._untold.values()), {}
         for untold in left:
             self._emitter.emit("lease_lost", untold.attempt.job)

@@ -119,7 +119,10 @@ class Running:
         queue, handler = way
         if handler is None:
             facts = {"job_id": record.id, "task": record.task, "queue": record.queue}
-            log.warning("no handler here for task %r of queue %r", record.task, record.queue, extra=facts)
+            advice = self._shared.registry.advice(record.task)
+            log.warning(
+                "no handler here for task %r of queue %r%s", record.task, record.queue, advice, extra=facts
+            )
             self._end(record, classify.unknown_task(record))
             return None
         attempt = Attempt(queue, record, handler, self._tools)

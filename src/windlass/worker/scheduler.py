@@ -1,7 +1,7 @@
 """Fires schedules that are due. Runs on every worker: no job may be late because a leader is gone.
 
 The leader fires at once; the others look a second later and find nothing to do as long as there is a leader.
-Whoever fires names the slot, and the store lets one of them win.
+A worker that fires names the slot, and the store lets one of them win.
 """
 
 from __future__ import annotations

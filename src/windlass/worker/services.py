@@ -90,7 +90,7 @@ class Pruner(_LeaderDuty):
 
 
 class Aggregator(_LeaderDuty):
-    """Keeps the roll-ups of the history up to date, so that whoever asks for them finds little to do."""
+    """Keeps the roll-ups of the history up to date, so that callers that ask for them find little to do."""
 
     name = "roll up"
     every_ms = 10_000

@@ -1,4 +1,4 @@
-"""Telling the store how attempts ended, when it refuses to hear it.
+"""Settling attempts that the store refuses to settle together.
 
 Settlements go in batches. A store that is away raises ``StorageError``: the batch is sent again when it is
 back. Any other error means that something in the batch cannot be stored, and sending it again would help no

@@ -21,6 +21,11 @@ log: Final = logging.getLogger("windlass.worker")
 def check_strategies(shared: WorkerParts) -> None:
     """Refuse to run tasks by a backoff strategy that was not given to us: its name may be misspelt."""
     app = shared.app
+    if shared.registry.fallback is None and not shared.registry.names():
+        log.warning(
+            "this worker has no handler and its app no tasks: every job is given back. Pass a handler, "
+            "url_or_app= of the app with the tasks, or call register()"
+        )
     for task in app.tasks.values() if shared.registry is app.registry else ():
         if task.queue_name in shared.shares.names:
             check_registered(to_backoff(task.job_options.backoff), shared.strategies, task.name)

@@ -71,7 +71,7 @@ class TaskSupervisor:
             self.start(service.name, rounds.run)
 
     def over(self, name: str) -> asyncio.Future[None]:
-        """Done when the task of that name has returned, or was let go."""
+        """Done when the task of that name has returned, or was dropped."""
         kept = self._kept.get(name)
         if kept is not None:
             return kept.over

@@ -32,7 +32,7 @@ def differ() -> None:
 
     def other_create(new: Any, recorder: Any, **more: Any) -> JobRecord:
         job = create(new, recorder, **more)
-        recorder.note(job, EventType.CHANGED, what="noticed by another version")
+        recorder.record_event(job, EventType.CHANGED, what="noticed by another version")
         return job
 
     def other_retry(job: JobRecord, recorder: Any, **more: Any) -> Any:

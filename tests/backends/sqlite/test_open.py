@@ -166,7 +166,7 @@ async def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 
 
 async def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"No such file|unable to open"):
+    with pytest.raises(StorageError, match=r"its folder does not exist. Make it first: mkdir -p"):
         await client(tmp_path / "no" / "jobs.db").open()
 
 

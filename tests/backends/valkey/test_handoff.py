@@ -162,7 +162,7 @@ async def test_a_lost_message_costs_nothing_but_the_next_claim(
             lost.put_nowait((name, news))
             return False
 
-        monkeypatch.setattr(place, "heard", lose)
+        monkeypatch.setattr(place, "received", lose)
         await add(store, new(job_id="one"))
         late = await asyncio.wait_for(lost.get(), 20)
         (job,) = (await worker.claim()).jobs
@@ -189,7 +189,7 @@ async def test_a_message_that_crosses_a_claim_gives_the_job_once(
             assert heard(*await under_way.get())  # before the answer, which brings the same job
             return turn
 
-        monkeypatch.setattr(session.seats, "heard", keep)
+        monkeypatch.setattr(session.seats, "received", keep)
         monkeypatch.setattr(session.functions, "work", crossed)
         await add(store, new(job_id="one"))
         assert (await worker.claim()).jobs == []

@@ -5,6 +5,7 @@ import { ApiError } from './api/http'
 import type { BulkAction, Filter, Item, Ref } from './api/types'
 import { dialogs } from './dialogs.svelte'
 import { plural } from './format'
+import type { JobAction, Offer } from './offers'
 import { text } from './texts'
 import { toasts } from './toasts.svelte'
 import { undo } from './undo.svelte'
@@ -20,40 +21,6 @@ export async function attempt(done: string, run: () => Promise<unknown>): Promis
     toasts.show('bad', problem.message, problem.hint)
     return false
   }
-}
-
-export interface JobAction {
-  name: BulkAction
-  icon: 'retries' | 'play' | 'kill' | 'dead' | 'trash'
-  danger?: boolean
-}
-
-/** Most wanted first. */
-const ACTIONS: JobAction[] = [
-  { name: 'retry', icon: 'retries' },
-  { name: 'trigger', icon: 'play' },
-  { name: 'kill', icon: 'dead', danger: true },
-  { name: 'cancel', icon: 'kill', danger: true },
-  { name: 'delete', icon: 'trash', danger: true },
-]
-
-type Able = Pick<Item, 'can'>
-
-/** What the server lets be done to a job. To retry now and to run now are the same for one that waits for a retry. */
-export function actionsFor(job: Able): JobAction[] {
-  return ACTIONS.filter(({ name }) => job.can.includes(name) && !(name === 'trigger' && job.can.includes('retry')))
-}
-
-export interface Offer extends JobAction {
-  /** How many of the chosen it applies to. */
-  many: number
-}
-
-/** What can be done to some of these jobs, and to how many. */
-export function offersFor(jobs: Able[]): Offer[] {
-  return ACTIONS.map((action) => ({ ...action, many: jobs.filter((job) => job.can.includes(action.name)).length })).filter(
-    (offer, _, all) => offer.many && !(offer.name === 'trigger' && all.some((other) => other.name === 'retry' && other.many === offer.many)),
-  )
 }
 
 export const keyOf = (job: Ref): string => `${job.queue}/${job.id}`
@@ -78,7 +45,9 @@ export async function actOn(job: Pick<Item, 'queue' | 'id' | 'task' | 'state'>, 
     if (!yes) return false
   }
   if (held(action.name, running) && !(await undo.hold(words.held(plural(1, 'job')), [keyOf(job)]))) return false
-  return attempt(running && action.name === 'cancel' ? text.cancelRunning.done : words.done, () => send({ queue: job.queue, id: job.id }, action))
+  return attempt(running && action.name === 'cancel' ? text.cancelRunning.done : words.done, () =>
+    send({ queue: job.queue, id: job.id }, action),
+  )
 }
 
 export interface Chosen {
@@ -106,7 +75,12 @@ export async function askForMany({ action, jobs, rest, all }: Chosen): Promise<b
     undone ? text.bulk.undoable : action.danger ? text.bulk.final : text.bulk.steps,
   ]
   const sentences = parts.filter(Boolean).map((part) => (part.endsWith('.') ? part : part + '.'))
-  const yes = await dialogs.confirm({ title: `${words.bulk} ${what}?`, text: sentences.join(' '), action: words.bulk, danger: action.danger })
+  const yes = await dialogs.confirm({
+    title: `${words.bulk} ${what}?`,
+    text: sentences.join(' '),
+    action: words.bulk,
+    danger: action.danger,
+  })
   if (!yes) return false
   return !undone || undo.hold(words.held(what), jobs.map(keyOf))
 }

@@ -11,7 +11,11 @@ export function compact(value: number | null | undefined): string {
   if (value == null) return '–'
   const size = Math.abs(value)
   if (size < 10_000) return whole.format(Math.round(value))
-  for (const [unit, name] of [[1e9, 'B'], [1e6, 'M'], [1e3, 'k']] as const) {
+  for (const [unit, name] of [
+    [1e9, 'B'],
+    [1e6, 'M'],
+    [1e3, 'k'],
+  ] as const) {
     if (size >= unit) return trim(value / unit) + name
   }
   return whole.format(value)
@@ -105,7 +109,7 @@ export const clock = (at: number): string => clockFormat.format(at)
 
 /** One line of JSON for a table cell. */
 export function oneLine(value: unknown, limit = 160): string {
-  const text = typeof value === 'string' ? value : JSON.stringify(value) ?? ''
+  const text = typeof value === 'string' ? value : (JSON.stringify(value) ?? '')
   return text.length > limit ? text.slice(0, limit - 1) + '…' : text
 }
 

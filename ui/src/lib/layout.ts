@@ -28,15 +28,18 @@ export const BOX = { width: 204, height: 58, gapX: 68, gapY: 18, margin: 20 }
 /** So many alike become one box, unless all are asked for. */
 const ALIKE = 8
 
-export function arrange(flow: Flow, all: boolean): Layout {
-  const boxes = gather(flow, all)
+/** How jobs are put together: those alike with the same neighbours, all of a task, or none. */
+export type Together = 'alike' | 'task' | 'none'
+
+export function arrange(flow: Flow, together: Together): Layout {
+  const boxes = gather(flow, together)
   const of = new Map<number, Box>()
   for (const box of boxes) for (const job of box.jobs) of.set(flow.nodes.indexOf(job), box)
   const arrows = new Map<string, Arrow>()
   for (const edge of flow.edges) {
     const from = of.get(edge.child)
     const to = of.get(edge.dependent)
-    if (!from || !to) continue
+    if (!from || !to || from === to) continue
     const key = `${from.key}>${to.key}`
     const known = arrows.get(key)
     if (!known) arrows.set(key, { key, from, to, status: edge.status })
@@ -47,7 +50,7 @@ export function arrange(flow: Flow, all: boolean): Layout {
   return { boxes, arrows: list, ...place(boxes, list) }
 }
 
-function gather(flow: Flow, all: boolean): Box[] {
+function gather(flow: Flow, together: Together): Box[] {
   const above: number[][] = flow.nodes.map(() => [])
   const below: number[][] = flow.nodes.map(() => [])
   for (const edge of flow.edges) {
@@ -57,14 +60,22 @@ function gather(flow: Flow, all: boolean): Box[] {
   const groups = new Map<string, number[]>()
   flow.nodes.forEach((node, number) => {
     const neighbours = [above[number]?.sort(), below[number]?.sort()]
-    const key = all || number === flow.asked ? String(number) : JSON.stringify([node.queue, node.task, neighbours])
+    const apart = together === 'none' || (together === 'alike' && number === flow.asked)
+    const key = apart ? String(number) : JSON.stringify([node.queue, node.task, together === 'task' ? null : neighbours])
     groups.set(key, [...(groups.get(key) ?? []), number])
   })
   const boxes: Box[] = []
   for (const members of groups.values()) {
-    const parts = members.length > ALIKE ? [members] : members.map((number) => [number])
+    const parts = members.length > (together === 'task' ? 1 : ALIKE) ? [members] : members.map((number) => [number])
     for (const part of parts) {
-      boxes.push({ key: String(part[0]), jobs: part.flatMap((number) => flow.nodes[number] ?? []), layer: 0, x: 0, y: 0, asked: part.includes(flow.asked) })
+      boxes.push({
+        key: String(part[0]),
+        jobs: part.flatMap((number) => flow.nodes[number] ?? []),
+        layer: 0,
+        x: 0,
+        y: 0,
+        asked: part.includes(flow.asked),
+      })
     }
   }
   return boxes
@@ -108,7 +119,15 @@ function place(boxes: Box[], arrows: Arrow[]): { width: number; height: number }
   for (let round = 0; round < 6; round++) {
     const forward = round % 2 === 0
     for (const column of forward ? columns : [...columns].reverse()) {
-      const middle = new Map(column.map((box) => [box, mean(arrows.filter((a) => (forward ? a.to : a.from) === box).map((a) => (forward ? a.from : a.to).y), box.y)]))
+      const middle = new Map(
+        column.map((box) => [
+          box,
+          mean(
+            arrows.filter((a) => (forward ? a.to : a.from) === box).map((a) => (forward ? a.from : a.to).y),
+            box.y,
+          ),
+        ]),
+      )
       column.sort((one, other) => (middle.get(one) ?? 0) - (middle.get(other) ?? 0))
     }
     spread()

@@ -53,7 +53,14 @@ class Live {
     clock.learn(tick.at_ms)
     this.tick = tick
     this.ticks = [...this.ticks.slice(1 - KEPT), tick]
-    const mark = JSON.stringify([tick.counts, tick.queues.map((queue) => [queue.name, queue.paused]), tick.processed_total, tick.active_processes, tick.busy_workers, tick.quiet_workers])
+    const mark = JSON.stringify([
+      tick.counts,
+      tick.queues.map((queue) => [queue.name, queue.paused]),
+      tick.processed_total,
+      tick.active_processes,
+      tick.busy_workers,
+      tick.quiet_workers,
+    ])
     if (mark !== this.#mark) {
       const first = !this.#mark
       this.#mark = mark

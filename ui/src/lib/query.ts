@@ -57,5 +57,9 @@ export function suggest(text: string, known: Known, most = 8): Suggestion[] {
     .filter(([value]) => value.toLowerCase().includes(typed) && value.toLowerCase() !== typed)
     .sort((one, other) => Number(other[1]) - Number(one[1]))
     .slice(0, most)
-    .map(([value, note]) => ({ text: `${before}${field}:${/\s/.test(value) ? JSON.stringify(value) : value} `, label: `${field}:${value}`, note }))
+    .map(([value, note]) => ({
+      text: `${before}${field}:${/\s/.test(value) ? JSON.stringify(value) : value} `,
+      label: `${field}:${value}`,
+      note,
+    }))
 }

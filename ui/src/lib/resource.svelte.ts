@@ -81,10 +81,13 @@ export function read<T>(make: () => Load<T>, options: Options = {}): Resource<T>
     const off = options.live
       ? live.onChange((first) => {
           if (due || document.hidden || (typeof options.live === 'function' && !options.live())) return
-          due = setTimeout(() => {
-            due = null
-            void resource.refresh()
-          }, first ? LIVE_PAUSE : (options.pause ?? LIVE_PAUSE))
+          due = setTimeout(
+            () => {
+              due = null
+              void resource.refresh()
+            },
+            first ? LIVE_PAUSE : (options.pause ?? LIVE_PAUSE),
+          )
         })
       : () => {}
     const shown = () => document.hidden || void resource.refresh()

@@ -54,10 +54,8 @@ export function href(path: string): string {
   return base + path.replace(/^\//, '')
 }
 
-export const jobPath = (queue: string, id: string): string =>
-  `/jobs/${encodeURIComponent(queue)}/${encodeURIComponent(id)}`
-export const flowPath = (queue: string, id: string): string =>
-  `/flows/${encodeURIComponent(queue)}/${encodeURIComponent(id)}`
+export const jobPath = (queue: string, id: string): string => `/jobs/${encodeURIComponent(queue)}/${encodeURIComponent(id)}`
+export const flowPath = (queue: string, id: string): string => `/flows/${encodeURIComponent(queue)}/${encodeURIComponent(id)}`
 export const queuePath = (queue: string): string => `/job-queues/${encodeURIComponent(queue)}`
 
 /** Plain clicks on links into the dashboard do not load the page again. */

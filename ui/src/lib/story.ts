@@ -13,7 +13,14 @@ export interface Entry {
   error?: ErrorEntry
 }
 
-const TONES: Record<string, string> = { completed: 'completed', retrying: 'retrying', failed: 'failed', stalled: 'failed', expired: 'failed', snoozed: 'scheduled' }
+const TONES: Record<string, string> = {
+  completed: 'completed',
+  retrying: 'retrying',
+  failed: 'failed',
+  stalled: 'failed',
+  expired: 'failed',
+  snoozed: 'scheduled',
+}
 const words = text.job
 
 /** The newest first. `now` is for a run that has not ended; `exact` writes an instant. */
@@ -49,7 +56,14 @@ export function story(job: Detail, timeline: Timeline, now: number, exact: (at: 
 function present(job: Detail, now: number): Entry | null {
   if (job.state === 'active' && job.started_ms) {
     const wait = job.ready_ms ? job.started_ms - job.ready_ms : null
-    return { at: job.started_ms, tone: 'active', title: words.running(job.attempt), note: job.worker ?? '', wait, run: now - job.started_ms }
+    return {
+      at: job.started_ms,
+      tone: 'active',
+      title: words.running(job.attempt),
+      note: job.worker ?? '',
+      wait,
+      run: now - job.started_ms,
+    }
   }
   if (job.due_ms && job.state === 'retrying') return { at: job.due_ms, tone: 'retrying', title: words.isDue(job.attempts + 1), note: '' }
   if (job.due_ms && job.state === 'scheduled') return { at: job.due_ms, tone: 'scheduled', title: words.due, note: '' }

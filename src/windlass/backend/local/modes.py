@@ -73,6 +73,14 @@ def make_folder(path: str, mode: int) -> None:
     os.chmod(path, folder_mode(mode))
 
 
+def no_folder(path: str) -> StorageError | None:
+    """The refusal of a file whose folder does not exist, if that is so."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(folder):
+        return None
+    return StorageError(f"{path} cannot be made: its folder does not exist. Make it first: mkdir -p {folder}")
+
+
 def denied(paths: Iterable[str]) -> StorageError | None:
     """The refusal of a store that this user may not use, if one of ``paths`` is the reason."""
     for path in paths:

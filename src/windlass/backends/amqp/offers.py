@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from windlass.backend import requests as rq
 from windlass.backend.hub import Hub, HubListener, worker_and_queue
+from windlass.backends.amqp.timing import says_time
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.job import JobRecord
 
@@ -77,7 +78,7 @@ class Offers:
             found = [one for item in claim.queues for one in self._listeners.get(item.name, ())]
         for listener in found:
             if listener.worker == claim.worker:
-                listener.room = claim.limit - count if claim.idle and claim.now_ms is None else 0
+                listener.room = claim.limit - count if claim.idle and not says_time(claim) else 0
                 listener.lease_ms = claim.lease_ms
 
     def find(self, queue: str) -> WorkerListener | None:

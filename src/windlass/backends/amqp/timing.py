@@ -6,6 +6,9 @@ entries say, and not by itself: nothing is due before one of them says that it i
 
 from __future__ import annotations
 
+from typing import Any
+
+from windlass.backend import requests as rq
 from windlass.core.clock import SteadyClock
 
 #: How far the clock of an entry's writer may be ahead of ours, or behind it (which includes its way to us).
@@ -39,6 +42,11 @@ class OwnTime:
     def alarm_s(self, due_in_ms: int | None) -> float | None:
         """How many seconds to wait for what is due; None when nothing is."""
         return None if due_in_ms is None else min(due_in_ms, _LONGEST_MS) / 1000
+
+
+def says_time(request: rq.Request[Any]) -> bool:
+    """Whether a request carries its time. This store asks here and nowhere else."""
+    return request.now_ms is not None
 
 
 class EntryTime:

@@ -4,6 +4,8 @@
 may wait). The memory store's state machine decides; what it changes is appended to a checksummed log that all
 processes follow. An acknowledged write survives the loss of the process and, with ``synchronous=full`` (the
 default), of power.
+
+What stands where: ``docs/internals/stores.md``.
 """
 
 from windlass.backends.file.backend import FileBackend, from_url

@@ -1,4 +1,4 @@
-"""Making the log shorter: a snapshot beside it, while everybody goes on working.
+"""Making the log shorter: a snapshot beside it, while all processes go on working.
 
 The snapshot is written in small pieces between calls. It is a little ahead of where it began, which does not
 matter: the steps since then are copied behind it, and replaying them puts everything right (``effects``).
@@ -116,7 +116,7 @@ class Compaction:
         return False
 
     def _is_mine(self) -> bool:
-        """Whether nobody else is at it; one who is, and does not come to an end, is passed by."""
+        """Whether no other process compacts; one that does, and does not come to an end, is passed by."""
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -172,7 +172,7 @@ class Compaction:
         dr.sweep(session.directory, session.log.current)
 
     def give_up(self) -> None:
-        """Let go of everything; what was begun is removed."""
+        """Release everything; what was begun is removed."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

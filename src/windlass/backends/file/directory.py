@@ -47,7 +47,7 @@ def log_name(generation: int) -> str:
 
 
 def prepare(path: str, directory: str, mode: int) -> None:
-    """Make the directories, for files of ``mode``, or refuse one that is somebody else's."""
+    """Make the directories, for files of ``mode``, or refuse one that is not ours."""
     make_folder(path, mode)
     marker = os.path.join(path, MARKER)
     if not os.path.exists(marker):

@@ -171,7 +171,7 @@ def repair(url: BackendUrl) -> Iterator[Finding]:
 
 @contextlib.contextmanager
 def _locked(settings: Settings) -> Iterator[None]:
-    """Hold the store's lock, or raise when somebody else does not let go of it."""
+    """Hold the store's lock, or raise when another process does not release it."""
     lock = FairLock(os.path.join(settings.directory, "store"), mode_of(settings.directory))
     try:
         deadline = time.monotonic() + settings.timeout

@@ -27,7 +27,7 @@ class JobRow(JobRecord, array_like=True, kw_only=True):
     """A whole job as an array."""
 
 
-#: What the life of a job changes; the rest is written once (or when somebody replaces its data).
+#: What the life of a job changes; the rest is written once (or when its data is replaced).
 MOVING = (
     *("state", "priority", "place", "turn", "ready_ms", "due_ms", "expires_ms", "started_ms", "finished_ms"),
     *("attempts", "deliveries", "stalls", "manual_retries", "misses", "token", "settled_token"),
@@ -137,14 +137,14 @@ class OrderEdges(_Effect, tag=11):
 
 
 class AddEnds(_Effect, tag=12):
-    """Ends that are yet to be told, from the ``number``-th on."""
+    """Ends that dependents are yet to be notified of, from the ``number``-th on."""
 
     number: int
     ends: list[ChildEnd]
 
 
 class DropEnds(_Effect, tag=13):
-    """So many ends have been told in all."""
+    """Dependents were notified of so many ends in all."""
 
     told: int
 

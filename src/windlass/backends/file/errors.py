@@ -48,7 +48,7 @@ class NewerLogError(StorageError):
 
 
 def foreign(path: str) -> StorageError:
-    """The refusal of a directory that is somebody else's."""
+    """The refusal of a directory that is not ours."""
     return StorageError(
         f"directory {path!r} is not empty and was not made by windlass: name an empty or a new directory"
     )

@@ -33,7 +33,7 @@ class Journal:
     """The journal of one ``FileStore``. It also numbers what the store itself does not number."""
 
     def __init__(self) -> None:
-        #: How many log lines a job ever had, starts a group or queue ever had, ends were left and told.
+        #: How many log lines a job ever had, starts a group or queue ever had, ends were left and sent.
         self.logs: dict[JobRef, int] = {}
         self.starts: dict[Starter, int] = {}
         self.ends = 0

@@ -43,12 +43,12 @@ def _no_garbage() -> Iterator[None]:
 
 
 class Log:
-    """An open generation, and how far it was read. Its files are closed when nobody uses it any more."""
+    """An open generation, and how far it was read. Its files are closed when no caller uses it any more."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._closers: list[weakref.finalize[[int], Log]] = []
-        # The file that ``current`` was read from stays open, so that its inode is nobody else's meanwhile.
+        # The file that ``current`` was read from stays open, so that no other file gets its inode meanwhile.
         current_fd = self._open(os.path.join(directory, dr.CURRENT), os.O_RDONLY)
         self._current_ino = os.fstat(current_fd).st_ino
         current = dr.read_current(directory, current_fd)
@@ -68,7 +68,7 @@ class Log:
         return fd
 
     def close(self) -> None:
-        """Close the files now, for nobody uses them any more."""
+        """Close the files now: no caller uses them any more."""
         for close in self._closers:
             close()
 
@@ -208,7 +208,7 @@ class Log:
     def mend(self) -> None:
         """Cut off what a process left that died while it appended. Everything whole was read before.
 
-        If a whole frame follows, this is no torn tail: something damaged the file, and nobody may write.
+        If a whole frame follows, this is no torn tail: something damaged the file, and no process may write.
         """
         size = os.fstat(self.fd).st_size
         if size < self.offset:

@@ -73,4 +73,4 @@ class _Checker(notify.Checker):
         return self._seen is not None and self._seen != before
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""

@@ -132,7 +132,7 @@ class FileSession:
             except FileNotFoundError:
                 continue  # overtaken by the next generation, or gone: then ``is_current`` tells
             except DamagedLogError:
-                self._load()  # somebody restored a backup, or made a new store: all is read anew
+                self._load()  # a backup was restored, or a new store made: all is read anew
                 return
             self.log = newer
         self.log.read(self.store)
@@ -157,7 +157,7 @@ class FileSession:
             self._lock.acquire()
             try:
                 while self._lock.stale:
-                    self._open_lock()  # closing the old one lets go of it
+                    self._open_lock()  # closing the old one releases it
                     self._lock.acquire()
             except FileNotFoundError:
                 pass  # the directory is gone: reading tells
@@ -166,14 +166,14 @@ class FileSession:
             raise
 
     def release(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         self._lock.release()
         self._turn.release()
 
     def run(self, calls: list[StoreCall[Any]]) -> tuple[list[Answer], set[str], Log | None]:
         """Decide calls and append what they change; the lock must be held.
 
-        Returns answers, topics, and the log to ``sync`` before anybody is answered (None: no need).
+        Returns answers, topics, and the log to ``sync`` before any caller is answered (None: no need).
         """
         with self.mutex:
             try:
@@ -278,7 +278,7 @@ class FileSession:
         reach("file.synced")
 
     def finish(self, answers: list[Answer], log: Log | None) -> list[Answer]:
-        """Sync; if that fails, or the log is not the store's any more, nobody may be told that it is done."""
+        """Sync; if that fails, or the log is not the store's any more, no caller may be answered "done"."""
         if log is None:
             return answers
         try:

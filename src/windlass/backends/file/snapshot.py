@@ -1,7 +1,7 @@
 """The whole state of a store as effects, in pieces, while the store may go on working between them.
 
-What is made after the first piece is left out where it could come in the wrong order: whoever loads the
-snapshot replays the log from where it began (see ``effects``).
+What is made after the first piece is left out where it could come in the wrong order: a process that loads
+the snapshot replays the log from where it began (see ``effects``).
 """
 
 from __future__ import annotations

@@ -114,4 +114,4 @@ class FileReader(ServingThread):
             return call, None, exc
 
     def _close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""

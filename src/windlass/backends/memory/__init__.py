@@ -2,6 +2,8 @@
 
 ``memory://`` is one store per process; ``memory://name`` and ``?namespace=`` are others. Nothing survives
 the process.
+
+What stands where: ``docs/internals/stores.md``.
 """
 
 from windlass.backends.memory.backend import MemoryBackend, from_url

@@ -1,4 +1,4 @@
-"""Edges in memory: who waits for whom, and the outbox of ends that are yet to be told."""
+"""Edges in memory: which job waits for which, and the outbox of ends that are yet to be sent."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Finished:
         self._orders: dict[JobState, Order[int | None]] = {state: Order() for state in FINISHED}
         #: When a job is too old, and its entry; some count no more.
         self._aging: list[tuple[int, Entry[int | None]]] = []
-        #: Those that were too old when somebody looked, with since when.
+        #: Those that were too old at the last look, with since when.
         self._overdue: Order[int] = Order()
 
     def put(self, job: JobRecord) -> None:

@@ -85,8 +85,8 @@ class RequestPort(RequestState):
         work = UnitOfWork(self.now_ms, self.fresh_place)
         if self._aside:
             work.aside = list(self._aside.values())
-        if self.records or self.upkeep or self.last_place != self.first_place:
-            self.begin()  # another verb was decided before
+        if self.records or self.lost or self.upkeep or self.last_place != self.first_place:
+            self.begin()  # another verb was decided before, or rows were read
         try:
             return run(verb(work, *asked), self, work)
         except DamagedError:

@@ -8,12 +8,11 @@ from typing import Any
 
 from windlass.backends.sqlite.rows import Row, encode_json, record, storable
 from windlass.backends.sqlite.statements import SPAN
-from windlass.backends.sqlite.tx import Share, Tx, add_to, tally_of
+from windlass.backends.sqlite.tx import Share, Tx, tally_of
 from windlass.core import bad_records
 from windlass.core.clock import moment
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.states import JobState
-from windlass.engine.effects import Effects
 
 
 class Upkeep:
@@ -98,16 +97,6 @@ class RequestState(Share):
                 if name == queue:
                     found[state] += by
         return found
-
-    def gather(self, effects: Effects) -> None:
-        """Keep what the transaction writes once for all of its requests."""
-        self.pending_events += effects.pending_events
-        self.history += effects.history
-        if self.counts:
-            add_to(self.counts, effects.counts)
-        else:
-            self.counts = effects.counts
-        self.topics |= effects.topics
 
     def tally(self, queue: str, before: JobState | None, state: JobState | None, by: int) -> None:
         """So many jobs of a queue are no longer in one state, but in another (None: in none)."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from windlass.backend.local import together
 from windlass.backend.local.flush import FlushHealth, not_flushed
 from windlass.backend.local.locks import FairLock
-from windlass.backend.local.modes import denied, make_file, mode_of
+from windlass.backend.local.modes import denied, make_file, mode_of, no_folder
 from windlass.backends.sqlite import migrations, statements, sweep
 from windlass.backends.sqlite.connection import (
     CHECKPOINT_PAGES,
@@ -91,7 +91,7 @@ class SqliteSession:
                 *(path + end for end in ("-lock", "-turn", "-wal", "-shm")),
                 os.path.dirname(path),
             ]
-            raise denied(beside) or to_error(exc, self._settings.shown) from exc
+            raise no_folder(path) or denied(beside) or to_error(exc, self._settings.shown) from exc
         self._cursor = self.conn.cursor()
         self._one = OneCursor(self.conn, self._cursor)
         self._queues = Queues(self._one, self._sql)

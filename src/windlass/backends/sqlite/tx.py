@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from windlass.backends.sqlite.limits import GROUPED, LIMITED, read_limits
 from windlass.backends.sqlite.logs import EventRun, event_chunks, history_chunks
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.statements import Statements
     from windlass.core.job import AttemptRecord, JobRecord
     from windlass.core.transitions import PendingEvent
+    from windlass.engine.effects import Effects
 
 #: Chunks, and events in them, whose counts may stand outside the totals.
 FOLD_CHUNKS = 64
@@ -35,6 +36,8 @@ FOLD_EVENTS = 2_000
 _STATES = tuple(JobState)
 
 _queue = attrgetter("queue")
+
+K = TypeVar("K")
 
 Counter = tuple[str, str, str]
 Tally = tuple[str, JobState]
@@ -187,11 +190,9 @@ class Share:
     def __init__(self, tx: Tx, now_ms: int) -> None:
         self.now_ms = now_ms
         self.last_place = tx.last_place
-        self.pending_events: list[PendingEvent] = []
-        self.history: list[AttemptRecord] = []
-        self.counts: dict[Counter, int] = {}
+        #: What its verbs did: the transaction writes the logs and counts of all of its requests together.
+        self.gathered: list[Effects] = []
         self.tallies: dict[Tally, int] = {}
-        self.topics: set[str] = set()
         self.made: list[str] = []
         #: Whether all that it did was to add new jobs, the last of which tells the newest place and the time.
         self.plain = True
@@ -215,24 +216,19 @@ class Tx:
         self.topics: set[str] = set()
         self.made: list[str] = []
         self._plain = True
-        self._absorbed = False
         self._changes = -conn.total_changes
 
     def absorb(self, share: Share) -> None:
         """Keep what a successful request did."""
         self.last_place = share.last_place
         self._plain = self._plain and share.plain and share.now_ms == self.now_ms
-        if share.pending_events:
-            self.pending_events.append((share.now_ms, share.pending_events))
-        if not self._absorbed:
-            self._absorbed = True
-            self.history, self.counts, self.tallies = share.history, share.counts, share.tallies
-            self.topics, self.made = share.topics, share.made
-            return
-        self.history += share.history
-        add_to(self.counts, share.counts)
-        add_to(self.tallies, share.tallies)
-        self.topics |= share.topics
+        for effects in share.gathered:
+            if effects.pending_events:
+                self.pending_events.append((share.now_ms, effects.pending_events))
+            self.history += effects.history
+            self.counts = _sum(self.counts, effects.counts)
+            self.topics |= effects.topics
+        self.tallies = _sum(self.tallies, share.tallies)
         self.made += share.made
 
     @property
@@ -254,7 +250,7 @@ class Tx:
         for now_ms, notes in self.pending_events:
             for name, its in _by_queue(notes, _queue):
                 (pens.get(name) or self._pen(pens, name)).record_event(now_ms, its)
-        for name, records in _by_queue(self.history, _queue):
+        for name, records in _by_queue(self.history, _queue) if self.history else ():
             (pens.get(name) or self._pen(pens, name)).history += records
         for (name, task, outcome), by in self.counts.items():
             (pens.get(name) or self._pen(pens, name)).counts.append((task, outcome, by))
@@ -403,6 +399,10 @@ def _by_queue(records: list[Any], queue_of: Any) -> Iterable[tuple[str, list[Any
     return parts.items()
 
 
-def add_to(totals: dict[Any, int], more: dict[Any, int]) -> None:
+def _sum(totals: dict[K, int], more: dict[K, int]) -> dict[K, int]:
+    """Both added up, in one of them."""
+    if not totals:
+        return more
     for key, by in more.items():
         totals[key] = totals.get(key, 0) + by
+    return totals

@@ -61,7 +61,7 @@ def write(step: RequestState, effects: Effects) -> None:
     if not effects.plain:
         _write_parts(step, effects)
     step.plain = step.plain and _is_plain(step, effects, kinds)
-    step.gather(effects)
+    step.gathered.append(effects)
 
 
 def _write_upkeep(step: RequestState, effects: Effects, upkeep: Upkeep) -> None:

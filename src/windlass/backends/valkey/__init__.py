@@ -3,6 +3,8 @@
 ``valkey://host:port/db`` · ``redis://`` · ``valkeys://``, ``rediss://`` (TLS) ·
 ``valkey+cluster://host1,host2`` · ``valkey+sentinel://host1,host2/name-of-the-primary/db``.
 Every change is one server function; see ``lua/``.
+
+What stands where: ``docs/internals/stores.md``.
 """
 
 from windlass.backends.valkey.backend import ValkeyBackend, from_url

@@ -87,7 +87,7 @@ class Adder:
         self._busy, self._task = False, None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """When the task was ended from outside, perhaps before it began, nobody waits for ever."""
+        """When the task was ended from outside, perhaps before it began, no caller waits for ever."""
         if self._task is task:
             _fail([*self._batch, *self._waiting], "the client was closed before the jobs were added")
             self._done()

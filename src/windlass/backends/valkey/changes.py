@@ -94,8 +94,8 @@ def _known_of(
     ended: dict[tuple[relay.Dependent, JobRef], Fate],
     values: list[bytes],
 ) -> dict[JobRef, dict[str, Any]]:
-    """What ``retry`` is told of children in other slots, by dependent; the values of those that ended go to
-    ``values``."""
+    """What ``retry`` receives about children in other slots, by dependent; values of those that ended go
+    to ``values``."""
     known: dict[JobRef, dict[str, Any]] = {}
     for dependent, child in far:
         fate = ended.get((dependent, child))

@@ -2,7 +2,7 @@
 
 A request is repeated only when it surely was not carried out: no server was reached, it refused (loading,
 replica, moved), or it does not have our library yet, which is then loaded. Any other loss of a connection is
-told to the caller, who knows how to repeat the verb. Whatever happens, the caller hears of it in time: a
+raised to the caller, who knows how to repeat the verb. Whatever happens, the caller is answered in time: a
 server that does not answer costs ``timeout_s``, and its connections are not trusted any more.
 """
 
@@ -120,8 +120,8 @@ class ValkeyClient:
     async def _move_aside(self, node: ServerNode, roots: Sequence[str]) -> bool:
         """Move keys of these queues aside that hold what they should not; whether there were any.
 
-        The call that met one may have done its part for other queues: unless it only looked, the caller hears
-        of it and does what a lost reply asks for.
+        The call that met one may have done its part for other queues: unless it only looked, the caller
+        learns of it and does what a lost reply asks for.
         """
         moved = False
         for root in roots:
@@ -145,5 +145,5 @@ class ValkeyClient:
         try:
             await node.request(pack_command("FUNCTION", "LOAD", source))
         except ResponseError as exc:
-            if "already exists" not in str(exc):  # somebody else was quicker
+            if "already exists" not in str(exc):  # another client was quicker
                 raise

@@ -180,7 +180,7 @@ class _Adding:
             self._late[parent] = None
 
     async def _look_again(self) -> None:
-        """What was told when edges were linked may have changed the jobs that were just added."""
+        """What was sent when edges were linked may have changed the jobs that were just added."""
         for first in range(0, len(self._jobs), 1_000):
             part = self._jobs[first : first + 1_000]
             for group in self._session.grouped(new.queue for new in part):

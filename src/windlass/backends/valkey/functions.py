@@ -1,4 +1,4 @@
-"""One typed stub per server function. What each takes and answers is told in the header of its Lua file."""
+"""One typed stub per server function. What each takes and answers is in the header of its Lua file."""
 
 from __future__ import annotations
 

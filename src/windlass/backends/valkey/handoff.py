@@ -4,7 +4,8 @@ A worker that serves one queue and has nothing to do takes a seat with its claim
 given comes with a message and waits here until the worker, woken as by any hint, claims: that claim is
 answered at once. The message may be lost or late, so nothing rests on it: the next claim that reaches the
 server leaves the seat and brings along what was given there. Each seat goes by the id of its claim; whatever
-is heard of a seat that was left means nothing any more. What a worker does not claim in time is given back.
+is received about a seat that was left means nothing any more. What a worker does not claim in time
+is given back.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class HandoffOffer:
         place.under_way += 1
 
     def failed(self) -> None:
-        """No answer came: nobody knows whether there is a seat."""
+        """No answer came: there may be a seat or none."""
         self._place.under_way -= 1
         self._place.forget()
 
@@ -220,7 +221,7 @@ class Handoffs:
             place.forget()
 
     async def close(self) -> None:
-        """Give back what nobody started."""
+        """Give back what was not started."""
         places, self._places = self._places, {}
         for place in places.values():
             self._decline(place)

@@ -96,7 +96,7 @@ async def add(session: ValkeySession, request: mq.AddMetrics, now: str) -> bool:
             old = bad_records.read_or_none(stored, partial(_read, key), f"a roll-up of task {row.task}")
             if old is not None:
                 row.merge(old)
-    await session.list_queues([request.queue])  # or nobody would ever prune them
+    await session.list_queues([request.queue])  # or no worker would ever prune them
     written = [part for row, key in zip(rows, keys, strict=True) for part in (key, _stored(row))]
     return await session.functions.metrics_add(root, now, request.after, request.upto, len(minutes), written)
 

@@ -22,7 +22,7 @@ from windlass.speedups.valkey import ClosedError, Connection, ask, pack_command
 #: A connection that rested longer is asked whether it is still there before it is used.
 _RESTED_S = 15.0
 _PING_S = 2.0
-#: Part of a request's time that connecting may take: the caller then hears that nothing was sent.
+#: Part of a request's time that connecting may take: the caller then learns that nothing was sent.
 _CONNECT = 0.8
 
 Resolve = Callable[[], Awaitable[tuple[str, int]]]

@@ -291,7 +291,7 @@ def _or_none(value: int | None) -> int:
     return -1 if value is None else value
 
 
-#: Options that are sent to the server as they are, by the name that ``StoredOptions`` has for them.
+#: Options that the server receives as they are, by the name that ``StoredOptions`` has for them.
 _NUMBERS = tuple(
     field.name
     for field in msgspec.structs.fields(StoredOptions)

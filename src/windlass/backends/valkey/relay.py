@@ -1,8 +1,8 @@
-"""Telling dependents of other slots how their children ended.
+"""Notifying dependents of other slots how their children ended.
 
-The end of a child puts an entry into the outbox of its queue, in the step that ends it. Whoever finds it
-there tells the dependents and then takes the entry out: telling twice changes nothing, so a client may die
-at any point, and several may carry the same entry. On one server an end reaches its dependents in its own
+The end of a child puts an entry into the outbox of its queue, in the step that ends it. A client that finds
+it there notifies the dependents and then removes the entry: doing that twice changes nothing, so a client may
+die at any point, and several may carry the same entry. On one server an end reaches its dependents in its own
 step, and only what is more than that step may do is left to the outbox.
 """
 
@@ -44,7 +44,7 @@ class Dependent(NamedTuple):
 
 
 class Notification(NamedTuple):
-    """Something that a dependent is to hear."""
+    """Something that a dependent is to receive."""
 
     dependent: Dependent
     child: JobRef
@@ -52,7 +52,7 @@ class Notification(NamedTuple):
 
 
 class OutboxEntry(NamedTuple):
-    """An end in the outbox of a queue, with some of those that are to hear of it."""
+    """An end in the outbox of a queue, with some of those that are to be notified of it."""
 
     queue: str
     number: int
@@ -86,7 +86,7 @@ async def after(session: ValkeySession, names: Iterable[str], now: str) -> bool:
     try:
         return (await carry(session, wanted, now, RELAY_STEP)).more
     except StorageError as exc:
-        log.warning("dependents in other slots will be told later: %s", exc)
+        log.warning("dependents in other slots will be notified later: %s", exc)
         return True
 
 

@@ -89,7 +89,7 @@ async def put(session: ValkeySession, request: sq.PutSchedule, now: str) -> Sche
     )
     if known:
         await session.list_again([new.queue])
-    if first:  # somebody may have emptied the server under us
+    if first:  # the server may have been emptied under us
         await session.client.command(keys.scheduled, "SADD", keys.scheduled, new.queue)
     await _tell(session)
     return _joined(_decode(packed), state)

@@ -76,7 +76,7 @@ class ValkeySession:
             self.listed.update(new)
 
     async def list_again(self, names: list[str]) -> None:
-        """Enter queues that the server did not know: somebody may have emptied it under us."""
+        """Enter queues that the server did not know: it may have been emptied under us."""
         self.listed.difference_update(names)
         await self.list_queues(names)
 

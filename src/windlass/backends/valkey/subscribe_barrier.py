@@ -11,13 +11,13 @@ _PATIENCE_S, _SHARE = 1.0, 0.2
 
 
 class SubscribeBarrier:
-    """Open unless somebody subscribes right now."""
+    """Open unless a client subscribes right now."""
 
     def __init__(self, timeout_s: float) -> None:
         self._patience_s = min(_PATIENCE_S, _SHARE * timeout_s)
         self._lock = threading.Lock()
         self._shut: dict[int, Future[None]] = {}
-        #: Read without the lock: one attribute look-up per request when nobody subscribes.
+        #: Read without the lock: one attribute look-up per request when no client subscribes.
         self.is_shut = False
 
     def shut(self, owner: object) -> None:

@@ -1,9 +1,9 @@
 """Hints from the server: connections that do nothing but listen, one per server that is listened to.
 
-Functions publish on a (sharded) channel per queue and kind, which lives where the queue lives. Whoever
+Functions publish on a (sharded) channel per queue and kind, which lives where the queue lives. A client that
 listens first subscribes and only then looks at the store: a request waits for subscriptions that are still on
-their way, so nothing that happens after ``listen`` goes unheard. After a lost connection everybody is woken,
-because something may have been missed.
+their way, so nothing that happens after ``listen`` is missed. After a lost connection all listeners are
+woken, because something may have been missed.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class _SubscriberConnection:
         await self.send("SUNSUBSCRIBE", channel)
 
     def is_joined(self, channel: str) -> bool:
-        """Whether whatever is published on ``channel`` from now on is heard here."""
+        """Whether whatever is published on ``channel`` from now on is received here."""
         return channel in self.channels and not self._joining[channel]
 
     async def ping(self) -> None:
@@ -276,7 +276,7 @@ class Subscriber:
                 lines, self._lines = self._lines, {}
                 for line in lines.values():
                     await line.close()
-            self._let_pass()  # nobody waits for a server that is not there
+            self._let_pass()  # no request waits for a server that is not there
             self._failures += 1
             pause_s = min(_FIRST_PAUSE_S * 2 ** min(self._failures - 1, 16), _LAST_PAUSE_S)
             await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # not all clients at the same instant
@@ -319,7 +319,7 @@ class Subscriber:
                 if new := channels - line.channels:
                     await line.join(new)
                 for channel in filter(line.is_joined, channels):
-                    self.confirmed(channel)  # left and wanted again before anybody noticed
+                    self.confirmed(channel)  # left and wanted again before it took effect
         for line in self._lines.values():
             for channel in line.channels - self._wanted.keys():
                 await line.leave(channel)

@@ -110,7 +110,7 @@ def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
     at, size = 0, len(items)
     while at < size:
         index, first, facts = indexes[at], at, items[at].facts
-        while at < size and indexes[at] == index and items[at].facts == facts and _is_plain(items[at]):
+        while at < size and indexes[at] == index and items[at].facts is facts and _is_plain(items[at]):
             at += 1
         if at > first:
             took("valkey.complete_run")
@@ -137,7 +137,7 @@ def _due(next_due_in_ms: int) -> int | None:
 async def _read(
     session: ValkeySession, turn: Turn, group: SlotGroup, claim: rq.Claim, claim_id: str, now: str
 ) -> list[JobRecord]:
-    """The leased jobs. One that nobody can read is set aside: the others must not suffer for it."""
+    """The leased jobs. One that cannot be read is set aside: the others must not suffer for it."""
     try:
         return _leased(turn, group, claim, claim_id)
     except StorageError:
@@ -317,7 +317,7 @@ class _Round:
 
 
 async def reconcile(session: ValkeySession, request: rq.Reconcile, now: str) -> int:
-    """Give back leases that nobody holds, queue by queue."""
+    """Give back leases that no worker holds, queue by queue."""
     session.seats.forget(request.worker)
     given = 0
     left: list[str] = []

@@ -1004,7 +1004,7 @@ local function recover(q, id, head)
   return true
 end
 
--- Edges: what a child's end does to those that wait for it. The same rules as `windlass.core.flow_rules`.
+-- Edges: what a child's end does to those that wait for it. The same rules as `windlass.core.flows`.
 --
 -- An edge is the length (2 bytes) of packed {number, child's sequence (0: not known yet), on failure, status, codec,
 -- reason, error, 1 when there is a value}, that, and the value. A fate, how a child ended, is {sequence, 1 when it
@@ -2106,7 +2106,7 @@ local function may_change(head, token, moves, delays)
   return refused and 2 or 0
 end
 
--- Live output of running jobs. The same rules as `windlass.core.stream_rules`.
+-- Live output of running jobs. The same rules as `windlass.core.streams`.
 
 
 function flow.output_of(q, id)
@@ -2155,7 +2155,7 @@ function flow.append(q, id, head, first, args, from, most_chunks, most_bytes)
   return true
 end
 
--- Schedules of a queue. The same rules as `windlass.core.schedule_rules`; slots are computed by whoever asks.
+-- Schedules of a queue. The same rules as `windlass.core.schedules`; slots are computed by whoever asks.
 --
 --   :schedules        hash    name -> length of its state (4 bytes), state, the record as it was put
 --   :schedules:names  zset    names, all of score 0: listings are in order of names

@@ -27,7 +27,7 @@ export function address(path: string, query: Query = {}): string {
   return url.href
 }
 
-/** Somebody must sign in first: set by the part that shows the form. */
+/** A user must sign in first: set by the part that shows the form. */
 export const onUnauthorized = { call: () => {} }
 
 async function send(method: string, url: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
@@ -67,7 +67,12 @@ export async function get<T>(path: string, query: Query = {}, signal?: AbortSign
   return (await (await send('GET', address(path, query), undefined, signal)).json()) as T
 }
 
-export async function change<T = void>(method: 'POST' | 'PUT' | 'PATCH' | 'DELETE', path: string, body?: unknown, query: Query = {}): Promise<T> {
+export async function change<T = void>(
+  method: 'POST' | 'PUT' | 'PATCH' | 'DELETE',
+  path: string,
+  body?: unknown,
+  query: Query = {},
+): Promise<T> {
   const answer = await send(method, address(path, query), body)
   const text = await answer.text()
   return (text ? JSON.parse(text) : undefined) as T

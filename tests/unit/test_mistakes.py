@@ -1,0 +1,310 @@
+"""Mistakes of newcomers, as one table: each answer says what is wrong, what is near, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from windlass import Windlass, Worker, current_job
+from windlass.cli.main import tree
+
+Mistake = Callable[[Windlass, Path], Awaitable[object]]
+#: What was done wrong -> how, and words that the answer must have.
+TABLE: dict[str, tuple[Mistake, tuple[str, ...]]] = {}
+
+
+def answers(*words: str) -> Callable[[Mistake], Mistake]:
+    """Put a mistake into the table, under its name."""
+
+    def put(mistake: Mistake) -> Mistake:
+        TABLE[mistake.__name__] = (mistake, words)
+        return mistake
+
+    return put
+
+
+def task_of(app: Windlass) -> Any:
+    @app.task(name="shop.send", queue="mail")
+    async def send(to: str, copies: int = 1) -> None: ...
+
+    return send
+
+
+def loose_task_of(app: Windlass) -> Any:
+    @app.task(name="shop.loose")
+    async def loose(value) -> None: ...  # type: ignore[no-untyped-def]
+
+    return loose
+
+
+def command(*words: str) -> str:
+    done = CliRunner().invoke(tree, words, prog_name="windlass")
+    assert done.exit_code != 0
+    raise SystemExit(" ".join(done.output.split()))
+
+
+# --- where the jobs are ----------------------------------------------------------------------------------
+
+
+@answers("postgres", "sqlite:///jobs.db", "valkey://host")
+async def the_url_of_a_database_that_is_no_store(app: Windlass, folder: Path) -> None:
+    Windlass("postgres://localhost/jobs")
+
+
+@answers("did you mean redis://?")
+async def a_misspelt_scheme(app: Windlass, folder: Path) -> None:
+    Windlass("redsi://localhost")
+
+
+@answers("three slashes")
+async def a_file_after_two_slashes(app: Windlass, folder: Path) -> None:
+    Windlass("sqlite://jobs.db")
+
+
+@answers("its folder does not exist", "mkdir -p")
+async def a_file_in_a_folder_that_is_not_there(app: Windlass, folder: Path) -> None:
+    async with Windlass(f"sqlite:///{folder}/nowhere/jobs.db") as other:
+        await other.queue("mail").add("x")
+
+
+# --- arguments -------------------------------------------------------------------------------------------
+
+
+@answers("argument 'copies' of task 'shop.send' must be int", "'two'")
+async def an_argument_of_the_wrong_type(app: Windlass, folder: Path) -> None:
+    await task_of(app).enqueue("ada", copies="two")
+
+
+@answers("missing a required argument: 'to'", "(to: 'str', copies: 'int' = 1)")
+async def a_missing_argument(app: Windlass, folder: Path) -> None:
+    await task_of(app).enqueue()
+
+
+@answers("job options go first: .options(delay=5).enqueue(...)")
+async def an_option_among_the_arguments(app: Windlass, folder: Path) -> None:
+    await task_of(app).enqueue("ada", delay=5)
+
+
+@answers("an object cannot be stored", "or the id of what is stored elsewhere")
+async def an_object_as_argument(app: Windlass, folder: Path) -> None:
+    await loose_task_of(app).enqueue(object())
+
+
+@answers("a function cannot be stored", "pass plain data")
+async def a_function_as_argument(app: Windlass, folder: Path) -> None:
+    await loose_task_of(app).enqueue(command)
+
+
+@answers("the Django model Order cannot be stored", "pass its key (.pk)")
+async def a_django_model_as_argument(app: Windlass, folder: Path) -> None:
+    class Order:
+        _meta = "options"
+        pk = 7
+
+    await loose_task_of(app).enqueue(Order())
+
+
+@answers("must be annotated", "would arrive as str", "json+tagged")
+async def a_type_that_an_untyped_parameter_would_lose(app: Windlass, folder: Path) -> None:
+    await loose_task_of(app).enqueue(datetime(2026, 1, 2))
+
+
+@answers("no NaN and no infinite numbers")
+async def a_number_that_is_none(app: Windlass, folder: Path) -> None:
+    await loose_task_of(app).enqueue(float("nan"))
+
+
+@answers("store large data elsewhere and pass a reference")
+async def two_megabytes(app: Windlass, folder: Path) -> None:
+    await loose_task_of(app).enqueue("x" * 2_000_000)
+
+
+# --- options ---------------------------------------------------------------------------------------------
+
+
+@answers("'delay'", "await task.enqueue(...)", "task.sync.enqueue(...)")
+async def delay_of_celery(app: Windlass, folder: Path) -> None:
+    task_of(app).delay("ada")
+
+
+@answers("'apply_async'", ".options(delay=5, ...).enqueue(...)")
+async def apply_async_of_celery(app: Windlass, folder: Path) -> None:
+    task_of(app).apply_async(("ada",))
+
+
+@answers("'send'", "await task.enqueue(...)")
+async def send_of_dramatiq(app: Windlass, folder: Path) -> None:
+    task_of(app).send("ada")
+
+
+@answers("did you mean 'delay'?")
+async def countdown_of_celery(app: Windlass, folder: Path) -> None:
+    task_of(app).options(countdown=3)
+
+
+@answers("did you mean 'max_attempts'?")
+async def attempts_by_another_name(app: Windlass, folder: Path) -> None:
+    task_of(app).options(max_retries=3)
+
+
+@answers("a datetime with a timezone", "datetime.now(UTC)")
+async def a_naive_time(app: Windlass, folder: Path) -> None:
+    await task_of(app).options(run_at=datetime(2030, 1, 1)).enqueue("ada")
+
+
+@answers("delay must be a number of seconds or a timedelta", "'5m'")
+async def a_delay_in_words(app: Windlass, folder: Path) -> None:
+    await task_of(app).options(delay="5m").enqueue("ada")
+
+
+@answers("delay must be between 0 seconds")
+async def a_negative_delay(app: Windlass, folder: Path) -> None:
+    await task_of(app).options(delay=-5).enqueue("ada")
+
+
+@answers("did you mean 'exponential'?")
+async def a_misspelt_backoff(app: Windlass, folder: Path) -> None:
+    await task_of(app).options(backoff="expo").enqueue("ada")
+
+
+@answers("job_id must be", "unique=...")
+async def a_colon_in_an_id(app: Windlass, folder: Path) -> None:
+    await task_of(app).options(job_id="order:7").enqueue("ada")
+
+
+# --- tasks -----------------------------------------------------------------------------------------------
+
+
+@answers("five fields", "Bad minute")
+async def a_cron_minute_of_61(app: Windlass, folder: Path) -> None:
+    app.task(cron="61 * * * *")
+
+
+@answers("no month that it names has such a day")
+async def the_thirtieth_of_february(app: Windlass, folder: Path) -> None:
+    app.task(cron="0 0 30 2 *")
+
+
+@answers("did you mean 'Europe/Berlin'?")
+async def a_misspelt_time_zone(app: Windlass, folder: Path) -> None:
+    app.task(cron="0 7 * * *", timezone="Europe/Berln")
+
+
+@answers("to")
+async def a_schedule_for_a_task_that_needs_an_argument(app: Windlass, folder: Path) -> None:
+    @app.task(cron="0 7 * * *")
+    async def send(to: str) -> None: ...
+
+
+@answers("unique: two tasks are called the same")
+async def two_tasks_of_one_name(app: Windlass, folder: Path) -> None:
+    task_of(app)
+    app.task(name="shop.send")(command)
+
+
+@answers("a function inside another", "move it to the module")
+async def a_local_function_in_a_process(app: Windlass, folder: Path) -> None:
+    @app.task(isolation="process")
+    def local() -> None: ...
+
+
+@answers("without yield", "return a value")
+async def an_async_generator_as_task(app: Windlass, folder: Path) -> None:
+    @app.task
+    async def parts() -> Any:
+        yield 1
+
+
+@answers("await the async verb instead of .sync")
+async def sync_inside_async_code(app: Windlass, folder: Path) -> None:
+    task_of(app).sync.enqueue("ada")
+
+
+@answers("inline")
+async def the_current_job_outside_of_a_task(app: Windlass, folder: Path) -> None:
+    current_job()
+
+
+# --- commands --------------------------------------------------------------------------------------------
+
+
+@answers("Did you mean 'clear'?")
+async def purge(app: Windlass, folder: Path) -> None:
+    command("purge", "mail")
+
+
+@answers("Did you mean 'jobs:app'?")
+async def a_dot_where_a_colon_belongs(app: Windlass, folder: Path) -> None:
+    (folder / "jobs.py").write_text("from windlass import Windlass\napp = Windlass('memory://')\n")
+    command("worker", "jobs.app")
+
+
+@answers("'jobs' has no 'ap'", "Did you mean 'jobs:app'?")
+async def a_misspelt_app(app: Windlass, folder: Path) -> None:
+    (folder / "jobs.py").write_text("from windlass import Windlass\napp = Windlass('memory://')\n")
+    command("worker", "jobs:ap")
+
+
+@answers("Importing 'jobs' failed: NameError", "(jobs.py, line 1)", "--debug shows the traceback")
+async def a_module_that_cannot_be_imported(app: Windlass, folder: Path) -> None:
+    (folder / "jobs.py").write_text("oops\n")
+    command("worker", "jobs:app")
+
+
+@answers("windlass doctor")
+async def no_worker_runs(app: Windlass, folder: Path) -> None:
+    await (await task_of(app).enqueue("ada")).result(timeout=0.01)
+
+
+@answers("name the module instead: 'jobs'")
+async def a_path_where_a_module_belongs(app: Windlass, folder: Path) -> None:
+    command("worker", "jobs.py")
+
+
+@pytest.mark.parametrize("name", TABLE)
+async def test_a_mistake_is_answered_with_what_to_do(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for module in ("jobs",):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    mistake, words = TABLE[name]
+    async with Windlass("memory://") as app:
+        with pytest.raises((Exception, SystemExit)) as caught:
+            await mistake(app, tmp_path)
+    said = " ".join(str(caught.value).split())
+    assert [word for word in words if word not in said] == [], said
+
+
+async def test_a_task_that_the_worker_does_not_know_is_logged_with_a_near_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Windlass("memory://") as app:
+        task_of(app)
+        await app.queue("mail").add("send", {"to": "ada"})
+        logged = asyncio.Event()
+        noticed = logging.Handler()
+        noticed.emit = lambda record: logged.set()  # type: ignore[method-assign]
+        logging.getLogger("windlass.worker").addHandler(noticed)
+        try:
+            async with Worker("mail", url_or_app=app):
+                await logged.wait()
+        finally:
+            logging.getLogger("windlass.worker").removeHandler(noticed)
+    assert "did you mean 'shop.send'?" in caplog.text
+    assert "python -m package.module" in caplog.text
+
+
+async def test_a_worker_without_anything_to_run_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async with Windlass("memory://") as app:
+        await Worker("mail", url_or_app=app).drain()
+    assert "no handler and its app no tasks" in caplog.text
