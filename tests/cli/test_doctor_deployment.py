@@ -95,9 +95,9 @@ def test_a_job_that_never_ends_a_missing_leader_and_a_lost_archiver_are_named(
     in_two_days = SYSTEM_CLOCK.now_ms() + 2 * DAY_MS
     monkeypatch.setattr("windlass.cli.doctor.now_ms", lambda: in_two_days)
     assert texts(cli, "warning") == [
+        "archiver lake was last seen 2d ago and holds the history",
         "no worker does the duties of the leader: nothing is pruned",
         "mail: 1 job run for more than a day, one for 2d",
-        "archiver lake was last seen 2d ago and holds the history",
     ]
 
 

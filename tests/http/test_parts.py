@@ -175,10 +175,12 @@ def test_sessions_are_bounded_and_end_one_by_one_or_all_of_a_user() -> None:
 
 
 def test_cursors_are_ours_or_refused() -> None:
-    position = Position("mail", {"mail": "7"}, ("other",))
+    position = Position("mail", {"mail": "7", "due": "1700000000000.9"}, ("other",))
     assert decode_cursor(encode_cursor(position)) == position
     assert decode_cursor(None) == Position()
-    for bad in ("!", "e30", "a" * 100, encode_cursor(Position("q", {"q": "-1"})), "é"):
+    places = ("-1", "", "1.2.3", "9" * 30, "x")
+    odd = [encode_cursor(Position("q", {"q": place})) for place in places]
+    for bad in ("!", "e30", "a" * 100, "é", *odd):
         with pytest.raises(ApiError):
             decode_cursor(bad)
 

@@ -35,7 +35,10 @@ class MaskedReader:
         call = views.call_of(record, self._mask.codecs)
         if call is None or self._mask.everything:
             return [], {}
-        return self._mask.hide(views.plain(call.args)), self._mask.hide(views.plain(call.kwargs))
+        args, kwargs = call.args, call.kwargs
+        if record.codec != "json":  # other codecs have values that JSON has not
+            args, kwargs = views.plain(args), views.plain(kwargs)
+        return self._mask.hide(args), self._mask.hide(kwargs)
 
     def text(self, value: str) -> str:
         """A message, masked."""

@@ -114,7 +114,7 @@ class Listing:
         """The next records of a block of queues, merged."""
         alive = [name for name in block if name not in position.ended]
         plain = self.keep is None and not self.search.data
-        size = min(limit, max(2 * limit // len(alive), 20)) if plain else min(max(limit, 200), _STEP)
+        size = min(limit, max(2 * limit // len(alive), 20)) if plain else max(_STEP // len(alive), 100)
         records: list[JobRecord] = []
         more: dict[str, str | None] = {}
         looked = 0
