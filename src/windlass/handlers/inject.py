@@ -51,6 +51,8 @@ class InjectedParameter:
 
 
 class _Injected:
+    """The default of a parameter that the worker fills."""
+
     def __repr__(self) -> str:
         return "INJECTED"
 
