@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from windlass.backend import requests as rq
@@ -50,6 +52,14 @@ async def test_promoted_jobs_line_up_in_order_of_their_due_time(harness: Harness
     harness.pass_ms(100)
     await harness.do(rq.Promote())
     assert await harness.order() == ["a", "b", "c", "d"]
+
+
+@pytest.mark.feature("B1")
+async def test_promotions_at_the_same_time_keep_the_order_of_what_they_release(harness: Harness) -> None:
+    await harness.add_many("a", "b", "c", "d", queue="new", delay_ms=100)
+    harness.pass_ms(100)
+    await asyncio.gather(*(harness.do(rq.Promote(limit=1)) for _ in range(4)))
+    assert await harness.order("new") == ["a", "b", "c", "d"]
 
 
 @pytest.mark.feature("B1")

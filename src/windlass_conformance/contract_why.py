@@ -1,4 +1,4 @@
-"""Why a job is not running: each cause, as every store shows it."""
+"""Why a job is not running: each cause, as every store shows it; and workers that fell silent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from windlass.backend import limit_requests as lrq
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.edges import Dependency
-from windlass.core.job import JobRecord, JobRef, WorkerInfo
+from windlass.core.job import WORKER_KEPT_MS, JobRecord, JobRef, WorkerInfo
 from windlass.core.limit_rules import GroupLimits
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
@@ -87,6 +87,22 @@ async def test_a_job_that_runs_or_has_ended_says_so(harness: Harness) -> None:
     await harness.start("running")
     assert kinds(await why(harness, "done")) == ["finished"]
     assert kinds(await why(harness, "running")) == ["running"]
+
+
+async def test_a_worker_that_fell_silent_is_remembered_for_a_day_and_one_that_left_is_not(
+    harness: Harness,
+) -> None:
+    await serve(harness)
+    await harness.do(rq.Beat(worker=WorkerInfo(id="left")))
+    await harness.do(rq.Beat(worker=WorkerInfo(id="left"), gone=True))
+    harness.pass_ms(WORKER_KEPT_MS - 1)
+    await harness.do(rq.Prune())
+    assert await harness.do(rq.ListWorkers()) == []
+    known = await harness.do(rq.ListWorkers(stale_ms=WORKER_KEPT_MS))
+    assert [worker.id for worker in known] == ["w1"]
+    harness.pass_ms(2)
+    await harness.do(rq.Prune())
+    assert await harness.do(rq.ListWorkers(stale_ms=2 * WORKER_KEPT_MS)) == []
 
 
 @needs("limits")

@@ -44,9 +44,29 @@ def test_axe_finds_nothing(
     flow = lane.store.run(FlowProducer(lane.store.app).add(chord(many, step("ok", queue=lane.name)))).id
     look = Look(new_context(color_scheme=scheme, reduced_motion="reduce").new_page(), site)
     found: list[str] = []
-    own = [f"/jobs/{lane.name}/{job}", f"/flows/{lane.name}/{flow}", f"/job-queues/{lane.name}?state=failed"]
+    waits = lane.add("ok", delay=3_600)
+    own = [
+        f"/jobs/{lane.name}/{job}",
+        f"/jobs/{lane.name}/{waits}",
+        f"/flows/{lane.name}/{flow}",
+        f"/flows/{lane.name}/{flow}?show=time",
+        f"/job-queues/{lane.name}?state=failed",
+        "/no/such/view",
+    ]
     for path in [*VIEWS, *own]:
         page = look.at(path)
         settled(page)
         found += [f"{path}: {text}" for text in complaints(page)]
+    page = look.at(f"/search?search=queue:{lane.name}")
+    settled(page)
+    page.get_by_label("Query").focus()
+    page.get_by_label("Select this page").check()
+    page.get_by_label("Query").press("End")
+    found += [f"a query and a selection: {text}" for text in complaints(page)]
+    page.get_by_role("region", name="Selected jobs").get_by_role("button", name="Delete").click()
+    found += [f"a question: {text}" for text in complaints(page)]
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Undo").wait_for()
+    found += [f"an undo: {text}" for text in complaints(page)]
+    page.get_by_role("button", name="Undo").click()
     assert not found, "\n".join(found)

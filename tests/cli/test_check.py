@@ -136,7 +136,7 @@ def test_every_command_explains_itself(cli: Cli, name: str) -> None:
     assert "Examples:" in text
     enough = 2 if " " in name else 3
     assert text.count(f"windlass {name}") >= enough or name in ("pause", "resume", "workers")
-    assert "--url" in text or " " in name or name in ("completion", "new")  # they have no store
+    assert "--url" in text or " " in name or name in ("completion", "config", "new")  # they have no store
     assert "--json" in text
     assert "--debug" in text
 

@@ -218,3 +218,21 @@ def test_nothing_is_wider_than_the_terminal(
     result = filled(*command, code=0)
     assert max(map(len, result.stdout.splitlines())) <= width
     assert "image" in result.stdout or "mail" in result.stdout or "good" in result.stdout
+
+
+def test_why_says_what_keeps_a_job_from_running(filled: Cli) -> None:
+    found = filled.json("why", "mail", "later")
+    assert [cause["kind"] for cause in found["causes"]] == ["scheduled", "no_worker"]
+    shown = filled("why", "mail", "later").output
+    assert "it is due later" in shown and "windlass promote mail later" in shown
+    paused = filled.json("why", "images", "image-1")
+    assert [cause["kind"] for cause in paused["causes"]] == ["queue_paused", "no_worker", "behind"]
+    assert paused["place"] == 2
+
+
+def test_jobs_are_found_by_a_query(filled: Cli) -> None:
+    found = filled.json("jobs", "--search", "task:g* args.to:ada state:completed")
+    assert [job["id"] for job in found["jobs"]] == ["fine"]
+    found = filled.json("jobs", "--search", 'error:"no luck" finished:<1h')
+    assert [job["id"] for job in found["jobs"]] == ["broken"]
+    assert filled.json("jobs", "--search", "queue:mail tag:nothing")["jobs"] == []

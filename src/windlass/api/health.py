@@ -263,8 +263,7 @@ async def check_pipeline(context: CheckContext) -> AsyncIterator[Finding]:
         else:
             continue
         advice = (
-            "start its 'windlass pipeline run': the history is held for it for 7 days "
-            f"and {HISTORY_HELD:,} records at most"
+            f"start its 'windlass pipeline run'; after 7 days, or {HISTORY_HELD:,} records, it is forgotten"
         )
         yield Finding("warning", text, advice, "pipeline", count=behind, since_ms=archiver.seen_ms)
 

@@ -41,6 +41,8 @@ class Capabilities:
     exact_priority: bool = True
     #: A job that is taken back from a silent worker keeps its place in line. Without it, it joins the back.
     recovered_place: bool = True
+    #: A worker that lost its lease cannot complete the job. Without it, the first end counts.
+    fenced: bool = True
 
     @property
     def takes_all_jobs(self) -> bool:

@@ -120,6 +120,15 @@ class OverlappingBackend(Protocol):
 
 
 @runtime_checkable
+class PreparedBackend(Protocol):
+    """A backend where a queue must be made before other programs can add to it."""
+
+    async def prepare(self, queues: Iterable[str]) -> None:
+        """Make ``queues``, where they are not there yet. A worker is not ready before."""
+        ...
+
+
+@runtime_checkable
 class CompletionHintsBackend(Protocol):
     """A backend whose hints may bring along what happened, so that nobody needs to ask."""
 

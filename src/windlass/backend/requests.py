@@ -340,7 +340,7 @@ class ChangeJob(Request[ChangeResult], kw_only=True):
 
 
 class Report(Request[ChangeResult], kw_only=True):
-    """Progress (of a running attempt under its token, or reported from outside without one) and log lines.
+    """Progress (of a running attempt under its token, or sent from outside without one) and log lines.
 
     Progress of a job that has ended, without a token, is ``illegal``; under one that is not the job's newest
     lease, also under an empty one, it is ``lost``. Log lines need only the job.

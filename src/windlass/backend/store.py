@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from windlass.backend import requests as rq
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.closing import Closing
-from windlass.backend.protocol import Backend, CompletionHintsBackend, Listener
+from windlass.backend.protocol import Backend, CompletionHintsBackend, Listener, PreparedBackend
 from windlass.backend.schedule_requests import PutSchedule
 from windlass.core.clock import Clock
 from windlass.core.job import Completed, JobRecord, JobRef, NewJob
@@ -140,6 +140,12 @@ class Store:
             self.capabilities.require(self.name, "exact_priority", "use priorities from 0 on")
         elif type(request) is PutSchedule:
             check_jobs(self.name, self.capabilities, [request.schedule.template])
+
+    async def prepare(self, queues: Iterable[str]) -> None:
+        """Let other programs add to ``queues`` from now on, where the store must do something for it."""
+        if isinstance(self.backend, PreparedBackend):
+            await self.open()
+            await self.backend.prepare(queues)
 
     async def listen(self, topics: Iterable[str]) -> Listener:
         """Hints about ``topics`` for the running event loop."""

@@ -24,6 +24,7 @@ COMMANDS = {
     "dashboard": CommandEntry("Run", "Serve the HTTP API and the web pages."),
     "server": CommandEntry("Run", "Coordinate an AMQP broker, and nothing else."),
     "enqueue": CommandEntry("Run", "Add a job, or a file full of jobs."),
+    "config": CommandEntry("Run", "Show the settings of a worker, and where each comes from."),
     "new": CommandEntry("Run", "Write a small project with tests and deployment files."),
     "import": CommandEntry("Run", "Move waiting jobs of Celery, RQ or BullMQ over.", "importer"),
     "queues": CommandEntry("Look", "List the queues and how many jobs are in each state."),

@@ -18,6 +18,7 @@ import click
 from windlass.cli.banner import announce
 from windlass.cli.loading import LoadError, load_app, put_here_first
 from windlass.cli.output import Out
+from windlass.cli.settings import ConfiguredCommand
 from windlass.cli.signals import Stopper
 from windlass.cli.store import carry_out, examples_epilog, loop_factory, url_option
 from windlass.cli.supervisor import INTERRUPTED, ProcessPlan, ProcessSupervisor
@@ -293,7 +294,7 @@ def _check_levels(_context: click.Context, _param: click.Parameter, value: str) 
     return value
 
 
-@click.command("worker", epilog=examples_epilog(EXAMPLES))
+@click.command("worker", cls=ConfiguredCommand, epilog=examples_epilog(EXAMPLES))
 @click.argument("app", metavar="MODULE:APP")
 @click.option(
     "--queues",
@@ -384,12 +385,15 @@ def command(queues: str | None, caps: tuple[str, ...], reserves: tuple[str, ...]
 
     MODULE:APP names the Windlass object, such as shop.jobs:app; MODULE alone is enough when it holds
     only one. The current folder comes first on the Python path. --url replaces the store that the
-    code chose.
+    code chose. Every option can also be set by $WINDLASS_WORKER_<OPTION> or in [tool.windlass] of
+    pyproject.toml; 'windlass config' shows them.
 
     The first Ctrl-C or SIGTERM lets running jobs finish, the second gives them back at once. Exit
     codes: 0 done, 1 error, or a stop that could not wait for all of it (the log says what), 2 wrong
     usage, 130 stopped by a second signal.
     """
+    if values["lifeline"] is not None:  # one of several: what its parent is set to does not concern it
+        values |= {"processes": 1, "reload": False}
     options = Options(
         weights=parse_weights(queues),
         caps=_counts(caps, "--cap"),

@@ -191,6 +191,13 @@ class JobRecord(msgspec.Struct, kw_only=True, gc=False):
         return self.options.result_codec or self.codec
 
 
+def retries_of(job: JobRecord) -> int:
+    """How often a job was tried again. Its last failure led to no retry once it is dead."""
+    if job.state is not JobState.FAILED or not job.errors:
+        return job.attempts
+    return min(job.attempts, max(job.errors[-1].attempt - 1, 0))
+
+
 class Completed(NamedTuple):
     """What a caller that waits for a job may receive when it completes."""
 

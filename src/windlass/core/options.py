@@ -95,6 +95,8 @@ class StoredUnique(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 FILLABLE = ("max_attempts", "backoff", "timeout", "result_ttl", "keep_completed", "keep_failed")
 #: Nothing of that is said.
 ALL_UNSAID = (1 << len(FILLABLE)) - 1
+#: Most lines of a traceback that a job may have kept.
+MOST_LINES = 1_000
 
 
 def unsaid_bits(said: Iterable[str]) -> int:
@@ -335,7 +337,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_int("priority", self.priority, PRIORITY_MIN, PRIORITY_MAX)
         check_int("max_attempts", self.max_attempts, 1, 1_000_000)
         check_int("max_stalls", self.max_stalls, 0, 1_000)
-        check_int("backtrace", self.backtrace, 0, 1_000)
+        check_int("backtrace", self.backtrace, 0, MOST_LINES)
         if self.run_at is not None and self.delay:
             raise ConfigError("run_at", "given without delay (they exclude each other)", self.run_at)
         if self.job_id is not None:

@@ -15,7 +15,7 @@ _HOUR_MS = 3_600_000
 _HOURS = 24
 #: Most tasks and queues that one group names.
 _NAMES = 20
-#: Most fingerprints that are counted apart; the rest is left out.
+#: Fingerprints that are counted; the rest is not.
 _GROUPS = 10_000
 
 

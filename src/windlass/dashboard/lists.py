@@ -46,7 +46,7 @@ def listing(store_view: StoreView, search: Search, **how: Unpack[How]) -> Listin
     )
 
 
-#: How scheduled jobs, retries and dead jobs are listed: what happens next stands first, and what ended last.
+#: How the lists of one state are ordered: what happens next stands first, and what ended last.
 _ORDERS: dict[JobState, How] = {
     JobState.SCHEDULED: {"sort": Sort.DUE, "newest_first": False},
     JobState.RETRYING: {"sort": Sort.DUE, "newest_first": False},

@@ -40,7 +40,7 @@ def check_parameters(given: Mapping[str, Any] | Iterable[str], known: frozenset[
 class Headless:
     """A GET request that was sent as HEAD: the same answer without its body.
 
-    A stream sees that its client has left as soon as its head was sent.
+    A stream sees its client leave as soon as its head was sent.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from windlass.api.why import Why
-from windlass.core.job import ErrorInfo, JobRecord, JobRef, QueueInfo, WorkerInfo
+from windlass.core.job import ErrorInfo, JobRecord, JobRef, QueueInfo, WorkerInfo, retries_of
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes import jobs as shapes
@@ -254,7 +254,7 @@ def wire_job(record: JobRecord, mask: Mask) -> WireJob:
         kwargs={} if call is None or hidden else mask.hide(plain(call.kwargs)),
         queue=record.queue,
         retry=record.options.max_attempts - 1,
-        retry_count=record.attempts,
+        retry_count=retries_of(record),
         enqueued_at=seconds(record.enqueued_ms),
         tags=list(record.options.tags),
         priority=record.priority,
@@ -284,7 +284,7 @@ def dead_job(record: JobRecord, mask: Mask) -> DeadJob:
     return DeadJob(
         jid=record.id,
         died_at=seconds(record.finished_ms),
-        retry_count=record.attempts,
+        retry_count=retries_of(record),
         error_message=mask.text(last.message) or record.reason,
         error_class=last.error_class,
         backtrace=mask.text(last.traceback),

@@ -66,6 +66,7 @@ class Driver:
         """Begin to listen for hints."""
         self._store = self._shared.app.store
         self._pump.overlaps = isinstance(self._store.backend, OverlappingBackend)
+        await self._store.prepare(self._shared.shares.names)
         self._listener = await self._store.listen(self._topics())
         parts.opened("the listener", self._stop_listening)
         self._take_offers(self._listener)

@@ -17,7 +17,10 @@ from windlass import Job, JobState, Windlass, Worker
 from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.amqp import AmqpBackend
-from windlass.core.job import CounterRow
+from windlass.backends.amqp.coordinator import Coordinator
+from windlass.core import probe
+from windlass.core.ids import new_id
+from windlass.core.job import CounterRow, NewJob
 from windlass.errors import StorageError
 
 backend_name = "amqp"
@@ -145,6 +148,37 @@ async def test_many_jobs_due_at_once_are_released_in_their_order() -> None:
         await app.store.backend.remove_all()  # type: ignore[attr-defined]
 
 
+@pytest.mark.feature("J7", "N8")
+@pytest.mark.parametrize("limit", [20, 5])
+async def test_what_a_new_coordinator_publishes_again_starts_once(
+    monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """The coordinator before it died without a mark of what it had done: all of it is done once more."""
+    monkeypatch.setattr(Coordinator, "_write_mark", lambda self: None)
+    url, at_ms = fresh_url(), 1_000_000
+    first, second, third = open_backend(url), open_backend(url), open_backend(url)
+    await first.open()
+    jobs = [NewJob(queue="q", id=f"j{n}", task="n", payload=b"{}", delay_ms=100) for n in range(5)]
+    await first.execute(rq.Add(jobs=jobs, now_ms=at_ms))
+    await first.execute(rq.Promote(now_ms=at_ms + 100))
+    await first.close()
+    started = []
+    await second.open()
+    await third.open()
+    for client in (second, third):
+        queues = [rq.ClaimQueue("q", limit, limit)]
+        claim = rq.Claim(
+            worker="w", queues=queues, limit=limit, claim_id=new_id(), lease_ms=30_000, now_ms=at_ms + 200
+        )
+        claimed = await client.execute(claim)
+        started += [job.id for job in claimed.jobs]
+    assert sorted(started) == [f"j{n}" for n in range(5)]
+    assert isinstance(second, AmqpBackend)
+    await second.remove_all()
+    await third.close()
+    await second.close()
+
+
 async def test_pika_is_told_of_what_came() -> None:
     """It ends a connection on which no bytes came for a heartbeat and five seconds; we read in its stead."""
     store = open_backend(fresh_url())
@@ -189,3 +223,56 @@ async def what_is_told(app: Windlass) -> tuple[rq.HistoryPage, list[CounterRow]]
     """The history and the counters of the queue."""
     page = await app.store.backend.execute(rq.ReadHistory(queue="q", limit=1_000))
     return page, await app.store.backend.execute(rq.ReadCounters(queue="q"))
+
+
+@pytest.mark.feature("J2", "N8")
+async def test_a_job_that_runs_for_long_is_kept_by_its_lease_and_not_by_its_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its connection may go and come back: no other worker gets it, and it completes once."""
+    url = f"{fresh_url()}&consumer_timeout=0.4"
+    watch, ran = probe.Probe(), list[str]()
+    monkeypatch.setattr(probe, "_installed", watch)
+    async with Windlass(url) as app:
+        store = app.store.backend
+        assert isinstance(store, AmqpBackend)
+
+        async def handler(job: Job[Any]) -> str:
+            ran.append(job.id)
+            await until(lambda: watch.count("amqp.lent") > 0, "the job is kept by its lease")
+            session = store._shared.link._session
+            assert session is not None
+            store._shared.link.loop.add_callback_threadsafe(session.give_up)
+            await until(lambda: session.closed, "the connection is gone")
+            await app.queue("q").get_job_counts()  # there is a new one
+            return "done"
+
+        async with Worker("q", handler, url_or_app=app, concurrency=2):
+            job = await app.queue("q").add("n")
+            assert await job.result(timeout=40) == "done"
+        assert ran == [job.id]
+        counts = await app.queue("q").get_job_counts()
+        assert (counts[JobState.COMPLETED], counts[JobState.WAITING], counts[JobState.ACTIVE]) == (1, 0, 0)
+        await store.remove_all()
+
+
+@pytest.mark.serial
+@pytest.mark.timeout(240)
+@pytest.mark.feature("J2", "N8")
+async def test_a_job_twice_as_long_as_the_consumer_timeout_of_the_broker_completes_once() -> None:
+    """The broker looks every second here; it closes the channel of who holds a message for two seconds."""
+    server = new_server("consumer_timeout = 2000", "channel_tick_interval = 1000").start()
+    try:
+        async with Windlass(f"{server.url}?consumer_timeout=2") as app:
+            ran: list[str] = []
+
+            async def handler(job: Job[Any]) -> None:
+                ran.append(job.id)
+                await asyncio.sleep(4)
+
+            async with Worker("q", handler, url_or_app=app, concurrency=2):
+                job = await app.queue("q").add("n")
+                await job.result(timeout=60)
+            assert ran == [job.id]
+    finally:
+        server.stop()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 import windlass.backends.amqp
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs
-from windlass.backends.amqp.ledger import Ledger
+from windlass.backends.amqp.ledger import BrokerPlan, Ledger
 from windlass.backends.amqp.messages import read_job
-from windlass.core.job import NewJob
+from windlass.core.job import JobRef, NewJob
 from windlass.core.options import ALL_UNSAID, Keep, StoredOptions
 from windlass.core.outcome import Outcome, Settled, Settlement
+from windlass.core.states import JobState
 
 NOW_MS = 1_760_000_000_000
 #: What a client does with a message before the log is read: make a job, start it, see what it is.
@@ -77,3 +81,78 @@ def test_a_message_without_retry_leaves_its_attempts_to_the_task() -> None:
     silent, said = read_job("q", job, 0).options, read_job("q", {**job, "retry": 3}, 0).options
     assert (silent.max_attempts, silent.unsaid) == (26, ALL_UNSAID)
     assert (said.max_attempts, said.unsaid) == (4, ALL_UNSAID - 1)
+
+
+def _started() -> tuple[Ledger, verbs.Start]:
+    """A ledger with one job that runs."""
+    ledger = Ledger()
+    new = NewJob(queue="q", id="one", task="t", payload=b"{}")
+    start = verbs.Start("q", "one", "token", "worker", 30_000, NOW_MS)
+    for fact in (verbs.Born(add=rq.Add(jobs=[new])), verbs.Started(starts=[start])):
+        ledger.apply(fact, NOW_MS)
+        assert not ledger.plan().keep
+    return ledger, start
+
+
+def test_a_job_that_is_lent_is_kept_until_it_ends() -> None:
+    ledger, start = _started()
+    assert ledger.apply(verbs.Lend(starts=[start]), NOW_MS)[0] == [True]
+    ((job, gen),) = ledger.plan().keep
+    assert (job.state, job.token) == (JobState.ACTIVE, "token")
+    renewal = rq.Extend(leases=[rq.LeaseRef("q", "one", "token", 30_000)])
+    requests: list[rq.Request[Any]] = [renewal, verbs.Lend(starts=[start])]
+    for request in requests:
+        ledger.apply(request, NOW_MS + 1)
+        assert ledger.plan() == BrokerPlan()
+    done = Settlement(queue="q", id="one", token="token", outcome=Outcome.COMPLETE)
+    ledger.apply(verbs.Ended(items=[done], starts=[start]), NOW_MS + 2)
+    assert ledger.plan().drop == [(JobRef("q", "one"), gen)]
+
+
+def test_a_job_that_is_lent_and_whose_lease_runs_out_gets_a_new_message() -> None:
+    ledger, start = _started()
+    ledger.apply(verbs.Lend(starts=[start]), NOW_MS)
+    ((_, gen),) = ledger.plan().keep
+    ledger.apply(rq.Recover(), NOW_MS + 30_001)
+    plan = ledger.plan()
+    assert ([job.id for job, _ in plan.publish], plan.drop) == (["one"], [(JobRef("q", "one"), gen)])
+    assert plan.lost == ["token"]
+
+
+def test_a_job_that_is_released_while_it_is_lent_gets_a_new_message() -> None:
+    ledger, start = _started()
+    ledger.apply(verbs.Lend(starts=[start]), NOW_MS)
+    ledger.plan()
+    release = Settlement(queue="q", id="one", token="token", outcome=Outcome.RELEASE, reason="shutdown")
+    ledger.apply(verbs.Close(items=[release], starts=[start]), NOW_MS + 1)
+    assert [job.id for job, _ in ledger.plan().publish] == ["one"]
+
+
+def test_an_attempt_that_was_lost_is_not_lent() -> None:
+    ledger, start = _started()
+    other = verbs.Start("q", "one", "newer", "other", 30_000, NOW_MS + 1)
+    ledger.apply(verbs.Started(starts=[other]), NOW_MS + 1)
+    ledger.plan()
+    assert ledger.apply(verbs.Lend(starts=[start]), NOW_MS + 2)[0] == [False]
+    assert not ledger.plan().keep
+
+
+def test_a_new_coordinator_adopts_a_lent_job_with_its_lease() -> None:
+    ledger, start = _started()
+    ledger.apply(verbs.Lend(starts=[start]), NOW_MS)
+    ((job, gen),) = ledger.plan().keep
+    heir = Ledger()
+    assert heir.adopt(job, gen)
+    done = Settlement(queue="q", id="one", token="token", outcome=Outcome.COMPLETE)
+    assert heir.apply(verbs.Close(items=[done], starts=[]), NOW_MS + 1)[0].items == [Settled.OK]
+    assert heir.plan().drop == [(JobRef("q", "one"), gen)]
+
+
+def test_a_message_that_was_published_again_is_dropped_while_the_first_one_is_at_work() -> None:
+    ledger, _ = _started()
+    again = verbs.Start("q", "one", "second", "other", 30_000, NOW_MS, again=True)
+    assert ledger.apply(verbs.Doubt(starts=[again]), NOW_MS + 1)[0] == [None]
+    assert ledger.plan().lost == []
+    redelivered = msgspec.structs.replace(again, again=False)
+    (job,) = ledger.apply(verbs.Doubt(starts=[redelivered]), NOW_MS + 2)[0]
+    assert job is not None and job.state is JobState.WAITING

@@ -252,7 +252,7 @@ async def test_a_dead_job_is_told_to_the_dead_exchange(app: Windlass, queue: str
         await until_state(app, queue, job.id, JobState.FAILED)
     told = await asyncio.to_thread(dead.find, queue)
     assert (told["type"], told["jid"], told["error_class"], told["error_message"], told["retry_count"]) == (
-        "dead_job", job.id, "ValueError", "no luck", 1,
+        "dead_job", job.id, "ValueError", "no luck", 0,
     )  # fmt: skip
     assert (told["job"]["class"], told["job"]["args"]) == ("Import", [12345])
     again = await app.queue(queue).get_job(job.id)

@@ -11,10 +11,15 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
-from tests.backends.amqp.servers import broker_url
+from tests.backends.amqp.servers import broker_url, fresh_url
 from tests.faults.kit import until
-from windlass import Job, Windlass, Worker
+from windlass import Job, JobState, Windlass, Worker
+from windlass.backend import open_backend
+from windlass.backend import requests as rq
+from windlass.backends.amqp import AmqpBackend
 from windlass.backends.amqp.messages import band
+from windlass.core.ids import new_id
+from windlass.core.job import NewJob
 from windlass.errors import UnsupportedByBackendError
 
 pytestmark = pytest.mark.service("rabbitmq")
@@ -53,7 +58,10 @@ async def test_everything_is_declared_with_the_arguments_that_everybody_knows() 
         """The broker refuses a declaration that differs in kind or arguments."""
         channel.exchange_declare("jobs.direct", "direct", durable=True)
         channel.exchange_declare("jobs.dead", "fanout", durable=True)
+        # A program, or an earlier release, that leaves out the type means the same queue.
         channel.queue_declare(f"queue.{name}", durable=True, arguments={"x-max-priority": 10})
+        typed = {"x-max-priority": 10, "x-queue-type": "classic"}
+        channel.queue_declare(f"queue.{name}", durable=True, arguments=typed)
         for stream, seconds in STREAMS.items():
             arguments = {"x-queue-type": "stream", "x-max-age": f"{seconds}s", **SEGMENT}
             channel.queue_declare(stream, durable=True, arguments=arguments)
@@ -81,6 +89,73 @@ async def test_a_queue_that_somebody_declared_otherwise_is_used_as_it_is() -> No
         async with Worker(name, handler, url_or_app=app):
             await (await app.queue(name).add("n")).result(timeout=30)
         assert ran == ["n"]
+
+
+@pytest.mark.feature("N2")
+async def test_queues_that_an_earlier_release_declared_without_a_type_are_declared_alike(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name, namespace = queue_name(), f"old{uuid.uuid4().hex[:8]}"
+
+    def declare_as_before(channel: Any) -> None:
+        channel.queue_declare(f"{namespace}.windlass.kept", durable=True)
+        channel.queue_declare(f"{namespace}.windlass.mark", durable=True, arguments={"x-max-length": 1})
+        arguments = {"x-max-priority": 10}
+        channel.queue_declare(f"{namespace}.queue.{name}", durable=True, arguments=arguments)
+
+    await asyncio.to_thread(on_channel, declare_as_before)
+    async with Windlass(f"{broker_url()}?namespace={namespace}") as app:
+        await app.queue(name).add("n")
+        assert (await app.queue(name).get_job_counts())[JobState.WAITING] == 1
+        await app.store.backend.remove_all()  # type: ignore[attr-defined]
+    assert "declared otherwise" not in caplog.text
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.feature("N1", "N6")
+async def test_what_is_published_right_after_a_worker_is_ready_is_routed_on_every_new_queue() -> None:
+    names = [queue_name() for _ in range(200)]
+    connection = await asyncio.to_thread(pika.BlockingConnection, pika.URLParameters(broker_url()))
+    channel = await asyncio.to_thread(connection.channel)
+    await asyncio.to_thread(channel.confirm_delivery)
+
+    async def handler(job: Job[Any]) -> None:
+        return None
+
+    def publish_to_all() -> None:
+        """Each message comes back, as an error, when no queue takes it."""
+        for name in names:
+            body = json.dumps({"jid": uuid.uuid4().hex, "class": "n", "args": [], "queue": name}).encode()
+            channel.basic_publish("jobs.direct", name, body, mandatory=True)
+        connection.close()
+
+    async with Windlass(broker_url()) as app:
+        worker = Worker(names, handler, url_or_app=app)
+        await worker.wait_until_ready()
+        await asyncio.to_thread(publish_to_all)
+        await worker.close(force=True)
+
+    def delete_all(channel: Any) -> None:
+        for name in names:
+            channel.queue_delete(f"queue.{name}")
+
+    await asyncio.to_thread(on_channel, delete_all)
+
+
+@pytest.mark.feature("N2")
+async def test_adds_of_one_client_to_a_new_queue_keep_the_order_in_which_they_were_made() -> None:
+    store = open_backend(fresh_url())
+    assert isinstance(store, AmqpBackend)
+    await store.open()
+    jobs = [NewJob(queue="new", id=new_id(), task="n", payload=b"{}") for _ in range(20)]
+    await asyncio.gather(*(store.execute(rq.Add(jobs=[job])) for job in jobs))
+    queues = [rq.ClaimQueue("new", 20, 20)]
+    claimed = await store.execute(
+        rq.Claim(worker="w", queues=queues, limit=20, claim_id="c", lease_ms=30_000)
+    )
+    assert [job.id for job in claimed.jobs] == [job.id for job in jobs]
+    await store.remove_all()
+    await store.close()
 
 
 @pytest.mark.feature("G3", "N2")

@@ -9,7 +9,7 @@ import { live } from './live.svelte'
 class Who {
   session = $state.raw<Session | null>(null)
   error = $state.raw<ApiError | null>(null)
-  /** Nothing can be shown before somebody signs in. */
+  /** Nothing can be shown before a user signs in. */
   locked = $state(false)
 
   constructor() {

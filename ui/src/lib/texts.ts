@@ -202,7 +202,7 @@ export const text = {
     show: 'Show jobs',
     sample: 'Newest job with it',
     partly: (many: string): string => `counted over the newest ${many} jobs`,
-    hours: (hours: number): string => (hours < 48 ? `${hours} hours` : `${hours / 24} days`),
+    hours: (hours: number): string => (hours === 1 ? '1 hour' : hours < 48 ? `${hours} hours` : `${hours / 24} days`),
   },
   list: {
     fresh: (many: string): string => `${many} new`,

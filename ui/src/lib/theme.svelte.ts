@@ -1,4 +1,4 @@
-/** Light or dark: as the system says, until somebody chooses. */
+/** Light or dark: as the system says, until the user chooses. */
 
 export type Choice = 'system' | 'light' | 'dark'
 

@@ -6,14 +6,13 @@ import asyncio
 import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pika
 from pika.exceptions import AMQPError
 
 from windlass.backend import requests as rq
 from windlass.backend.calls import UNKNOWN, Deadline, Pending, deliver
-from windlass.backend.capabilities import Capabilities
 from windlass.backend.hub import Hub, HubListener
 from windlass.backend.urls import BackendUrl
 from windlass.backends.amqp import verbs
@@ -22,6 +21,7 @@ from windlass.backends.amqp.consumer import Consumer
 from windlass.backends.amqp.coordinator import Coordinator
 from windlass.backends.amqp.direct_replies import ReplyListener, ReplyListeners, Told
 from windlass.backends.amqp.io_future import IoFuture
+from windlass.backends.amqp.limits import CAPABILITIES
 from windlass.backends.amqp.link import Link
 from windlass.backends.amqp.messages import to_message
 from windlass.backends.amqp.names import Names
@@ -38,15 +38,8 @@ from windlass.speedups.amqp import Outgoing
 
 R = TypeVar("R")
 
-_CAPABILITIES = Capabilities(
-    durable=True,
-    shared=True,
-    schedules=True,
-    metrics=True,
-    commands=True,
-    exact_priority=False,
-    recovered_place=False,
-)
+#: Queues that one call declares: a slow broker takes a while for each.
+_DECLARED_AT_ONCE = 20
 #: Ids that Windlass itself made cannot be there already.
 _FRESH_ID = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}\Z")
 
@@ -59,6 +52,7 @@ class _SharedConnection:
         self.namespace = url.namespace
         self.open_s = _seconds(url, "open", 10)
         self.timeout_s = _seconds(url, "timeout", 30)
+        self.hold_s = _seconds(url, "consumer_timeout", 1_800, most=864_000)
         self.shown = url.shown
         self.hub = Hub()
         self.tellers = ReplyListeners()
@@ -68,7 +62,7 @@ class _SharedConnection:
 
     def _session(self, link: Link, connection: Any) -> AmqpClient:
         client = AmqpClient(connection, self.names, self.hub, self.tellers, self.clock, Coordinator)
-        client.consumer = Consumer(client, self.offers)
+        client.consumer = Consumer(client, self.offers, self.hold_s)
         return client
 
 
@@ -76,7 +70,7 @@ class AmqpBackend:
     """A client of a broker."""
 
     name = "amqp"
-    capabilities = _CAPABILITIES
+    capabilities = CAPABILITIES
 
     def __init__(self, shared: _SharedConnection) -> None:
         self._shared = shared
@@ -139,6 +133,13 @@ class AmqpBackend:
     def clone(self) -> AmqpBackend:
         return AmqpBackend(self._shared)
 
+    async def prepare(self, queues: Iterable[str]) -> None:
+        """Declare the queues of jobs and bind them."""
+        names = list(queues)
+        for at in range(0, len(names), _DECLARED_AT_ONCE):  # each call has its own time
+            some = names[at : at + _DECLARED_AT_ONCE]
+            await self._run(lambda client, some=some: client.need_queues(some))
+
     async def coordinate(self) -> None:
         """Run for the coordinator's seat, now and whenever it becomes free."""
         await self._run(lambda client: client.coordinate())
@@ -190,8 +191,7 @@ async def _add(client: AmqpClient, request: rq.Add) -> list[rq.Added]:
         answers: list[rq.Added] = await client.ask(request)
         return answers
     took("amqp.add_plain")
-    for name in {new.queue for new in request.jobs}:
-        await client.need_queue(name)
+    await client.need_queues(list({new.queue for new in request.jobs}))
     recorder = transitions.ChangeRecorder(now_ms, lambda: 0)
     out = [client.entry(verbs.Born(add=request, now_ms=request.now_ms))]
     for new in request.jobs:
@@ -260,27 +260,28 @@ _VERBS: dict[type[Any], Any] = {
 
 def _parameters(url: BackendUrl) -> pika.URLParameters:
     """What pika needs of a URL; our own settings taken out."""
-    url.check_options({"heartbeat", "open", "timeout"})
+    url.check_options({"consumer_timeout", "heartbeat", "open", "timeout"})
     place, _, _ = url.text.partition("://")[2].partition("?")
     server, _, host = place.rpartition("@")[2].partition("/")
     login = ""
     if url.username is not None or url.password is not None:  # pika wants both or none
         login = f"{quote(url.username or '', safe='')}:{quote(url.password or '', safe='')}@"
-    parameters = pika.URLParameters(f"{url.scheme}://{login}{server}/{host or '%2F'}")
+    vhost = quote(unquote(host) or "/", safe="")  # also for ``amqp://server//``, as other programs write it
+    parameters = pika.URLParameters(f"{url.scheme}://{login}{server}/{vhost}")
     parameters.heartbeat = round(_seconds(url, "heartbeat", 20))
     parameters.blocked_connection_timeout = 60
     parameters.socket_timeout = 5
     return parameters
 
 
-def _seconds(url: BackendUrl, name: str, otherwise: float) -> float:
+def _seconds(url: BackendUrl, name: str, otherwise: float, most: float = 3_600) -> float:
     """A setting of the URL in seconds."""
     text = url.options.get(name, f"{otherwise}")
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1
-    if not 0 < seconds <= 3_600:
+    if not 0 < seconds <= most:
         raise ConfigError(name, "a number of seconds", text)
     return seconds
 

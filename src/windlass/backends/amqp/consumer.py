@@ -7,6 +7,7 @@ asked about before its job starts.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, OrderedDict
 from typing import Any
 
@@ -30,6 +31,10 @@ from windlass.core.probe import reach
 from windlass.errors import StorageError
 from windlass.speedups.amqp_frames import Delivery
 
+log = logging.getLogger("windlass.amqp")
+
+#: How often we look, within the time that a message may be held, for jobs that run for long.
+_LOOKS = 4
 #: Starts and ends that are remembered to recognise repeats.
 _REMEMBERED = 20_000
 #: Most messages of a queue that one round of a claim passes over, and how many at a time at most.
@@ -51,6 +56,8 @@ class Held(msgspec.Struct):
     reply: str = ""
     #: The coordinator has taken it from us.
     lost: bool = False
+    #: The coordinator keeps the job while it runs: its message is acknowledged.
+    lent: bool = False
 
     def whole_start(self) -> verbs.Start:
         """The start with all that is needed to know the job by it."""
@@ -60,8 +67,12 @@ class Held(msgspec.Struct):
 class Consumer:
     """The jobs that one connection holds."""
 
-    def __init__(self, client: AmqpClient, offers: Offers) -> None:
+    def __init__(self, client: AmqpClient, offers: Offers, hold_s: float) -> None:
         self._client = client
+        #: How long the broker lets us hold a message; and what was held when we last looked.
+        self._hold_s = hold_s
+        self._held_long: set[str] = set()
+        client.later(hold_s / _LOOKS, self._look_for_long)
         self._offers = offers
         self._held: dict[str, Held] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()
@@ -85,8 +96,7 @@ class Consumer:
 
     async def _claim(self, request: rq.Claim, names: list[str]) -> rq.Claimed:
         client = self._client
-        for name in names:
-            await client.need_queue(name)
+        await client.need_queues(names)
         next_due_in_ms = await self._promote(request, names)
         picker = _Picker(self, request)
         try:
@@ -124,26 +134,35 @@ class Consumer:
             incoming = read_message(queue, delivery.body, delivery.header, delivery.priority, picker.now_ms)
         except MessageError:
             return False
-        key = (queue, incoming.job.id, incoming.gen)
-        if self.is_suspect(delivery, key) or transitions.is_expired(incoming.job, picker.now_ms):
+        key = incoming.key
+        if self.is_suspect(delivery, incoming) or transitions.is_expired(incoming.job, picker.now_ms):
             return False
-        held = picker.lease(delivery, incoming)
+        held, showing = picker.lease(delivery, incoming), self.intake.showing(queue)
 
         def answered(began: bool) -> None:
-            self._client.soon(lambda: self._offered(delivery, held, key, began=began))
+            self._client.soon(lambda: self._offered(delivery, held, key, showing, began=began))
 
         offer = worker.offer(incoming.job, answered)
         self._client.later(PATIENCE_S, lambda: answered(False) if offer.take() else None)
         return True
 
-    def _offered(self, delivery: Delivery, held: Held, key: tuple[str, str, int], *, began: bool) -> None:
+    def _offered(
+        self,
+        delivery: Delivery,
+        held: Held,
+        key: tuple[str, str, int],
+        showing: IoFuture[None],
+        *,
+        began: bool,
+    ) -> None:
         """A worker was shown a job: if it began, its start is logged."""
         if began and self._client.usable:
             took("amqp.offered")
             self.hold(held, key)
             self._client.append_fact(verbs.Started(starts=[held.start]))
         queue = held.start.queue
-        self.intake.shown(queue, delivery, began=began, more=self._offers.find(queue) is not None)
+        more = self._offers.find(queue) is not None
+        self.intake.shown(queue, delivery, showing, began=began, more=more)
 
     async def _promote(self, request: rq.Claim, names: list[str]) -> int | None:
         """Have what is due promoted; answers how long until the next job is due.
@@ -168,9 +187,10 @@ class Consumer:
         """Whether a message of ``queue`` is noticed here without news of it."""
         return self.intake.listens(queue)
 
-    def is_suspect(self, delivery: Delivery, key: tuple[str, str, int]) -> bool:
+    def is_suspect(self, delivery: Delivery, incoming: Incoming) -> bool:
         """Whether the coordinator must be asked before this starts."""
-        return delivery.redelivered or key in self._client.void or key in self._seen
+        key = incoming.key
+        return delivery.redelivered or incoming.again or key in self._client.void or key in self._seen
 
     def hold(self, held: Held, key: tuple[str, str, int]) -> None:
         self._held[held.start.token] = held
@@ -276,6 +296,31 @@ class Consumer:
 
     # --- leases ------------------------------------------------------------------------------------------
 
+    def _look_for_long(self) -> None:
+        """From time to time: what runs since the last look need not keep its message."""
+        client = self._client
+        if client.closed:
+            return
+        long = [held for token, held in self._held.items() if token in self._held_long and not held.lent]
+        self._held_long = set(self._held)
+        client.later(self._hold_s / _LOOKS, self._look_for_long)
+        if long and client.usable:
+            spawn(self._lend(long))
+
+    async def _lend(self, long: list[Held]) -> None:
+        """Have jobs that run for long kept by their leases, before the broker takes their messages back."""
+        starts = [held.whole_start() for held in long]
+        try:
+            kept = await self._client.ask(verbs.Lend(starts=starts))
+        except StorageError as exc:
+            log.warning("jobs that run for long could not be moved to their leases, trying again: %s", exc)
+            return
+        lent = [held for held, safe in zip(long, kept, strict=True) if safe]
+        for held in lent:
+            held.lent = True
+        self._client.ack(held.tag for held in lent)
+        reach("amqp.lent", count=len(lent))
+
     async def extend(self, request: rq.Extend) -> list[Extended]:
         """The connection is the lease: what is held here is ours until the coordinator has taken it from us.
 
@@ -374,7 +419,7 @@ class _Picker:
         while len(found) < wanted and queue not in client.paused:
             step = intake.step(queue, wanted - len(found))
             more = await client.pull(client.names.queue(queue), step)
-            found = found + more
+            found = found + intake.take(queue, wanted) + more  # what was pushed meanwhile is older
             intake.met_end(queue, len(more) < step)
             if len(more) < step:
                 break
@@ -444,8 +489,9 @@ class _Picker:
         self, queue: str, good: list[tuple[Delivery, Incoming]]
     ) -> list[tuple[Delivery, Incoming]]:
         """Ask about messages that may be repeats or void; drop those that are."""
-        desk, client = self._desk, self._client
-        suspects = [n for n, (d, i) in enumerate(good) if desk.is_suspect(d, (queue, i.job.id, i.gen))]
+        client = self._client
+        good = self._drop_second(good)
+        suspects = [n for n, pair in enumerate(good) if self._desk.is_suspect(*pair)]
         if not suspects:
             return good
         starts = [self._start(*good[n]) for n in suspects]
@@ -456,10 +502,22 @@ class _Picker:
             if job is None:
                 dropped.add(n)
                 self._ack(delivery.tag)
-                client.void.discard((queue, incoming.job.id, incoming.gen))
+                client.void.discard(incoming.key)
             else:
                 incoming.job = job
         return [pair for n, pair in enumerate(good) if n not in dropped]
+
+    def _drop_second(self, good: list[tuple[Delivery, Incoming]]) -> list[tuple[Delivery, Incoming]]:
+        """Drop what was published again where its first message came in the same claim."""
+        seen = {incoming.key for _, incoming in good if not incoming.again}
+        kept = []
+        for delivery, incoming in good:
+            if incoming.again and incoming.key in seen:
+                self._ack(delivery.tag)
+                continue
+            seen.add(incoming.key)
+            kept.append((delivery, incoming))
+        return kept
 
     def _ack(self, *tags: int) -> None:
         for tag in tags:
@@ -479,12 +537,13 @@ class _Picker:
             body=delivery.body,
             header=delivery.header,
             priority=delivery.priority,
+            again=incoming.again and not delivery.redelivered,
         )
 
     def _lease(self, queue: str, delivery: Delivery, incoming: Incoming) -> None:
         """Start a job."""
         held, job = self.lease(delivery, incoming), incoming.job
-        self._desk.hold(held, (queue, job.id, incoming.gen))
+        self._desk.hold(held, incoming.key)
         self._in_hand.pop(delivery.tag, None)
         self.starts.append(held.start)
         self.jobs.append(job)

@@ -21,13 +21,13 @@ from pika import BasicProperties
 
 from windlass.backend import requests as rq
 from windlass.backends.amqp import inbox, verbs, wire
-from windlass.backends.amqp.io_future import IoFuture, spawn
+from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
 from windlass.backends.amqp.ledger import BrokerPlan, Counts, Ledger
 from windlass.backends.amqp.messages import entry_message, queue_of, to_message
 from windlass.backends.amqp.timing import EntryTime, OwnTime, says_time
 from windlass.core import bad_records
 from windlass.core.clock import moment
-from windlass.core.job import JobRef
+from windlass.core.job import JobRecord, JobRef
 from windlass.core.probe import reach
 from windlass.core.states import JobState
 from windlass.errors import StorageError
@@ -80,6 +80,8 @@ class Coordinator:
         self._at_rest: IoFuture[None] | None = None
         self._counted = True
         self._work: deque[_Work] = deque()
+        #: Kept when the effects of the entry before are published: each entry has its turn.
+        self._sent: IoFuture[None] = resolved(None)
         self._log_channel: Any = None
         self._kept_channel: Any = None
         #: Tags of kept records by job and generation.
@@ -287,19 +289,25 @@ class Coordinator:
         """Make the broker hold what ``plan`` says; then drop what has served, and answer."""
         session, names = self._session, self._names
         out: list[Outgoing] = []
+        again = not self.live.done  # the coordinator before us may have done it already
         # All is written down before anything is waited for: the jobs go on changing meanwhile.
         for job, gen in plan.publish:
-            body, properties = to_message(job, gen)
+            body, properties = to_message(job, gen, again=again)
             out.append(Outgoing(names.direct, job.queue, body, properties))
         for job, gen in plan.keep:
             out.append(wire.kept_record(names.kept, job, gen))
-            out.append(self._copy(job))
+            out += self._copies(job)
         if news is not None:
             body = verbs.encode(news)
             out.append(Outgoing(names.news, "", body, _NEWS, mandatory=False))
-        for queue in {job.queue for job, _ in plan.publish}:
-            await session.need_queue(queue)
-        promise = session.publish(out)
+        before, self._sent = self._sent, IoFuture()
+        sent = self._sent
+        try:
+            await before
+            await session.need_queues(list({job.queue for job, _ in plan.publish}))
+            promise = session.publish(out)
+        finally:
+            sent.set(None)
         if plan.publish or plan.keep or plan.void or (news is not None and (news.paused or news.resumed)):
             await promise
         reach("amqp.carried_out", published=len(plan.publish), kept=len(plan.keep))
@@ -310,16 +318,17 @@ class Coordinator:
         if back is not None:
             session.publish([back])
 
-    def _copy(self, job: Any) -> Outgoing:
-        """The message for the stream of others; we skip it there."""
-        found = entry_message(job)
-        assert found is not None
+    def _copies(self, job: JobRecord) -> list[Outgoing]:
+        """The message for the stream of others, if there is one for the job's state; we skip it there."""
+        found = entry_message(job, self._time.now_ms())
+        if found is None:
+            return []
         kind, body = found
         names = self._names
         if kind == "dead_job":
-            return Outgoing(names.dead, "", body, wire.COPIED)
+            return [Outgoing(names.dead, "", body, wire.COPIED)]
         key = names.retries if job.state is JobState.RETRYING else names.scheduled_jobs
-        return Outgoing("", key, body, wire.COPIED)
+        return [Outgoing("", key, body, wire.COPIED)]
 
     def _answer(self, properties: BasicProperties, back: Outgoing) -> None:
         if properties.reply_to:

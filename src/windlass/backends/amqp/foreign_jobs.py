@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from windlass.backends.amqp import verbs
-from windlass.backends.amqp.messages import poison, queue_of, read_entry
+from windlass.backends.amqp.messages import opened, poison, queue_of, read_entry
 from windlass.backends.memory.store import MemoryStore
 from windlass.core import bad_records
 from windlass.core.job import AttemptOutcome, AttemptRecord, JobRecord, JobRef
@@ -85,7 +85,7 @@ class ForeignJobs(MemoryStore):
             return
         try:
             report = msgspec.json.decode(request.body)
-            metrics = report["data"] if isinstance(report.get("data"), list) else [report]
+            metrics = report["data"] if isinstance(report.get("data"), list) else [opened(report)]
             rows = [_metric_row(metric, request.offset, n) for n, metric in enumerate(metrics)]
         except bad_records.UNREADABLE as exc:
             bad_records.log_once(f"entry {request.offset} of job_metrics", str(exc))

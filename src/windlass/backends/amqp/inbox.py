@@ -12,6 +12,7 @@ import msgspec
 
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs, wire
+from windlass.backends.amqp.messages import opened
 from windlass.core import bad_records
 from windlass.core.job import WorkerInfo
 
@@ -82,7 +83,7 @@ class ForeignStreams:
         if wire.COPY in (properties.headers or {}):
             return
         try:
-            told = msgspec.json.decode(body, type=dict[str, Any])
+            told = opened(msgspec.json.decode(body, type=dict[str, Any]))
             if float(told["beat"]) * 1000 < self._coordinator.now_ms() - _SILENT_MS:
                 return
             worker = WorkerInfo(

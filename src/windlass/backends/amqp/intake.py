@@ -53,13 +53,13 @@ class Intake:
     def __init__(self, client: AmqpClient) -> None:
         self._client = client
         client.on_paused = self.stop
-        #: Claims under way, by queue; and messages that a worker is shown just now.
+        #: Claims under way, by queue; messages that a worker is shown just now, kept when it has answered.
         self.claiming: Counter[str] = Counter()
-        self._shown: Counter[str] = Counter()
+        self._showing: dict[str, deque[IoFuture[None]]] = {}
         #: Shows a message to a worker that may begin it at once; False: it is to be claimed. Set by the desk.
         self.show: Callable[[str, Delivery], bool] = lambda queue, delivery: False
         self._bells: dict[str, str] = {}
-        #: Bells that were cancelled; kept when nothing more can come of them.
+        #: Bells and taps that were cancelled; kept when the broker pushes nothing more for them.
         self._hushed: dict[str, IoFuture[None]] = {}
         self._taps: dict[str, _Tap] = {}
         self._waiting: dict[str, deque[Delivery]] = {}
@@ -74,7 +74,7 @@ class Intake:
             or queue in self._taps
             or bool(self._waiting.get(queue))
             or self.claiming[queue] > 0
-            or self._shown[queue] > 0
+            or bool(self._showing.get(queue))
         )
 
     def take(self, queue: str, count: int) -> list[Delivery]:
@@ -101,7 +101,7 @@ class Intake:
         tap = self._taps.pop(queue, None)
         if tap is not None:
             tap.stopped = True
-            self._end(tap)
+            self._hushed[queue] = self._end(tap)
         waiting = self._waiting.pop(queue, None)
         if waiting and self._client.usable:
             self._client.requeue([delivery.tag for delivery in waiting])
@@ -132,33 +132,50 @@ class Intake:
         return tag is not None
 
     async def hush(self, queue: str) -> None:
-        """Cancel the bell of a queue; what it brought until then can be taken."""
+        """Cancel the bell of a queue; what it brought until then has begun, or can be taken.
+
+        The broker may answer the cancelling before it hands over the last message: that one comes before the
+        answer to the next pull, and is older than what that brings.
+        """
         client, tag = self._client, self._bells.pop(queue, None)
         if tag is not None and client.usable:
             ended = self._hushed[queue] = IoFuture()
             client.end_consumer(tag, ended)
         ending = self._hushed.get(queue)
-        if ending is None:
-            return
-        await client.expect(ending)
-        if self._hushed.get(queue) is ending:
-            del self._hushed[queue]
+        if ending is not None:
+            await client.expect(ending)
+            if self._hushed.get(queue) is ending:
+                del self._hushed[queue]
+        while showing := self._showing.get(queue):
+            await client.expect(showing[0])
 
     def _rang(self, queue: str, delivery: Delivery) -> None:
         client = self._client
         client.delivered(delivery)
-        if queue not in self._hushed and (not self._cancel_bell(queue) or not self._wanted(queue)):
+        in_turn = queue in self._hushed or self.claiming[queue] > 0  # a claim takes it before others
+        if not in_turn and (not self._cancel_bell(queue) or not self._wanted(queue)):
             client.requeue([delivery.tag])
             return
         took("amqp.bell")
-        if queue not in self._hushed and not self.claiming[queue] and self.show(queue, delivery):
-            self._shown[queue] += 1
-        else:
+        self._cancel_bell(queue)
+        if in_turn or not self.show(queue, delivery):
             self._keep(queue, delivery)
 
-    def shown(self, queue: str, delivery: Delivery, *, began: bool, more: bool) -> None:
+    def showing(self, queue: str) -> IoFuture[None]:
+        """A worker is shown a message: claims wait for its answer, or they would begin what is younger."""
+        answered: IoFuture[None] = IoFuture()
+        self._showing.setdefault(queue, deque()).append(answered)
+        return answered
+
+    def shown(
+        self, queue: str, delivery: Delivery, answered: IoFuture[None], *, began: bool, more: bool
+    ) -> None:
         """A worker was shown a message, and ``began`` its job or not. ``more``: one may be shown the next."""
-        self._shown[queue] -= 1
+        self._showing[queue].remove(answered)
+        self._answered(queue, delivery, began=began, more=more)
+        answered.set(None)
+
+    def _answered(self, queue: str, delivery: Delivery, *, began: bool, more: bool) -> None:
         if not self._client.usable:
             return
         if began and more:
@@ -211,7 +228,7 @@ class Intake:
     def _pushed(self, queue: str, tap: _Tap, delivery: Delivery) -> None:
         client = self._client
         client.delivered(delivery)
-        if tap.stopped:
+        if tap.stopped and not self.claiming[queue]:
             client.requeue([delivery.tag])
             return
         waiting = self._waiting.setdefault(queue, deque())

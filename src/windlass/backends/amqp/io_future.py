@@ -33,6 +33,11 @@ class IoFuture(Generic[T]):
             self.done, self._error = True, error
             self._call()
 
+    @property
+    def failed(self) -> bool:
+        """Whether it is done, with an error."""
+        return self._error is not None
+
     def result(self) -> T:
         """The value, or the error raised. Only when ``done``."""
         if self._error is not None:

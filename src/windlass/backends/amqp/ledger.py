@@ -4,7 +4,8 @@ The memory store decides what every request means; this adds the verbs that only
 keeps for each job where its message is (``Placed``). After every entry of the log ``plan`` compares the two:
 
 * a job that waits has one message in its queue, of the newest generation; older ones are *void*;
-* a job that is scheduled, retrying or dead has one message in ``windlass.kept`` until that ends;
+* a job that is scheduled, retrying or dead, or that runs for long, has one message in ``windlass.kept``
+  until that ends;
 * anything else has none.
 
 The same log gives the same generations, so that what is published twice after a crash is recognised.
@@ -89,6 +90,8 @@ class Ledger(ForeignJobs):
         self._closed: set[str] = set()
         #: Messages of jobs that have another.
         self._doubled: list[tuple[str, str, int]] = []
+        #: Tokens of attempts whose jobs are kept while they run (see ``verbs.Lend``).
+        self._lent: set[str] = set()
         #: Jobs whose message another client published, with its generation.
         self._published: dict[JobRef, int] = {}
         self.verbs = self.verbs | {
@@ -96,6 +99,7 @@ class Ledger(ForeignJobs):
             verbs.Started: self._started,
             verbs.Ended: self._ended,
             verbs.Close: self._close,
+            verbs.Lend: self._lend,
             verbs.Doubt: self._doubt,
             verbs.Expire: self._expire,
             verbs.PromoteFor: self._promote_for,
@@ -136,6 +140,12 @@ class Ledger(ForeignJobs):
     def _plan_one(self, ref: JobRef, job: JobRecord | None, published: int | None, plan: BrokerPlan) -> None:
         before = self.placed.get(ref)
         if job is not None and job.state is JobState.ACTIVE:
+            if job.token in self._lent:
+                self._lent.discard(job.token)
+                self._keep(ref, job, plan)
+                return
+            if before is not None and before.where == "kept" and before.state is JobState.ACTIVE:
+                return  # renewed
             if before is None or before.where != "queue":
                 before = self.placed[ref] = Placed("queue", published or 0, job.state, _mark(job))
             before.state = job.state
@@ -155,11 +165,14 @@ class Ledger(ForeignJobs):
             return
         self._leave(ref, before, plan)
         if job is not None and job.state in KEPT:
-            self.gen += 1
-            self.placed[ref] = Placed("kept", self.gen, job.state, None)
-            plan.keep.append((job, self.gen))
+            self._keep(ref, job, plan)
         else:
             self.placed.pop(ref, None)
+
+    def _keep(self, ref: JobRef, job: JobRecord, plan: BrokerPlan) -> None:
+        self.gen += 1
+        self.placed[ref] = Placed("kept", self.gen, job.state, None)
+        plan.keep.append((job, self.gen))
 
     def _leave(self, ref: JobRef, before: Placed | None, plan: BrokerPlan) -> None:
         """A job's message is where it no longer belongs."""
@@ -287,6 +300,25 @@ class Ledger(ForeignJobs):
         placed = self.placed.get(job.ref)
         return placed is not None and placed.where == "queue" and placed.gen == gen
 
+    def _lend(self, work: UnitOfWork, request: verbs.Lend) -> Verb[list[bool]]:
+        yield Reads(jobs=_refs(work, request.starts))
+        kept = []
+        for start in request.starts:
+            job = work.jobs[JobRef(start.queue, start.id)]
+            holds = job is not None and transitions.holds(job, start.token)
+            if not holds and start.token not in self._begun:  # its start was never logged
+                job = self._start(work, start)
+                holds = job is not None
+            if holds and not self._is_lent(start):
+                self._lent.add(start.token)
+                self._touched[JobRef(start.queue, start.id)] = job
+            kept.append(holds)
+        return kept
+
+    def _is_lent(self, start: verbs.Start) -> bool:
+        placed = self.placed.get(JobRef(start.queue, start.id))
+        return placed is not None and placed.where == "kept" and placed.state is JobState.ACTIVE
+
     def _doubt(self, work: UnitOfWork, request: verbs.Doubt) -> Verb[list[JobRecord | None]]:
         yield Reads(jobs=_refs(work, request.starts))
         return [self._doubt_one(work, start) for start in request.starts]
@@ -300,7 +332,8 @@ class Ledger(ForeignJobs):
         job = work.jobs[ref] or self._learn(work, start)
         if job is None or not self._is_newest(self.placed.get(ref), start.gen):
             return None
-        self._take_back(work, job, start)
+        if not start.again:  # else the holder has the first message, and may be at work
+            self._take_back(work, job, start)
         if job.state is not JobState.WAITING:
             return None
         return view(job, work.now_ms)

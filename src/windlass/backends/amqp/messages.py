@@ -17,8 +17,8 @@ import msgspec
 from windlass.core import bad_records
 from windlass.core.backoff import Backoff
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
-from windlass.core.job import ErrorInfo, JobRecord, fingerprint
-from windlass.core.options import ALL_UNSAID, StoredOptions, unsaid_bits
+from windlass.core.job import ErrorInfo, JobRecord, fingerprint, retries_of
+from windlass.core.options import ALL_UNSAID, MOST_LINES, StoredOptions, unsaid_bits
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
 from windlass.speedups.amqp_frames import job_properties
@@ -38,6 +38,7 @@ _KNOWN = {
     "enqueued_at",
     "tags",
     "priority",
+    "backtrace",
 }
 _BODY_CODEC = "json"
 #: Headers must fit into one frame (128 kB).
@@ -76,6 +77,8 @@ class Carried(msgspec.Struct, omit_defaults=True, kw_only=True):
     payload: bytes | None = None
     #: The inbox of the client that waits for the result, where one does.
     reply: str = ""
+    #: A coordinator that took over published it, and the one before perhaps did too: ask before it starts.
+    again: bool = False
 
 
 class MessageError(ValueError):
@@ -106,8 +109,9 @@ def body_fields(job: JobRecord) -> dict[str, Any]:
         "args": _NO_ARGS,
         "queue": job.queue,
         "retry": max(job.options.max_attempts - 1, 0),
-        "retry_count": job.attempts,
+        "retry_count": retries_of(job),
         "enqueued_at": job.enqueued_ms / 1000,
+        "backtrace": job.options.backtrace,
     }
     if job.options.tags:
         fields["tags"] = job.options.tags
@@ -149,12 +153,13 @@ def _join(args: bytes | None, kwargs: bytes | None, extra: bytes | None, form: s
     return b"{" + b",".join(parts) + b"}"
 
 
-def to_message(job: JobRecord, gen: int, reply: str = "") -> tuple[bytes, bytes]:
-    """Body and properties of a job that waits; ``reply``: the inbox that its result goes to."""
+def to_message(job: JobRecord, gen: int, reply: str = "", *, again: bool = False) -> tuple[bytes, bytes]:
+    """Body and properties of a job that waits. ``reply``: the inbox that its result goes to; ``again``: see
+    ``Carried``."""
     fields = body_fields(job)
     form = _form(job.payload)
     kwargs = fields.get("kwargs")
-    again = _join(bytes(fields["args"]), None if kwargs is None else bytes(kwargs), None, form)
+    rejoined = _join(bytes(fields["args"]), None if kwargs is None else bytes(kwargs), None, form)
     carried = Carried(
         gen=gen,
         seq=job.seq,
@@ -174,8 +179,9 @@ def to_message(job: JobRecord, gen: int, reply: str = "") -> tuple[bytes, bytes]
         settled_token=job.settled_token,
         errors=job.errors,
         form=form,
-        payload=None if again == job.payload else job.payload,
+        payload=None if rejoined == job.payload else job.payload,
         reply=reply,
+        again=again,
     )
     if carried.payload is not None and len(carried.payload) > _MOST_HEADER:
         fields["payload"] = base64.b64encode(job.payload).decode()
@@ -202,6 +208,12 @@ class Incoming(msgspec.Struct):
     foreign: bool
     #: See ``Carried``.
     reply: str = ""
+    again: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What two messages that mean the same have in common."""
+        return self.job.queue, self.job.id, self.gen
 
 
 class _Body(msgspec.Struct, rename={"task": "class"}):
@@ -265,7 +277,7 @@ def _own(queue: str, body: _Body, carried: Carried) -> Incoming:
         settled_token=carried.settled_token,
         errors=carried.errors,
     )
-    return Incoming(job, carried.gen, False, carried.reply)
+    return Incoming(job, carried.gen, False, carried.reply, carried.again)
 
 
 def _payload_of(fields: dict[str, Any]) -> bytes:
@@ -305,6 +317,7 @@ def read_job(queue: str, fields: Any, now_ms: int, *, priority: int = 0, jid: st
             max_attempts=runs_of(fields.get("retry")),
             backoff=Backoff(type="sidekiq"),
             tags=_tags(fields),
+            backtrace=_lines(fields.get("backtrace")),
             unsaid=ALL_UNSAID if fields.get("retry") is None else unsaid_bits(["max_attempts"]),
         ),
         enqueued_ms=enqueued_ms,
@@ -320,6 +333,15 @@ def runs_of(retry: Any) -> int:
     if retry is False:
         return 1
     return _count(retry, "retry") + 1
+
+
+def _lines(backtrace: Any) -> int:
+    """How many lines of a traceback are kept: true means as many as may be, false none."""
+    if backtrace is None:
+        return StoredOptions().backtrace
+    if isinstance(backtrace, bool):
+        return MOST_LINES if backtrace else 0
+    return min(_count(backtrace, "backtrace"), MOST_LINES)
 
 
 def _count(value: Any, name: str) -> int:
@@ -370,6 +392,7 @@ def read_entry(body: bytes, kind: str, now_ms: int) -> StreamEntry:
         raise MessageError(f"not JSON: {exc}") from exc
     if not isinstance(fields, dict) or fields.get("type", kind) != kind:
         raise MessageError(f"an object of type {kind!r} is wanted")
+    fields = opened(fields)
     inner = fields.get("job")
     if not isinstance(inner, dict):
         raise MessageError("job must be an object")
@@ -378,7 +401,8 @@ def read_entry(body: bytes, kind: str, now_ms: int) -> StreamEntry:
         raise MessageError(f"{_AT[kind]} is missing")
     entry = StreamEntry(job, _STATE[kind], _ms(fields.get(_AT[kind]), now_ms, _AT[kind]))
     if kind != "scheduled_job":
-        job.attempts = _count(fields.get("retry_count"), "retry_count")
+        # A retry counts its failure as the one that it follows; of a dead job the last failure led to none.
+        job.attempts = _count(fields.get("retry_count"), "retry_count") + (kind == "dead_job")
         name, message = str(fields.get("error_class") or ""), str(fields.get("error_message") or "")
         at_ms = _ms(fields.get("failed_at"), min(entry.at_ms, now_ms), "failed_at")
         trace = str(fields.get("backtrace") or "")
@@ -386,7 +410,19 @@ def read_entry(body: bytes, kind: str, now_ms: int) -> StreamEntry:
     return entry
 
 
-def entry_message(job: JobRecord) -> tuple[str, bytes] | None:
+def envelope(kind: str, at_ms: int, fields: dict[str, Any]) -> bytes:
+    """The body of a stream message: what all have in common (``type``, ``timestamp``, ``data``) around its
+    fields, and the fields themselves for programs that look for them at the top."""
+    return _to_json({"type": kind, "timestamp": at_ms / 1000, **fields, "data": fields})
+
+
+def opened(message: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a stream message, at its top or in its ``data``."""
+    data = message.get("data")
+    return {**message, **data} if isinstance(data, dict) else message
+
+
+def entry_message(job: JobRecord, now_ms: int) -> tuple[str, bytes] | None:
     """The stream message of a job that is scheduled, retrying or dead: its type and body."""
     inner = body_fields(job)
     rest: dict[str, Any]
@@ -402,7 +438,7 @@ def entry_message(job: JobRecord) -> tuple[str, bytes] | None:
         kind = "dead_job"
         rest = {
             "died_at": (job.finished_ms or 0) / 1000,
-            "retry_count": job.attempts,
+            "retry_count": retries_of(job),
             **told,
             "backtrace": error.traceback,
             "reason": job.reason,
@@ -411,7 +447,7 @@ def entry_message(job: JobRecord) -> tuple[str, bytes] | None:
         return None
     if job.reason in (bad_records.BAD_RECORD, _BAD_MESSAGE):
         rest["raw"] = base64.b64encode(job.payload[:MOST_BODY]).decode()
-    return kind, _to_json({"type": kind, "jid": job.id, **rest, "job": inner})
+    return kind, envelope(kind, now_ms, {"jid": job.id, **rest, "job": inner})
 
 
 def poison(queue: str, body: bytes, problem: str, now_ms: int) -> JobRecord:

@@ -30,6 +30,18 @@ class Names:
         self.seat = f"{prefix}windlass.coordinator"
         self.news = f"{prefix}windlass.news"
 
+    @property
+    def queue_arguments(self) -> dict[str, str | int]:
+        """How a job queue is declared. Its type is named, for a broker may have another default."""
+        return {"x-queue-type": "classic", "x-max-priority": 10}
+
+    def own_queues(self) -> dict[str, dict[str, str | int]]:
+        """Our own queues that are no streams, with the arguments of their declarations."""
+        return {
+            self.kept: {"x-queue-type": "classic"},
+            self.mark: {"x-queue-type": "classic", "x-max-length": 1},
+        }
+
     def queue(self, name: str) -> str:
         """The AMQP queue of a job queue."""
         return self._queue + name
@@ -47,7 +59,7 @@ class Names:
 
     def all_queues(self) -> list[str]:
         """Every queue that is always there."""
-        return [*self.streams(), self.kept, self.mark]
+        return [*self.streams(), *self.own_queues()]
 
 
 def _stream(seconds: int) -> dict[str, str | int]:

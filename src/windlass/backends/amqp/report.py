@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from windlass.backends.amqp import verbs, wire
+from windlass.backends.amqp.messages import envelope
 from windlass.backends.amqp.names import Names
 from windlass.core.job import WorkerInfo
 from windlass.core.outcome import Outcome, Settlement
@@ -16,7 +17,7 @@ _to_json = msgspec.json.Encoder().encode
 def metrics_message(
     names: Names, items: list[Settlement], starts: list[verbs.Start], now_ms: int
 ) -> Outgoing:
-    """What became of some attempts: one object, or an envelope of many."""
+    """What became of some attempts: an envelope of all; one alone stands at its top as well."""
     at = now_ms / 1000
     metrics = [
         {
@@ -31,14 +32,13 @@ def metrics_message(
         }
         for end, start in zip(items, starts, strict=True)
     ]
-    body = metrics[0] if len(metrics) == 1 else {"type": "job_metrics", "timestamp": at, "data": metrics}
-    return Outgoing("", names.job_metrics, _to_json(body), wire.COPIED)
+    top = metrics[0] if len(metrics) == 1 else {"type": "job_metrics", "timestamp": at}
+    return Outgoing("", names.job_metrics, _to_json({**top, "data": metrics}), wire.COPIED)
 
 
 def heartbeat_message(names: Names, worker: WorkerInfo, now_ms: int) -> Outgoing:
     """A worker's sign of life."""
     beat = {
-        "type": "heartbeat",
         "identity": worker.id,
         "hostname": worker.hostname,
         "pid": worker.pid,
@@ -50,4 +50,4 @@ def heartbeat_message(names: Names, worker: WorkerInfo, now_ms: int) -> Outgoing
         "queues": worker.queues,
         "version": worker.version,
     }
-    return Outgoing("", names.heartbeats, _to_json(beat), wire.COPIED)
+    return Outgoing("", names.heartbeats, envelope("heartbeat", now_ms, beat), wire.COPIED)

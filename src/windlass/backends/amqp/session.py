@@ -14,7 +14,7 @@ from typing import Any
 from pika import BasicProperties, spec
 from pika.exceptions import ChannelClosedByBroker, ChannelClosedByClient
 
-from windlass.backends.amqp.io_future import IoFuture, resolved
+from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
 from windlass.backends.amqp.names import Names
 from windlass.errors import StorageError
 from windlass.speedups.amqp import Outgoing
@@ -190,8 +190,7 @@ class AmqpSession:
     async def _declare_all(self) -> None:
         """Everything in one go; one by one when a part of it is declared in another way already."""
         names = self.names
-        queues: dict[str, dict[str, Any]] = {**names.streams(), names.kept: {}}
-        queues[names.mark] = {"x-max-length": 1}
+        queues = {**names.streams(), **names.own_queues()}
         done = self._setup_answer = IoFuture[Any]()
         channel = self._setup
         for exchange, kind in ((names.direct, "direct"), (names.dead, "fanout"), (names.news, "fanout")):
@@ -236,19 +235,39 @@ class AmqpSession:
 
     async def need_queue(self, name: str) -> None:
         """Declare the queue of jobs ``name`` and its binding, once per connection."""
-        known = self._declared.get(name)
-        if known is None:
-            known = self._declared[name] = IoFuture()
-            self.names.used.add(name)
-            try:
-                await self.declare(self.names.queue(name), {"x-max-priority": 10})
-                await self.call(self._setup.queue_bind, self.names.queue(name), self.names.direct, name)
-            except BaseException as exc:
-                self._declared.pop(name, None)
-                known.fail(exc)
-                raise
-            known.set(None)
-        await known
+        await self.need_queues([name])
+
+    async def need_queues(self, names: list[str]) -> None:
+        """Declare queues of jobs and their bindings, those that are new in one go.
+
+        All who wait for one go on in the order in which they came: what they publish keeps that order.
+        """
+        new = [name for name in names if (known := self._declared.get(name)) is None or known.failed]
+        if new:
+            self.names.used.update(new)
+            self._declared.update(dict.fromkeys(new, spawn(self._declare_queues(new))))
+        for name in names:
+            await self._declared[name]
+
+    async def _declare_queues(self, names: list[str]) -> None:
+        direct, arguments = self.names.direct, self.names.queue_arguments
+        before, turn = self._setup_turn, IoFuture[None]()
+        self._setup_turn = turn
+        await before
+        try:
+            done = self._setup_answer = IoFuture[Any]()
+            for name in names:
+                queue = self.names.queue(name)
+                self._setup.queue_declare(queue, durable=True, arguments=arguments)
+                self._setup.queue_bind(queue, direct, name, callback=done.set if name is names[-1] else None)
+            refused = isinstance(await self.expect(done), Exception)
+            if refused:
+                await self._open_setup()
+        finally:
+            turn.set(None)
+        for name in names if refused else ():
+            await self.declare(self.names.queue(name), arguments)
+            await self.call(self._setup.queue_bind, self.names.queue(name), direct, name)
 
     def forget_queue(self, name: str) -> None:
         """A queue was deleted: declare it again when it is needed."""

@@ -33,6 +33,8 @@ class Start(msgspec.Struct, array_like=True, omit_defaults=True):
     priority: int = 0
     #: Whether its end is sent to the client that added the job (see ``direct_replies``).
     told: bool = False
+    #: Its message may be the second of the same generation, and was not delivered before (see ``messages``).
+    again: bool = False
 
 
 class Started(rq.Request[None], kw_only=True):
@@ -71,6 +73,15 @@ class Close(rq.Request[Closing], kw_only=True):
     """End attempts in any way. What must follow (a retry, a dead record) is safe before the answer."""
 
     items: list[Settlement]
+    starts: list[Start]
+
+
+class Lend(rq.Request["list[bool]"], kw_only=True):
+    """Attempts that go on for long: keep their jobs, so that the broker need not hold their messages.
+
+    From the answer on the lease alone counts; True for those that are kept.
+    """
+
     starts: list[Start]
 
 
@@ -152,7 +163,7 @@ class News(msgspec.Struct, omit_defaults=True):
 
 
 _OWN: list[type[rq.Request[Any]]] = [
-    Started, Ended, Born, Close, Doubt, Expire, GetRules, PromoteFor, Poison, TakeOver,
+    Started, Ended, Born, Close, Lend, Doubt, Expire, GetRules, PromoteFor, Poison, TakeOver,
     Foreign, ForeignMetric,
 ]  # fmt: skip
 _MODULES = (rq, sq, mq)
@@ -172,6 +183,7 @@ KINDS = _find_all()
 _NAMED: dict[str, Any] = {
     "list[JobRecord | None]": list[JobRecord | None],
     "int | None": int | None,
+    "list[bool]": list[bool],
 }
 
 

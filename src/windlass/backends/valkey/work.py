@@ -110,7 +110,7 @@ def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
     at, size = 0, len(items)
     while at < size:
         index, first, facts = indexes[at], at, items[at].facts
-        while at < size and indexes[at] == index and items[at].facts == facts and _is_plain(items[at]):
+        while at < size and indexes[at] == index and items[at].facts is facts and _is_plain(items[at]):
             at += 1
         if at > first:
             took("valkey.complete_run")

@@ -27,7 +27,7 @@ export function address(path: string, query: Query = {}): string {
   return url.href
 }
 
-/** Somebody must sign in first: set by the part that shows the form. */
+/** A user must sign in first: set by the part that shows the form. */
 export const onUnauthorized = { call: () => {} }
 
 async function send(method: string, url: string, body?: unknown, signal?: AbortSignal): Promise<Response> {

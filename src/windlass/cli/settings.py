@@ -1,0 +1,80 @@
+"""Settings of a worker that stand elsewhere than on the command line: the environment and ``pyproject.toml``.
+
+The command line wins over ``$WINDLASS_WORKER_...``, which wins over ``[tool.windlass]`` of the nearest
+``pyproject.toml``, which wins over the defaults.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from windlass.core.options import check_known
+from windlass.errors import ConfigError
+
+ENVIRONMENT: Final = "WINDLASS_WORKER"
+#: Parameters of the command that are no settings.
+_NOT_SETTINGS: Final = frozenset({"lifeline", "help", "log_json"})
+#: Settings whose parameter is called otherwise, since the option may be repeated.
+_PARAMETERS: Final = {"cap": "caps", "reserve": "reserves"}
+
+
+class ConfiguredCommand(click.Command):
+    """A command whose options also come from the environment and from ``pyproject.toml``."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            extra.setdefault("default_map", project_settings(self))
+        except ConfigError as exc:
+            raise click.UsageError(str(exc)) from exc
+        extra.setdefault("auto_envvar_prefix", ENVIRONMENT)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+def setting_name(param: click.Parameter) -> str:
+    """How a parameter is called in ``pyproject.toml``."""
+    return next((name for name, of in _PARAMETERS.items() if of == param.name), param.name or "")
+
+
+def settings_of(command: click.Command) -> dict[str, click.Parameter]:
+    """The settings of a command, by name."""
+    found = {setting_name(param): param for param in command.params if param.name not in _NOT_SETTINGS}
+    return {name: param for name, param in found.items() if name}
+
+
+def project_file() -> Path | None:
+    """The nearest ``pyproject.toml``, here or above."""
+    here = Path.cwd()
+    return next(
+        (file for folder in (here, *here.parents) if (file := folder / "pyproject.toml").is_file()), None
+    )
+
+
+def project_settings(command: click.Command) -> dict[str, Any]:
+    """What ``[tool.windlass]`` says, by parameter; ``ConfigError`` for what is no setting."""
+    file = project_file()
+    if file is None:
+        return {}
+    try:
+        table = tomllib.loads(file.read_text()).get("tool", {}).get("windlass", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise ConfigError(str(file), f"proper TOML ({exc})") from exc
+    given = {name.replace("-", "_"): value for name, value in table.items()}
+    check_known(given, settings_of(command), f"setting in [tool.windlass] of {file}")
+    return {_PARAMETERS.get(name, name): _as_text(name, value) for name, value in given.items()}
+
+
+def _as_text(name: str, value: Any) -> Any:
+    """A value as the command line would have it: tables and lists of queues are texts there."""
+    if name == "queues":
+        if isinstance(value, dict):
+            value = [f"{queue}:{weight}" for queue, weight in value.items()]
+        return ",".join(value) if isinstance(value, list) else value
+    if isinstance(value, dict):
+        return [f"{queue}={number}" for queue, number in value.items()]
+    return value
