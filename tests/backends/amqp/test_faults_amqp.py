@@ -254,25 +254,3 @@ async def test_a_job_that_runs_for_long_is_kept_by_its_lease_and_not_by_its_mess
         counts = await app.queue("q").get_job_counts()
         assert (counts[JobState.COMPLETED], counts[JobState.WAITING], counts[JobState.ACTIVE]) == (1, 0, 0)
         await store.remove_all()
-
-
-@pytest.mark.serial
-@pytest.mark.timeout(240)
-@pytest.mark.feature("J2", "N8")
-async def test_a_job_twice_as_long_as_the_consumer_timeout_of_the_broker_completes_once() -> None:
-    """The broker looks every second here; it closes the channel of who holds a message for two seconds."""
-    server = new_server("consumer_timeout = 2000", "channel_tick_interval = 1000").start()
-    try:
-        async with Windlass(f"{server.url}?consumer_timeout=2") as app:
-            ran: list[str] = []
-
-            async def handler(job: Job[Any]) -> None:
-                ran.append(job.id)
-                await asyncio.sleep(4)
-
-            async with Worker("q", handler, url_or_app=app, concurrency=2):
-                job = await app.queue("q").add("n")
-                await job.result(timeout=60)
-            assert ran == [job.id]
-    finally:
-        server.stop()
