@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from windlass.backend import requests as rq
-from windlass.core.job import EVENTS_KEPT, HISTORY_KEPT_MS, JobRef, WorkerInfo
+from windlass.core.job import EVENTS_KEPT, HISTORY_KEPT_MS, WORKER_KEPT_MS, JobRef, WorkerInfo
 from windlass.core.options import GRACE_MS, KEEP_COMPLETED, KEEP_FAILED, Keep, StoredOptions
 from windlass.core.outcome import AddOutcome, Outcome
 from windlass.core.states import JobState
@@ -197,9 +197,9 @@ async def test_kept_ids_are_pruned_when_their_time_is_over(harness: Harness) -> 
 
 
 @pytest.mark.feature("R2", "L5")
-async def test_silent_workers_are_forgotten_after_five_minutes(harness: Harness) -> None:
+async def test_silent_workers_are_forgotten_after_a_day(harness: Harness) -> None:
     await harness.do(rq.Beat(worker=WorkerInfo(id="w1")))
-    harness.pass_ms(299_999)
+    harness.pass_ms(WORKER_KEPT_MS - 1)
     assert (await prune(harness)).workers == 0
     harness.pass_ms(1)
     assert (await prune(harness)).workers == 1

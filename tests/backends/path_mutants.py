@@ -277,7 +277,7 @@ def _valkey_lease_plain() -> None:
 
 
 @_mutant(
-    "valkey.news", "results that are told are empty", _VALKEY_WHOLE, "valkey] and (result or wait or call)"
+    "valkey.news", "results that are sent are empty", _VALKEY_WHOLE, "valkey] and (result or wait or call)"
 )
 def _valkey_news() -> None:
     from windlass.backends.valkey import records

@@ -223,6 +223,7 @@ class SyncQueue:
     get_dead_letter_jobs: Final = _page(Queue.get_dead_letter_jobs)
     get_job_logs: Final = _plain(Queue.get_job_logs)
     get_job_counts: Final = _plain(Queue.get_job_counts)
+    why: Final = _plain(Queue.why)
     count: Final = _plain(Queue.count)
     get_status: Final = _plain(Queue.get_status)
     get_result: Final = _plain(Queue.get_result)

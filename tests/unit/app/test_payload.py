@@ -69,7 +69,7 @@ async def test_the_handler_sees_the_data_that_was_added(app: Windlass) -> None:
 
 def test_a_tuple_is_stored_as_a_list() -> None:
     assert unpack({"args": [1, 2], "form": "list"}).data == [1, 2]
-    assert pack_data((1, 2)) == {"args": (1, 2), "form": "list"}
+    assert pack_data((1, 2)) == {"args": [1, 2], "form": "list"}
 
 
 def test_objects_become_keyword_arguments_lists_positional_ones_others_one() -> None:
@@ -89,7 +89,7 @@ def test_any_language_can_write_args_and_kwargs_both_optional() -> None:
 
 def test_a_call_stores_only_what_it_has() -> None:
     assert pack_call((), {}) == {}
-    assert pack_call((1,), {"b": 2}) == {"args": (1,), "kwargs": {"b": 2}}
+    assert pack_call((1,), {"b": 2}) == {"args": [1], "kwargs": {"b": 2}}
 
 
 @pytest.mark.parametrize(

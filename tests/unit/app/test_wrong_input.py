@@ -38,7 +38,7 @@ class Numbers:
 def test_a_generator_is_no_task(app: Windlass, fn: Any) -> None:
     given: list[dict[str, Any]] = [{}, {"isolation": "process"}, {"name": "other"}]
     for options in given:
-        with pytest.raises(ConfigError, match=r"not a generator.*got <function"):
+        with pytest.raises(ConfigError, match=r"function without yield.*got <function"):
             app.task(**options)(fn)
     assert app.tasks == {} and app.registry.names() == []
 
