@@ -57,6 +57,8 @@ def _document() -> dict[str, Any]:
     _tidy(found)
     _add_problems(found)
     _add_security(found)
+    # Litestar keeps the paths of a handler that has several as a set: their order would change by process.
+    found["paths"] = dict(sorted(found["paths"].items()))
     return found
 
 
