@@ -258,7 +258,7 @@ async def test_lists_go_on_by_offset_and_by_cursor(stage: Stage, client: httpx.A
     for offset in range(0, 30, 10):
         page = await get(client, "/api/scheduled-jobs", limit=10, offset=offset)
         by_offset += [job["job"]["kwargs"]["number"] for job in page]
-    assert by_offset == list(range(24, -1, -1))
+    assert by_offset == list(range(25)), "what is due next comes first"
     by_cursor: list[int] = []
     cursor: str | None = None
     while True:
