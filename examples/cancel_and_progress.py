@@ -50,7 +50,7 @@ async def cancel_at(events: QueueEvents, job: Any, percent: int, reason: str) ->
     reached = asyncio.Event()
 
     def on_progress(event: Event) -> None:
-        if event.job_id == job.id and event.data["progress"] == str(percent):
+        if event.job_id == job.id and event.data["progress"] == percent:
             reached.set()
 
     events.on("progress", on_progress)
