@@ -250,6 +250,8 @@ class Twin:
                 for refs in (value.recovered, value.failed, value.expired)
                 for queue in QUEUES
             ]
+        if isinstance(value, rq.Page):
+            return [self._plain(value.jobs, side), value.cursor is None]  # each store looks in its own way
         if isinstance(value, msgspec.Struct):
             return {name: self._plain(getattr(value, name), side) for name in value.__struct_fields__}
         if isinstance(value, list | tuple):
