@@ -228,6 +228,8 @@ def _plain(answer: Any, tokens: dict[str, str]) -> Any:
             return {key: mapped(item) for key, item in value.items()}
         return [mapped(item) for item in value] if isinstance(value, (list, tuple)) else value
 
+    if isinstance(answer, rq.Page):
+        answer.looked = 0  # each store looks in its own way
     return mapped(msgspec.to_builtins(answer))
 
 
