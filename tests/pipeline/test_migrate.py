@@ -69,9 +69,9 @@ def test_every_row_of_an_old_lake_is_carried_over(spark: SparkSession, old: Path
         assert {row["source"] for row in after} == {"default", "shop"}, table.path
         assert len(after) >= len(before)
         if len(after) == len(before):  # no row belonged to both
-            left = ("source", "schema_version")
-            assert ordered([{n: v for n, v in row.items() if n not in left} for row in after]) == ordered(
-                [{n: v for n, v in row.items() if n not in left} for row in before]
+            kept = [name for name in names if name not in ("source", "schema_version")]
+            assert ordered([{name: row[name] for name in kept} for row in after]) == ordered(
+                [{name: row[name] for name in kept} for row in before]
             ), table.path
     gold = Gold(str(tmp_path / "new"))
     keys = ("window_start", "queue", "task")
@@ -100,7 +100,13 @@ def test_a_run_goes_on_in_a_migrated_lake(
     assert pipeline.lake.sources()["fresh"] == 1
     after = contents(root)
     assert len(after["silver/attempts"]) == len(before["silver/attempts"]) + 2
-    assert [row for row in after["gold/day"] if row[0] != "fresh"] == before["gold/day"]
+    gold = [row for row in after["gold/day"] if row[0] != "fresh"]
+    assert _without_version(gold) == _without_version(before["gold/day"])
+
+
+def _without_version(rows: list[Any]) -> list[Any]:
+    """Rows of gold without ``schema_version``, the last but one: a row that is written again has today's."""
+    return [(*row[:-2], row[-1]) for row in rows]
 
 
 def test_the_old_lake_stays_as_it_was(spark: SparkSession, old: Path, tmp_path: Path) -> None:
