@@ -24,6 +24,14 @@ def name_of(error: BaseException) -> str:
         return "Exception"
 
 
+def is_tame(error: BaseException) -> bool:
+    """Whether other code may format ``error``: Python's own way ends, and raises nothing."""
+    try:
+        return not _has_many_behind(error) and bool(traceback.format_exception_only(error))
+    except BaseException:
+        return False
+
+
 def format_error(error: BaseException, frames: TracebackType | None) -> str:
     """The traceback of ``error`` from ``frames`` on. Never raises: if something in it does, less is shown."""
     try:

@@ -89,6 +89,8 @@ class JsonLines(logging.Formatter):
                 "message": clean_text(error, ERROR_MESSAGE_CHARS),
                 "traceback": clean_text(format_error(error, record.exc_info[2]), TRACEBACK_CHARS),
             }
+        elif record.exc_text:
+            line["error"] = {"traceback": clean_text(record.exc_text, TRACEBACK_CHARS)}
         return printable_json(msgspec.json.encode(line).decode())
 
 
@@ -118,8 +120,9 @@ class Lines(logging.Formatter):
         line = f"{_time(record)} {record.levelname:<7} {record.name}: {message}{''.join(fields)}"
         if record.exc_info and record.exc_info[1] is not None:
             trace = format_error(record.exc_info[1], record.exc_info[2])
-            line += "\n" + printable_lines(clean_text(trace, TRACEBACK_CHARS))
-        return line
+        else:
+            trace = record.exc_text or ""
+        return f"{line}\n{printable_lines(clean_text(trace, TRACEBACK_CHARS))}" if trace else line
 
 
 def _field(value: Any) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from windlass.core.job import JobRecord
+from windlass.core.job import TRACEBACK_CHARS, JobRecord
 from windlass.core.outcome import Outcome, Settlement
-from windlass.core.text import printable
-from windlass.core.tracebacks import name_of
+from windlass.core.text import clean_text, printable, printable_lines
+from windlass.core.tracebacks import format_error, is_tame, name_of
 from windlass.worker import classify
 
 log: Final = logging.getLogger("windlass.attempt")
@@ -73,14 +73,20 @@ def _write(
         "max_attempts": record.options.max_attempts,
         **facts,
     }
-    said = "" if error is None else f": {name_of(error)}: {classify.message_of(error)}"
-    log.log(
-        level,
-        "job %s (%s) %s%s",
-        record.id,
-        printable(record.task),
-        what,
-        said,
-        extra=facts,
-        exc_info=None if error is None else (type(error), error, classify.users_frames(error)),
-    )
+    said = "" if error is None else f": {printable(clean_text(name_of(error)))}: {classify.message_of(error)}"
+    texts = (record.id, printable(record.task), what, said)
+    line = log.makeRecord(log.name, level, __file__, 0, "job %s (%s) %s%s", texts, None, extra=facts)
+    if error is not None:
+        _attach(line, error)
+    log.handle(line)
+
+
+def _attach(line: logging.LogRecord, error: BaseException) -> None:
+    """Put ``error`` on a record, with its text: formatters take that instead of asking the error.
+
+    An error is the application's code, and may raise or never end: one that no handler could format is left out.
+    """
+    frames = classify.users_frames(error)
+    line.exc_text = printable_lines(clean_text(format_error(error, frames), TRACEBACK_CHARS))
+    if is_tame(error):
+        line.exc_info = (type(error), error, frames)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,7 +42,7 @@ from windlass.jobs.job import Job
 UNKNOWN_TASK_DELAYS_MS = (5_000, 30_000, 120_000, 600_000)
 #: Files whose frames lead to a handler: ours, and what runs our tasks and threads.
 _MACHINERY = (
-    str(Path(__file__).resolve().parents[1]),
+    f"{Path(__file__).resolve().parents[1]}{os.sep}",  # no other package whose name begins like ours
     *(str(Path(str(module.__file__)).resolve().parent) for module in (asyncio, concurrent.futures)),
 )
 
