@@ -84,7 +84,7 @@ def _write(
 def _attach(line: logging.LogRecord, error: BaseException) -> None:
     """Put ``error`` on a record, with its text: formatters take that instead of asking the error.
 
-    An error is the application's code, and may raise or never end: one that no handler could format is left out.
+    An error is code of the application and may raise or never end: one that nothing can format is left out.
     """
     frames = classify.users_frames(error)
     line.exc_text = printable_lines(clean_text(format_error(error, frames), TRACEBACK_CHARS))
