@@ -83,7 +83,7 @@ def test_enqueue_with_options(cli: Cli) -> None:
         (("mail", "send", "--data", "{oops"), "not JSON at character 2"),
         (("mail", "send", "--arg", "oops"), "write KEY=VALUE"),
         (("mail", "send", "1", "--arg", "a=1"), "Give the arguments once"),
-        (("mail",), "Give the NAME of a task"),
+        (("mail",), "NAME of a task"),
         (("mail", "send", "--file", "x.jsonl"), "No such file"),
         (("mail", "send", "--delay", "soon"), "write 10s, 5m, 2h, 1d"),
     ],
