@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
@@ -87,3 +88,6 @@ class WriterThread(ServingThread):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.phase = "open"
+        #: Calls that wait: renewals and their like, and all others.
+        self._urgent: deque[StoreCall[Any]] = deque()
+        self._line: deque[StoreCall[Any]] = deque()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
@@ -29,8 +28,6 @@ class FileWriter(WriterThread):
         super().__init__("windlass-file-writer")
         self._session = session
         self._wake = wake
-        self._urgent: deque[StoreCall[Any]] = deque()
-        self._line: deque[StoreCall[Any]] = deque()
 
     def _open(self) -> None:
         self._session.open()

@@ -35,8 +35,6 @@ class SqliteWriter(WriterThread):
         super().__init__("windlass-sqlite-writer")
         self._session = session
         self._wake = wake
-        self._urgent: deque[StoreCall[Any]] = deque()
-        self._line: deque[StoreCall[Any]] = deque()
 
     # --- life -------------------------------------------------------------------------------------
 
