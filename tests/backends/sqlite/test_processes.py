@@ -142,7 +142,7 @@ async def test_sockets_and_threads_are_gone_after_the_last_client(tmp_path: Path
         assert len(os.listdir(boxes)) == 1
         await second.close()
         assert len(os.listdir(boxes)) == 1
-    assert os.listdir(boxes) == []
+    assert not os.path.exists(boxes) or os.listdir(boxes) == []
 
 
 def test_a_long_path_puts_the_sockets_elsewhere(tmp_path: Path) -> None:
