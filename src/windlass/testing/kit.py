@@ -129,7 +129,7 @@ async def drain(target: Windlass | Worker, *, ahead: float = 0) -> int:
     """Run everything that is due, and what that enqueues, until nothing more is; returns how many attempts.
 
     Retries and delayed jobs wait for their time; ``ahead`` lets a driven clock pass that many seconds, from
-    one due time to the next. Handlers that wait for something else must be let go by the test.
+    one due time to the next. Handlers that wait for something else must be released by the test.
     """
     worker = target if isinstance(target, Worker) else None
     app = target.app if isinstance(target, Worker) else target
@@ -203,7 +203,7 @@ def _worker(app: Windlass, queues: Iterable[str]) -> Worker:
 def inline(app: Windlass, *, raise_errors: bool = True) -> Iterator[None]:
     """While it lasts, jobs run before the ``enqueue`` or ``add`` that made them returns.
 
-    A job that is due later stays where it is. A handler's error is raised to whoever enqueued, unless
+    A job that is due later stays where it is. A handler's error is raised to the caller of ``enqueue`` unless
     ``raise_errors`` is false: then the job is left as a worker would leave it (retrying or failed).
     """
 

@@ -4,7 +4,7 @@ Each process that listens binds a datagram socket in a directory beside the stor
 writer sends one datagram with the touched topics to every other process that listens to such topics; the
 name of a socket says which: ``<namespace key>.<kinds>.<unique>``, kinds being the first letters of topics.
 
-Behind it stands a slow check: a few times a second a process that listens looks whether somebody else has
+Behind it stands a slow check: a few times a second a process that listens looks whether another process has
 changed the store. So a lost datagram, or a system without such sockets, costs a quarter of a second, not a
 job.
 """
@@ -71,7 +71,7 @@ class Mailboxes:
         self._behind: set[str] = set()
 
     def open(self) -> None:
-        """Make the directory. It stays for ever: taking it away could cut off whoever comes next."""
+        """Make the directory. It is never removed: another process may be about to use it."""
         if self._socket is None:
             return
         make_folder(self._directory, PRIVATE if self._private else mode_of(self._like))
@@ -102,7 +102,7 @@ class Mailboxes:
             try:
                 names = self._others() if self._fd >= 0 else ()
             except OSError:
-                return  # somebody took the directory away: the slow check has to do
+                return  # the directory was removed: the slow check has to do
             if not names:
                 return
             kinds = None if topics is None else {topic[0] for topic in topics}
@@ -156,7 +156,7 @@ class Checker(ABC):
 
 
 class Notifier(ABC):
-    """The hints of one store: out after each commit, in while somebody listens."""
+    """The hints of one store: sent after each commit, received while there are listeners."""
 
     def __init__(self, beside: str, namespace: str, hub: Hub, *, like: str) -> None:
         self._hub = hub
@@ -184,7 +184,7 @@ class Notifier(ABC):
         self._boxes.send(topics)
 
     def announce_all(self) -> None:
-        """Something changed, nobody here knows what."""
+        """Something changed, and this process does not know what."""
         self._hub.wake_all()
         self._boxes.send(None)
 
@@ -254,7 +254,7 @@ class Notifier(ABC):
 
 
 def _is_own(path: str) -> bool:
-    """Whether nobody else can put things into a directory that stands among other people's."""
+    """Whether only this user can put files into a directory that stands among other people's."""
     found = os.lstat(path)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 

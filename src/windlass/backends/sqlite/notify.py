@@ -1,6 +1,6 @@
 """Hints across processes, as ``backend.local.notify`` tells; the slow check asks SQLite.
 
-It asks whether the file changed, and if so whether somebody else's transaction did it: also a foreign program
+It asks whether the file changed, and if so whether another transaction did it: also a foreign program
 that enqueues in its own transaction is noticed.
 """
 

@@ -158,8 +158,8 @@ class _Adding:
     def _note_job(self, at: int, edges: list[Dependency], answer: list[Any], now_ms: int) -> None:
         """What became of one job, of its edges, and of those that it is to tell."""
         ref = self._plan.ref(at)
-        told, seq, unlinked, _, fates = answer
-        answer_of_add = added(told, now_ms, ref.queue)
+        outcome, seq, unlinked, _, fates = answer
+        answer_of_add = added(outcome, now_ms, ref.queue)
         if answer_of_add.outcome is AddOutcome.REPLACED and self._jobs[at].depends_on:
             answer_of_add.not_taken = ("depends_on", *answer_of_add.not_taken)
         self._answers[at] = answer_of_add

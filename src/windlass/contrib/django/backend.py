@@ -227,7 +227,7 @@ def windlass_backends() -> list[TaskBackend]:
 
 
 def _set(result: Any, name: str, value: Any) -> None:
-    object.__setattr__(result, name, value)  # results are frozen for everybody else
+    object.__setattr__(result, name, value)  # results are frozen for all other code
 
 
 def _aware(moment: datetime) -> datetime:
