@@ -99,7 +99,7 @@ async def test_a_handler_that_waits_or_runs_in_a_thread_is_not_reported(
         jobs = [await in_a_thread.enqueue(), await waits.enqueue()]
         await Worker("default", url_or_app=app).drain()
         for job in jobs:
-            await job.result()
+            await job.result()  # raises unless it completed
     assert not [line for line in seen.lines if "in-a-thread" in line or "waits" in line]
 
 
