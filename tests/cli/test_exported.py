@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from tests.cli.support import Cli
-from windlass import Backoff, Job, JobState, Keep, Queue, Unique, Windlass, Worker
-from windlass.core.edges import Edge
+from windlass import RESULT, Backoff, Job, JobState, Keep, Queue, Unique, Windlass, Worker, chain
+from windlass.core.edges import Dependency, Edge
 from windlass.core.job import JobRecord
 from windlass.jobs.exported import export_job, read_job
 
@@ -180,6 +180,41 @@ def test_an_export_is_put_back_as_it_was(cli: Cli, tmp_path: Path, url: str) -> 
     again = copy("enqueue", "--file", "-", "--restore", input=exported).stdout
     assert again.startswith("Restored 0 jobs")
     assert "goes with --file" in copy("enqueue", "mail", "send", "--restore", code=2).stderr
+
+
+async def test_a_step_that_takes_a_result_and_a_window_that_extends_come_back() -> None:
+    async with Windlass("memory://") as app, Windlass("memory://") as copy:
+
+        @app.task(name="one")
+        async def one(number: int, more: int = 0) -> int:
+            return number + more
+
+        key = Unique("k", "throttle", ttl=60, extend=True)
+        last = await chain(one.s(1), one.options(unique=key).s(5, more=RESULT)).enqueue()
+        edges = await last.get_dependencies()
+        line = json.loads(json.dumps(export_job(last.record, edges, app.codecs, 0)))
+        new = read_job(copy.queue("default"), line)
+        assert (new.payload, new.options) == (last.record.payload, last.record.options)
+        assert new.depends_on == [Dependency(edges[0].child.queue, edges[0].child.id)]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"state": "faild"}, "faild must be a known job state (did you mean 'failed'?)"),
+        ({"state": "failed", "past": 5}, "past must be an object, as an export writes it"),
+        ({"state": "failed", "past": {"atempts": 1}}, "(did you mean 'attempts'?)"),
+        ({"state": "failed", "past": {"attempts": "many"}}, "past must be what an export wrote"),
+    ],
+)
+def test_a_past_that_cannot_be_one_is_named_and_nothing_is_restored(
+    cli: Cli, line: dict[str, Any], said: str
+) -> None:
+    lines = [{"name": "a", "queue": "q"}, {"name": "a", "queue": "q", **line}]
+    given = "\n".join(json.dumps(one) for one in lines)
+    done = cli("enqueue", "--file", "-", "--restore", input=given, code=1)
+    assert said in " ".join(done.output.split())
+    assert cli.app(_stored) == {}
 
 
 async def test_arguments_of_a_call_and_their_types_come_back() -> None:

@@ -17,7 +17,7 @@ import msgspec
 from windlass.core.backoff import DEFAULT_BACKOFF
 from windlass.core.edges import Dependency, Edge, EdgeStatus, to_dependency
 from windlass.core.ids import check_task_name, new_id
-from windlass.core.job import ErrorInfo, JobRecord, SignalValue
+from windlass.core.job import JobRecord
 from windlass.core.options import FILLABLE, OPTION_NAMES, Keep, StoredOptions, UniqueMode, check_known
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
@@ -50,29 +50,12 @@ _TIMED: Final = (JobState.SCHEDULED, JobState.RETRYING)
 _READY_AGAIN: Final = (JobState.ACTIVE, JobState.PARKED)
 
 
-class Past(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What happened to a job; bytes are as the store had them (base64 in a line)."""
-
-    enqueued_ms: int
-    ready_ms: int
-    due_ms: int | None = None
-    expires_ms: int | None = None
-    started_ms: int | None = None
-    finished_ms: int | None = None
-    attempts: int = 0
-    deliveries: int = 0
-    stalls: int = 0
-    manual_retries: int = 0
-    misses: int = 0
-    worker: str | None = None
-    cancel_reason: str | None = None
-    progress: bytes | None = None
-    result: bytes | None = None
-    result_until_ms: int | None = None
-    reason: str = ""
-    errors: list[ErrorInfo] = []
-    awaits: str | None = None
-    signals: dict[str, SignalValue] = {}
+#: What happened to a job: fields of its record that a line keeps, bytes as base64.
+_PAST: Final = (
+    *("enqueued_ms", "ready_ms", "due_ms", "expires_ms", "started_ms", "finished_ms"),
+    *("attempts", "deliveries", "stalls", "manual_retries", "misses", "worker", "cancel_reason", "reason"),
+    *("progress", "result", "result_until_ms", "errors", "awaits", "signals"),
+)
 
 
 def export_job(record: JobRecord, edges: Iterable[Edge], codecs: Codecs, now_ms: int) -> dict[str, Any]:
@@ -91,8 +74,9 @@ def export_job(record: JobRecord, edges: Iterable[Edge], codecs: Codecs, now_ms:
     waits_for = [edge for edge in edges if edge.status is EdgeStatus.OPEN]
     if waits_for:
         line["depends_on"] = [[edge.child.queue, edge.child.id, edge.on_failure.value] for edge in waits_for]
-    past = Past(**{name: getattr(record, name) for name in Past.__struct_fields__})
-    return {**line, "past": msgspec.to_builtins(past)}
+    past = {name: getattr(record, name) for name in _PAST}
+    known = {name: value for name, value in past.items() if value not in (None, 0, "", [], {})}
+    return {**line, "past": msgspec.to_builtins(known)}
 
 
 def _arguments(record: JobRecord, codecs: Codecs) -> dict[str, Any]:
@@ -172,25 +156,21 @@ def read_job(queue: JobQueue, line: Mapping[str, Any]) -> NewJob:
 def read_record(queue: JobQueue, line: Mapping[str, Any]) -> NewJob | JobRecord:
     """The job of a line as it was. One that waits for others, or whose line has no past, is a new one."""
     new = read_job(queue, line)
+    check_known([line.get("state", JobState.WAITING)], [state.value for state in JobState], "job state")
     state = JobState(line.get("state", JobState.WAITING))
     if line.get("past") is None or state is JobState.BLOCKED:
         return new
+    if not isinstance(line["past"], Mapping):
+        raise ConfigError("past", "an object, as an export writes it", line["past"])
+    check_known(line["past"], _PAST, "part of a past")
+    about = {"queue": new.queue, "id": new.id, "task": new.task, "payload": new.payload}
     try:
-        past = msgspec.convert(line["past"], Past)
+        record = msgspec.convert({**line["past"], **about}, JobRecord)
     except msgspec.ValidationError as exc:
         raise ConfigError("past", f"what an export wrote ({exc})") from exc
-    record = JobRecord(
-        queue=new.queue,
-        id=new.id,
-        task=new.task,
-        payload=new.payload,
-        codec=new.codec,
-        state=JobState.WAITING if state in _READY_AGAIN else state,
-        priority=new.priority,
-        options=new.options,
-        request_id=new.request_id,
-        **{name: getattr(past, name) for name in Past.__struct_fields__},
-    )
+    record.state = JobState.WAITING if state in _READY_AGAIN else state
+    record.codec, record.options, record.priority = new.codec, new.options, new.priority
+    record.request_id = new.request_id
     if state is JobState.ACTIVE:
         record.started_ms, record.worker = None, None
     return record
