@@ -183,7 +183,7 @@ def test_an_export_is_put_back_as_it_was(cli: Cli, tmp_path: Path, url: str) -> 
 
 
 async def test_a_step_that_takes_a_result_and_a_window_that_extends_come_back() -> None:
-    async with Windlass("memory://") as app, Windlass("memory://") as copy:
+    async with Windlass("memory://a-step") as app, Windlass("memory://a-copy") as copy:
 
         @app.task(name="one")
         async def one(number: int, more: int = 0) -> int:

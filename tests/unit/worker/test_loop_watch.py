@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from windlass import Windlass, Worker
+from windlass.core.ids import new_id
 from windlass.worker import loop_watch
 from windlass.worker.loop_watch import EVERY_MS, LIMIT_MS, LoopWatch
 
@@ -48,11 +49,11 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_line_and_the_rem
 ) -> None:
     monkeypatch.setattr(loop_watch, "EVERY_MS", 200)  # a busy machine runs a thread that late
     monkeypatch.setattr(loop_watch, "LIMIT_MS", 400)
-    async with Windlass("memory://") as app:
+    async with Windlass(f"memory://{new_id()}") as app:
 
         @app.task(name="greedy")
         async def greedy() -> bool:
-            return seen.noticed("greedy")  # blocks the loop until it was noticed
+            return seen.noticed("task greedy")  # blocks the loop until it was noticed
 
         @app.task(name="patient")
         async def patient() -> None:
@@ -62,7 +63,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_line_and_the_rem
         job = await greedy.enqueue()
         await Worker("default", url_or_app=app).drain()
         assert await job.result() is True
-    (line,) = [line for line in seen.lines if "greedy" in line.partition(" (")[0]]
+    (line,) = [line for line in seen.lines if "task greedy has blocked" in line]
     assert "task greedy has blocked the event loop for" in line
     assert f"job {job.id} of queue default, at {__file__}:" in line
     assert "in noticed): no other job of this worker goes on meanwhile. Write the task as a plain def" in line
@@ -86,7 +87,7 @@ async def test_a_handler_that_waits_or_runs_in_a_thread_is_not_reported(
         for _ in range(15):
             assert looked.acquire(timeout=30)
 
-    async with Windlass("memory://") as app:
+    async with Windlass(f"memory://{new_id()}") as app:
 
         @app.task(name="in-a-thread")
         def in_a_thread() -> None:
