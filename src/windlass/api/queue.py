@@ -31,6 +31,7 @@ from windlass.core.job import (
     Event,
     JobRecord,
     JobRef,
+    LogLine,
     NewJob,
     WorkerInfo,
 )
@@ -525,10 +526,17 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     async def get_job_logs(self, job_id: str, start: int = 0, limit: int = 1_000) -> tuple[list[str], int]:
         """Log lines of a job from ``start``, and how many are kept."""
+        lines, count = await self.get_job_log_lines(job_id, start, limit)
+        return [line.text for line in lines], count
+
+    async def get_job_log_lines(
+        self, job_id: str, start: int = 0, limit: int = 1_000
+    ) -> tuple[list[LogLine], int]:
+        """As ``get_job_logs``, each line with its time, level, attempt and run."""
         check_int("start", start, 0, 10**9)
         check_int("limit", limit, 0, 10**9)
         page = await self.store.execute(rq.GetLogs(ref=self._ref(job_id), start=start, limit=limit))
-        return page.lines, page.count
+        return page.entries, page.count
 
     async def get_workers(self) -> list[WorkerInfo]:
         """Workers that serve this queue and were alive in the last 45 seconds."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from windlass.api.why import Why
-from windlass.core.job import ErrorInfo, JobRecord, JobRef, QueueInfo, WorkerInfo, retries_of
+from windlass.core.job import ErrorInfo, JobRecord, JobRef, LogLine, QueueInfo, WorkerInfo, retries_of
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes import jobs as shapes
@@ -134,6 +134,18 @@ def error_entry(error: ErrorInfo, mask: Mask) -> shapes.ErrorEntry:
         message=mask.text(error.message),
         traceback=mask.text(error.traceback),
         fingerprint=error.fingerprint,
+    )
+
+
+def log_line(number: int, line: LogLine, mask: Mask) -> shapes.LogLine:
+    """A log line; ``number`` is its place among those that are kept."""
+    return shapes.LogLine(
+        number=number,
+        text=mask.text(line.text),
+        at_ms=line.at_ms or None,
+        level=line.level,
+        attempt=line.attempt,
+        run=line.run,
     )
 
 
