@@ -27,6 +27,7 @@ from windlass.dashboard.openapi import describe_with
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.routes import (
     bulk,
+    export,
     flows,
     health,
     jobs,
@@ -58,6 +59,7 @@ _MODULES = (
     limits,
     sets,
     bulk,
+    export,
     jobs,
     flows,
     schedules,
