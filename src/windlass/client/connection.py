@@ -32,7 +32,9 @@ class ApiProblemError(WindlassError):
         self.detail = str(problem.get("detail", ""))
         self.advice = str(problem.get("advice", ""))
         reason = self.detail or "no reason given"
-        super().__init__(f"the server answered {status}: {reason}{f' ({self.advice})' if self.advice else ''}")
+        super().__init__(
+            f"the server answered {status}: {reason}{f' ({self.advice})' if self.advice else ''}"
+        )
 
 
 class Connection:
