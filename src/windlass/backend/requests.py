@@ -78,7 +78,7 @@ class Add(Request[list[Added]], kw_only=True):
 
     Jobs may name what they depend on, in this request or in the store: they are born ``blocked`` and become
     ready when all of it has ended (``core.edges``). What has ended already counts as it ended. Raises
-    ``DependencyError`` for a job that nobody knows or a parent that has finished, ``CycleError`` for a
+    ``DependencyError`` for an unknown job or a parent that has finished, ``CycleError`` for a
     circle; then nothing was added. A job that is answered by an existing one gets no new dependencies, but
     its ``parent`` waits for it all the same. At most 10,000 jobs in a request with edges.
     """
@@ -136,7 +136,7 @@ class SettleResult(msgspec.Struct):
 
     items: list[Settled]
     claimed: Claimed | None = None
-    #: Dependents of these jobs are yet to be told: run ``Relay`` soon.
+    #: Some dependents of these jobs have not been notified yet: run ``Relay`` soon.
     relay: bool = False
 
 
@@ -165,7 +165,7 @@ class Extend(Request[list[Extended]], kw_only=True):
 class Reconcile(Request[int], kw_only=True):
     """Release every lease of ``worker`` whose token is not in ``held``, at its old place; returns how many.
 
-    Sent after a lost reply: the store may have leased jobs that the worker never heard of.
+    Sent after a lost reply: the store may have leased jobs whose claim never reached the worker.
     """
 
     worker: str
@@ -276,8 +276,8 @@ class Beat(Request[Command | None], kw_only=True):
 class CommandWorker(Request[bool], kw_only=True):
     """Tell a worker what to do; False when no such worker is known.
 
-    The worker hears of it with the answer to its next ``Beat``, hurried by the hint ``worker:<id>``. A newer
-    command replaces one that was not heard yet. ``id`` is new for every command: workers obey each once.
+    The worker receives it with the answer to its next ``Beat``, hurried by the hint ``worker:<id>``. A newer
+    command replaces one that was not received yet. ``id`` is new for every command: workers obey each once.
     """
 
     needs: ClassVar[str] = "commands"

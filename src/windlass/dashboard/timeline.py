@@ -2,7 +2,7 @@
 
 Both logs are read by position and hold what happened in order of time, so any moment is found by halving. The
 stretch between a job's first and last moment is read when it is short; of a long one, only the moments that
-the job's record names. That, or a trimmed log, is told as not complete.
+the job's record names. The answer says that it is not complete then, or when the log was trimmed.
 """
 
 from __future__ import annotations

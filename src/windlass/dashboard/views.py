@@ -29,7 +29,7 @@ def plain(value: Any) -> Any:
 
 
 def _shown(read: Callable[[], Any], codec: str, data: bytes | None, mask: Mask) -> Any:
-    """A stored value, not masked yet; bytes that cannot be read are told as such."""
+    """A stored value, not masked yet; bytes that cannot be read are shown as such."""
     if data is None:
         return None
     try:
@@ -39,7 +39,7 @@ def _shown(read: Callable[[], Any], codec: str, data: bytes | None, mask: Mask) 
 
 
 def raw(codec: str, data: bytes, mask: Mask) -> Any:
-    """Bytes that cannot be read here: a signed value holds its fields as they are, whoever has no key."""
+    """Bytes that cannot be read here. A signed value keeps its fields readable for those without the key."""
     return {"codec": codec, "bytes": len(data), "base64": mask.unread(base64.b64encode(data).decode())}
 
 

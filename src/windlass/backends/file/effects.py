@@ -147,7 +147,7 @@ class AddEnds(_Effect, tag=12):
 class DropEnds(_Effect, tag=13):
     """Dependents were notified of so many ends in all."""
 
-    told: int
+    relayed: int
 
 
 class AddEvents(_Effect, tag=14):

@@ -227,8 +227,8 @@ class FileStore(MemoryStore):
             self.journal.ends += new
 
     def _drop_ends(self, effect: fx.DropEnds) -> None:
-        while self.journal.told_ends < effect.told:
-            self.journal.told_ends += 1
+        while self.journal.relayed_ends < effect.relayed:
+            self.journal.relayed_ends += 1
             if self.edges.left_ends:
                 self.edges.left_ends.popleft()
 

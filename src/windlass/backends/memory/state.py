@@ -181,7 +181,7 @@ class State:
             self.enter(job)
         for (table, key), row in effects.rows.items():
             self._put[table](key, row)
-        if effects.told or not effects.plain:
+        if effects.relayed or not effects.plain:
             self._keep_parts(effects)
         return self._keep_logs(effects)
 
@@ -190,7 +190,7 @@ class State:
             self._put_starts(*starter, starts)
         for edge in effects.edges.values():
             self.edges.keep(edge)
-        for _ in range(effects.told):
+        for _ in range(effects.relayed):
             self.edges.left_ends.popleft()
         self.edges.left_ends.extend(effects.ends)
         for job, lines in effects.logs:

@@ -58,7 +58,7 @@ def write(step: RequestState, effects: Effects) -> None:
     kinds = _write_jobs(step, effects) if effects.jobs or effects.moves else set()
     if effects.rows:
         _write_rows(step, effects)
-    if effects.told or step.upkeep is not None:
+    if effects.relayed or step.upkeep is not None:
         _write_upkeep(step, effects, step.for_upkeep())
     if not effects.plain:
         _write_parts(step, effects)
@@ -67,8 +67,8 @@ def write(step: RequestState, effects: Effects) -> None:
 
 
 def _write_upkeep(step: RequestState, effects: Effects, upkeep: Upkeep) -> None:
-    if effects.told or upkeep.unread:
-        edges.write_outbox(step, effects.told)
+    if effects.relayed or upkeep.unread:
+        edges.write_outbox(step, effects.relayed)
     if upkeep.stays:
         step.among("job_stays", upkeep.stays)
 

@@ -76,10 +76,10 @@ async def retry(session: ValkeySession, request: rq.RetryJobs, now: str) -> list
     async def one(group: SlotGroup, items: Items) -> list[int]:
         values: list[bytes] = []
         known = _known_of(far, ended, values)
-        told = [
+        packed = [
             (*item, known.get(request.refs[at], {})) for item, at in zip(items, group.positions, strict=True)
         ]
-        return await session.functions.retry(group.roots, now, told, values)
+        return await session.functions.retry(group.roots, now, packed, values)
 
     answers = await _change_many(session, request.refs, one)
     again = [pair for pair in far if pair not in ended]

@@ -112,7 +112,7 @@ async def get_flow(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Fl
 
 
 async def _end_of(store_view: StoreView, ref: JobRef) -> JobRef:
-    """Up to the job that nobody waits for, always by the first that does."""
+    """Up to the job that no other waits for, always by the first dependent."""
     seen = {ref}
     for _ in range(_STEPS_UP):
         found = (await store_view.store.execute(fl.GetDependencies(refs=[ref], values=False, limit=10)))[0]
@@ -188,7 +188,7 @@ async def cancel_flow(
     jid: JobId,
     data: JSONBody[ReasonBody | None] = None,
 ) -> Changed:
-    """Cancel a job and all that it waits for. Jobs that somebody else waits for are left alone."""
+    """Cancel a job and all that it waits for. Jobs that another job waits for are left alone."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
     await _all_shown(store_view, queue, jid)
     reason = data.reason if data is not None else ""
