@@ -835,6 +835,8 @@ export interface components {
             lake: boolean;
             trace_url: string;
             now_ms: number;
+            stores: string[];
+            store: string;
         };
         /** SignIn */
         SignIn: {
