@@ -15,8 +15,10 @@ class ScheduleEntry(Shape):
     queue: str
     name: str
     task: str
-    #: The rule in words: a cron text, "every 60 s", or a strategy's name.
+    #: The rule: a cron text, "every 60 s", or a strategy's name.
     rule: str
+    #: The same for people: "at 09:30, on Monday to Friday".
+    words: str
     cron: str | None
     every: float | None
     strategy: str | None
@@ -37,6 +39,14 @@ class ScheduleEntry(Shape):
     #: The next slots, five at most.
     upcoming: list[int]
     data: Any
+
+
+class SchedulePreview(Shape):
+    """What a rule means, before it is a schedule's."""
+
+    words: str
+    #: The next slots, five at most.
+    upcoming: list[int]
 
 
 class ScheduleBody(Body):
