@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 from litestar import Request, delete, get, post, put
-from litestar.params import JSONBody
+from litestar.params import JSONBody, QueryParameter
 
-from windlass.core.schedule_rules import next_slot
+from windlass.core.schedule_rules import next_slot, to_schedule
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import note
@@ -15,10 +16,11 @@ from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.params import OptionalQueue, PathText, QueueName, unescape
 from windlass.dashboard.problems import not_found
 from windlass.dashboard.shapes.changes import Added
-from windlass.dashboard.shapes.schedules import ScheduleBody, ScheduleEntry
+from windlass.dashboard.shapes.schedules import ScheduleBody, ScheduleEntry, SchedulePreview
 from windlass.dashboard.store_view import StoreView
 from windlass.errors import ConfigError
 from windlass.schedules.verbs import ScheduleInfo, list_schedules
+from windlass.schedules.words import in_words
 
 _UPCOMING = 5
 Anyone = Request[Any, Any, Any]
@@ -40,6 +42,7 @@ def _entry(store_view: StoreView, info: ScheduleInfo) -> ScheduleEntry:
         name=info.name,
         task=info.task,
         rule=words,
+        words=in_words(rule.cron) if rule.cron is not None else words,
         cron=info.cron,
         every=info.every,
         strategy=rule.strategy,
@@ -84,6 +87,24 @@ async def list_all(store_view: TheStoreView, queue: OptionalQueue = None) -> lis
     return [_entry(store_view, info) for info in found if store_view.shows(info.queue)]
 
 
+@get("/api/v1/schedules/preview", tags=["schedules"], access=of_queues())
+async def preview_schedule(
+    store_view: TheStoreView,
+    cron: Annotated[str | None, QueryParameter(max_length=200, description="Five fields.")] = None,
+    every: Annotated[float | None, QueryParameter(ge=0.1, le=3_155_760_000, description="Seconds.")] = None,
+    timezone: Annotated[str, QueryParameter(max_length=64, description="Of the fields.")] = "UTC",
+) -> SchedulePreview:
+    """A rule in words, and when it would be due next: one of ``cron`` and ``every``."""
+    given = {"cron": cron, "every": every, "timezone": timezone}
+    rule = to_schedule({key: value for key, value in given.items() if value is not None}).rule
+    slots: list[int] = []
+    slot = next_slot(rule, store_view.now_ms())
+    while slot is not None and len(slots) < _UPCOMING:
+        slots.append(slot)
+        slot = next_slot(rule, slot, grid_ms=slot)
+    return SchedulePreview(words=in_words(cron) if cron is not None else f"every {every:g} s", upcoming=slots)
+
+
 async def _get(store_view: StoreView, queue: str, name: str) -> ScheduleInfo:
     info = await store_view.queue(queue).get_job_scheduler(name)
     if info is None:
@@ -101,7 +122,10 @@ async def get_one(store_view: TheStoreView, queue: QueueName, name: PathText) ->
 async def put_one(
     store_view: TheStoreView, request: Anyone, queue: QueueName, name: PathText, data: JSONBody[ScheduleBody]
 ) -> ScheduleEntry:
-    """Make or change a schedule. One whose rule stays the same keeps its next slot."""
+    """Make or change a schedule. One whose rule stays the same keeps its next slot.
+
+    With neither ``task`` nor ``data`` nor ``options``, the jobs of a schedule that is there stay as they are.
+    """
     real = unescape(name)
     rule = {
         key: value
@@ -117,7 +141,10 @@ async def put_one(
         }.items()
         if value is not None
     }
-    template = {"name": data.task or real, "data": data.data, "opts": data.options}
+    known = await store_view.queue(queue).get_job_scheduler(real)
+    given = {"name": data.task, "data": data.data, "opts": data.options}
+    given = {key: value for key, value in given.items() if value is not msgspec.UNSET}
+    template = known if known is not None and not given else {"name": known.task if known else real, **given}
     info = await store_view.queue(queue).upsert_job_scheduler(real, rule, template)
     note(request, task=info.task, cron=data.cron, every=data.every)
     return _entry(store_view, info)
@@ -168,4 +195,4 @@ async def run_one(store_view: TheStoreView, request: Anyone, queue: QueueName, n
     return Added(queue=queue, id=job.id, outcome="queued", state=job.state)
 
 
-HANDLERS = [list_all, get_one, put_one, remove_one, pause_one, resume_one, run_one]
+HANDLERS = [list_all, preview_schedule, get_one, put_one, remove_one, pause_one, resume_one, run_one]

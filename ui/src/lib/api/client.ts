@@ -50,10 +50,20 @@ export const api = {
   enqueue: (name: string, body: { task: string; data: unknown; options: Record<string, unknown> }) =>
     change<t.Ref>('POST', `${queue(name)}/jobs`, body),
   limits: (name: string, signal?: AbortSignal) => get<t.Limits>(`${queue(name)}/limits`, {}, signal),
+  setLimits: (name: string, body: t.QueueLimitsBody) => change('PUT', `${queue(name)}/limits`, body),
+  hold: (name: string, seconds: number) => change('POST', `${queue(name)}/hold`, { seconds }),
+  groupLimits: (name: string, group: string, signal?: AbortSignal) =>
+    get<t.GroupLimits>(`${queue(name)}/groups/${named(group)}/limits`, {}, signal),
+  setGroupLimits: (name: string, group: string, body: t.GroupLimitsBody) =>
+    change('PUT', `${queue(name)}/groups/${named(group)}/limits`, body),
+  removeGroupLimits: (name: string, group: string) => change('DELETE', `${queue(name)}/groups/${named(group)}/limits`),
+  actGroup: (name: string, group: string, action: 'pause' | 'resume') => change('POST', `${queue(name)}/groups/${named(group)}/${action}`),
   groups: (name: string, signal?: AbortSignal) => get<t.Groups>(`${queue(name)}/groups`, {}, signal),
 
   schedules: (signal?: AbortSignal) => get<t.ScheduleEntry[]>('schedules', {}, signal),
   actSchedule: (entry: Scheduled, action: 'pause' | 'resume' | 'run') => change<unknown>('POST', `${schedule(entry)}/${action}`),
+  putSchedule: (entry: Scheduled, body: t.ScheduleBody) => change<t.ScheduleEntry>('PUT', schedule(entry), body),
+  previewSchedule: (rule: Query, signal?: AbortSignal) => get<t.SchedulePreview>('v1/schedules/preview', rule, signal),
   removeSchedule: (entry: Scheduled) => change('DELETE', schedule(entry)),
 
   flow: (ref: t.Ref, signal?: AbortSignal) => get<t.Flow>(`flows/${part(ref.queue)}/${part(ref.id)}`, {}, signal),

@@ -687,7 +687,7 @@ export interface components {
              * @enum {string}
              */
             overlap: "allow" | "skip";
-            task?: string | null;
+            task?: string;
             data?: unknown;
             options?: {
                 [key: string]: unknown;
@@ -761,6 +761,10 @@ export interface components {
         SignalBody: {
             name: string;
             data?: unknown;
+        };
+        /** Slots */
+        Slots: {
+            upcoming: number[];
         };
         /**
          * Sort
