@@ -124,7 +124,7 @@ class Windlass:
         self.defaults.check()
         self.backoff_strategies: dict[str, Strategy] = dict(backoff_strategies or {})
         check_spelling(to_backoff(self.defaults.backoff), self.backoff_strategies)
-        #: Rules of one's own for schedules: name -> function from a datetime to the next slot after it.
+        #: Custom rules for schedules: name -> function from a datetime to the next slot after it.
         self.schedule_strategies: dict[str, ScheduleStrategy] = dict(schedule_strategies or {})
         self._code_schedules = DeclaredSchedules(self.schedule_strategies)
         #: Handed to every handler as ``job.context``.
@@ -201,7 +201,7 @@ class Windlass:
     async def command_worker(self, worker_id: str, action: Action) -> bool:
         """Tell a worker to go ``quiet``, ``resume``, ``stop`` or ``dump`` its stacks; False when unknown.
 
-        It hears of it at once or with its next heartbeat; ``workers`` shows when a worker is quiet.
+        The worker receives it at once or with its next heartbeat; ``workers`` shows when a worker is quiet.
         """
         if action not in get_args(Action):
             raise ConfigError("action", f"one of {', '.join(get_args(Action))}", action)

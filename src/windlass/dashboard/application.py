@@ -27,6 +27,7 @@ from windlass.dashboard.openapi import describe_with
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.routes import (
     bulk,
+    export,
     flows,
     health,
     jobs,
@@ -58,6 +59,7 @@ _MODULES = (
     limits,
     sets,
     bulk,
+    export,
     jobs,
     flows,
     schedules,
@@ -96,7 +98,7 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
 
     Who may come in: ``operator_tokens`` (may change things) and ``reader_tokens`` (may look): a token,
     several, or a mapping from the name that the audit log shows; ``users`` and ``reader_users``: passwords by
-    name; ``auth``: a function of one's own, from the ASGI scope to ``"operator"``, ``"reader"``, an
+    name; ``auth``: your own function, from the ASGI scope to ``"operator"``, ``"reader"``, an
     ``Identity``, or None. Without any of them only requests from this machine are answered. ``rules`` say
     what users and groups may do to which queues; what no rule allows is refused. ``openid`` signs users in at
     a provider, ``proxy`` believes what a proxy in front says of the client and its user.

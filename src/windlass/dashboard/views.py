@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from windlass.api.why import Why
-from windlass.core.job import ErrorInfo, JobRecord, JobRef, QueueInfo, WorkerInfo, retries_of
+from windlass.core.job import ErrorInfo, JobRecord, JobRef, LogLine, QueueInfo, WorkerInfo, retries_of
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes import jobs as shapes
@@ -29,7 +29,7 @@ def plain(value: Any) -> Any:
 
 
 def _shown(read: Callable[[], Any], codec: str, data: bytes | None, mask: Mask) -> Any:
-    """A stored value, not masked yet; bytes that cannot be read are told as such."""
+    """A stored value, not masked yet; bytes that cannot be read are shown as such."""
     if data is None:
         return None
     try:
@@ -39,7 +39,7 @@ def _shown(read: Callable[[], Any], codec: str, data: bytes | None, mask: Mask) 
 
 
 def raw(codec: str, data: bytes, mask: Mask) -> Any:
-    """Bytes that cannot be read here: a signed value holds its fields as they are, whoever has no key."""
+    """Bytes that cannot be read here. A signed value keeps its fields readable for those without the key."""
     return {"codec": codec, "bytes": len(data), "base64": mask.unread(base64.b64encode(data).decode())}
 
 
@@ -134,6 +134,18 @@ def error_entry(error: ErrorInfo, mask: Mask) -> shapes.ErrorEntry:
         message=mask.text(error.message),
         traceback=mask.text(error.traceback),
         fingerprint=error.fingerprint,
+    )
+
+
+def log_line(number: int, line: LogLine, mask: Mask) -> shapes.LogLine:
+    """A log line; ``number`` is its place among those that are kept."""
+    return shapes.LogLine(
+        number=number,
+        text=mask.text(line.text),
+        at_ms=line.at_ms or None,
+        level=line.level,
+        attempt=line.attempt,
+        run=line.run,
     )
 
 

@@ -112,9 +112,9 @@ def add_one(work: UnitOfWork, new: NewJob) -> rq.Added:
     old = work.jobs[ref]
     known = old or work.stubs.get(ref)
     if known is not None:
-        told = _answer_known(work, known, new)
-        if told is not None:
-            return told
+        seen = _answer_known(work, known, new)
+        if seen is not None:
+            return seen
     elif work.kept.get(ref, 0) > work.now_ms:
         work.note_of(new.queue, EventType.DEDUPLICATED, new.id, new.task)
         return rq.Added(AddOutcome.DUPLICATE, None)

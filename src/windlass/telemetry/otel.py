@@ -100,7 +100,7 @@ class OpenTelemetry:
                 try:
                     yield
                 except BaseException as exc:
-                    _tell(span, job, exc)
+                    _record_error(span, job, exc)
                     raise
         finally:
             self._active.add(-1, labels)
@@ -121,7 +121,7 @@ def _facts(operation: str, queue: str) -> dict[str, Any]:
     }
 
 
-def _tell(span: Span, job: Job[Any], error: BaseException) -> None:
+def _record_error(span: Span, job: Job[Any], error: BaseException) -> None:
     """What ended a run early: a signal is no failure, a stop says its reason."""
     reason = job.abort_signal.reason if job.abort_signal is not None else None
     if isinstance(error, JobSignal):

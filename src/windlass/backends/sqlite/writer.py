@@ -105,8 +105,8 @@ class SqliteWriter(WriterThread):
         finally:
             session.lock.release()
         answers = session.secure(session.committed(answers))
-        self.phase = "idle"  # those who are told may come back at once
-        self._tell(answers, topics)
+        self.phase = "idle"  # callers that are answered may come back at once
+        self._answer(answers, topics)
         if session.upkeep_due:
             self._checkpoint()
 
@@ -129,13 +129,13 @@ class SqliteWriter(WriterThread):
         if not begun:
             time.sleep(BUSY_PAUSES_S[-1])
 
-    def _tell(self, answers: list[Any], topics: set[str]) -> None:
+    def _answer(self, answers: list[Any], topics: set[str]) -> None:
         if topics:
             self._wake.announce(topics)
         deliver(answers)
 
     def _begin(self) -> bool:
-        """Begin a transaction; False when nobody waits for it any more.
+        """Begin a transaction; False when no caller waits for it any more.
 
         A foreign writer may hold the database for long: calls drop out of the line by their own timers.
         """

@@ -184,8 +184,10 @@ class ValkeyBackend:
     def listen(self, topics: Iterable[str]) -> SubscriptionListener:
         return self._here().waker.listen(topics)
 
-    def listen_completed(self, queue: str, told: Callable[[list[Completed]], None]) -> SubscriptionListener:
-        return self._here().waker.listen([f"done:{queue}"], told)
+    def listen_completed(
+        self, queue: str, receive: Callable[[list[Completed]], None]
+    ) -> SubscriptionListener:
+        return self._here().waker.listen([f"done:{queue}"], receive)
 
     async def server_settings(self) -> list[dict[str, str]]:
         """What each server says about its persistence and memory."""

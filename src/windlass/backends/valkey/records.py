@@ -217,14 +217,14 @@ def _read_meta(packed: bytes) -> Meta:
 
 def _server_options(options: StoredOptions, codec: str) -> int | tuple[Any, ...]:
     """The options that the server must know; 0 when all of them are the usual ones."""
-    found = _told_options(options, codec)
+    found = _packed_options(options, codec)
     if found[OPTIONS_SIZE:] != OPTIONS_LEFT_OUT:
         return found
     first = found[:OPTIONS_SIZE]
     return 0 if first == USUAL else first
 
 
-def _told_options(options: StoredOptions, codec: str) -> Options:
+def _packed_options(options: StoredOptions, codec: str) -> Options:
     numbers = {name: _or_none(value) for name, value in zip(_NUMBERS, _numbers_of(options), strict=True)}
     return Options(
         **numbers,
@@ -250,7 +250,7 @@ def server_unique(unique: StoredUnique) -> Unique:
 
 def _read_options(options: StoredOptions, kept: list[Any]) -> StoredOptions:
     """``options`` as they were sent, overruled by what the server keeps."""
-    known, said = Options(*kept[: len(Options._fields)]), _told_options(options, "")  # a later one has more
+    known, said = Options(*kept[: len(Options._fields)]), _packed_options(options, "")  # a later one has more
     if known.result_ttl_ms != said.result_ttl_ms:
         options = msgspec.structs.replace(options, result_ttl_ms=known.result_ttl_ms)
     if known[_KEEPS] != said[_KEEPS]:
@@ -301,7 +301,7 @@ _numbers_of = attrgetter(*_NUMBERS)
 #: Where ``Options`` tells how long records stay.
 _KEEPS = slice(Options._fields.index("keep_completed_ms"), Options._fields.index("keep_failed_count") + 1)
 #: The options of a job that says nothing; nearly all have these, and the server keeps a 0 for them.
-USUAL = _told_options(StoredOptions(), "json")[:OPTIONS_SIZE]
+USUAL = _packed_options(StoredOptions(), "json")[:OPTIONS_SIZE]
 
 
 def whole(read: Callable[P, T]) -> Callable[P, T]:

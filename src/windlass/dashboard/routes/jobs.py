@@ -48,7 +48,7 @@ from windlass.dashboard.shapes.changes import (
     ReasonBody,
     SignalBody,
 )
-from windlass.dashboard.shapes.jobs import Detail, EdgeEntry, Items, JobPage, LogLine, Logs, Timeline, Why
+from windlass.dashboard.shapes.jobs import Detail, EdgeEntry, Items, JobPage, Logs, Timeline, Why
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.timeline import read_timeline
 from windlass.errors import ConfigError
@@ -110,11 +110,13 @@ async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
     first = await exact_page(store_view, wanted, names, listed) if cursor is None and not offset else None
     found = first or await without_exact(listed, wanted).page(names, cursor, limit, offset)
     among = [info for info in infos if info.name in names]
+    there = counted(among, wanted.filter.state)
     return Items(
         items=[views.item(record, store_view.mask) for record in found.records],
         next_cursor=found.cursor,
-        total=counted(among, wanted.filter.state) if wanted.simple else None,
+        total=there if wanted.simple else None,
         scanned=found.scanned,
+        to_scan=there,
         done=found.cursor is None,
     )
 
@@ -219,10 +221,8 @@ async def get_logs(
 
 
 async def _log_lines(store_view: StoreView, job: Job[Any], start: int, limit: int) -> Logs:
-    lines, total = await job.queue.get_job_logs(job.id, start, limit)
-    shown = [
-        LogLine(number=number, text=store_view.mask.text(text)) for number, text in enumerate(lines, start)
-    ]
+    lines, total = await job.queue.get_job_log_lines(job.id, start, limit)
+    shown = [views.log_line(number, line, store_view.mask) for number, line in enumerate(lines, start)]
     return Logs(lines=shown, next=start + len(lines), total=total)
 
 

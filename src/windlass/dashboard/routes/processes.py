@@ -65,7 +65,7 @@ async def get_process(store_view: TheStoreView, identity: PathText) -> Process:
 async def tell_process(store_view: TheStoreView, identity: PathText, action: ActionName) -> None:
     """Take no new jobs (quiet), go on (resume), finish and exit (stop), or log all stacks (dump).
 
-    It hears of it at once or with its next heartbeat.
+    The worker receives it at once or with its next heartbeat.
     """
     name = unescape(identity)
     store_view.store.capabilities.require(store_view.store.name, "commands")

@@ -8,14 +8,17 @@ import msgspec
 from litestar import Request, delete, get, post, put
 from litestar.params import JSONBody, QueryParameter
 
+from windlass.api.search import Search
 from windlass.core.schedule_rules import next_slot, to_schedule
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import note
 from windlass.dashboard.injected import TheStoreView
-from windlass.dashboard.params import OptionalQueue, PathText, QueueName, unescape
+from windlass.dashboard.lists import listing
+from windlass.dashboard.params import Cursor, Limit, OptionalQueue, PathText, QueueName, unescape, versioned
 from windlass.dashboard.problems import not_found
 from windlass.dashboard.shapes.changes import Added
+from windlass.dashboard.shapes.jobs import Items
 from windlass.dashboard.shapes.schedules import ScheduleBody, ScheduleEntry, SchedulePreview
 from windlass.dashboard.store_view import StoreView
 from windlass.errors import ConfigError
@@ -78,8 +81,8 @@ def _upcoming(store_view: StoreView, info: ScheduleInfo) -> list[int]:
     return found
 
 
-@get("/api/schedules", tags=["schedules"], access=of_queues())
-async def list_all(store_view: TheStoreView, queue: OptionalQueue = None) -> list[ScheduleEntry]:
+@get(versioned("/api/schedules"), tags=["schedules"], access=of_queues())
+async def list_all_schedules(store_view: TheStoreView, queue: OptionalQueue = None) -> list[ScheduleEntry]:
     """All schedules, by queue and name."""
     if queue is not None:
         store_view.queue(queue)
@@ -105,6 +108,24 @@ async def preview_schedule(
     return SchedulePreview(words=in_words(cron) if cron is not None else f"every {every:g} s", upcoming=slots)
 
 
+@get("/api/v1/schedules/{queue:str}/{name:str}/runs", tags=["schedules"], access=of_queue())
+async def list_schedule_runs(
+    store_view: TheStoreView, queue: QueueName, name: PathText, cursor: Cursor = None, limit: Limit = 20
+) -> Items:
+    """The jobs that a schedule made and that are still kept, the newest first."""
+    real = (await _get(store_view, queue, unescape(name))).name
+    listed = listing(store_view, Search(), keep=lambda record: record.options.schedule == real)
+    found = await listed.page([queue], cursor, limit)
+    return Items(
+        items=[views.item(record, store_view.mask) for record in found.records],
+        next_cursor=found.cursor,
+        total=None,
+        scanned=found.scanned,
+        to_scan=sum((await store_view.info(queue)).counts.values()),
+        done=found.cursor is None,
+    )
+
+
 async def _get(store_view: StoreView, queue: str, name: str) -> ScheduleInfo:
     info = await store_view.queue(queue).get_job_scheduler(name)
     if info is None:
@@ -112,14 +133,14 @@ async def _get(store_view: StoreView, queue: str, name: str) -> ScheduleInfo:
     return info
 
 
-@get("/api/schedules/{queue:str}/{name:str}", tags=["schedules"], access=of_queue())
-async def get_one(store_view: TheStoreView, queue: QueueName, name: PathText) -> ScheduleEntry:
+@get(versioned("/api/schedules/{queue:str}/{name:str}"), tags=["schedules"], access=of_queue())
+async def get_schedule(store_view: TheStoreView, queue: QueueName, name: PathText) -> ScheduleEntry:
     """One schedule."""
     return _entry(store_view, await _get(store_view, queue, unescape(name)))
 
 
-@put("/api/schedules/{queue:str}/{name:str}", tags=["schedules"], access=of_queue("schedules"))
-async def put_one(
+@put(versioned("/api/schedules/{queue:str}/{name:str}"), tags=["schedules"], access=of_queue("schedules"))
+async def put_schedule(
     store_view: TheStoreView, request: Anyone, queue: QueueName, name: PathText, data: JSONBody[ScheduleBody]
 ) -> ScheduleEntry:
     """Make or change a schedule. One whose rule stays the same keeps its next slot.
@@ -151,9 +172,12 @@ async def put_one(
 
 
 @delete(
-    "/api/schedules/{queue:str}/{name:str}", status_code=204, tags=["schedules"], access=of_queue("schedules")
+    versioned("/api/schedules/{queue:str}/{name:str}"),
+    status_code=204,
+    tags=["schedules"],
+    access=of_queue("schedules"),
 )
-async def remove_one(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
+async def remove_schedule(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
     """Forget a schedule; jobs that it made stay."""
     real = unescape(name)
     if not await store_view.queue(queue).remove_job_scheduler(real):
@@ -161,38 +185,48 @@ async def remove_one(store_view: TheStoreView, queue: QueueName, name: PathText)
 
 
 @post(
-    "/api/schedules/{queue:str}/{name:str}/pause",
+    versioned("/api/schedules/{queue:str}/{name:str}/pause"),
     status_code=204,
     tags=["schedules"],
     access=of_queue("schedules"),
 )
-async def pause_one(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
+async def pause_schedule(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
     """Let its slots pass without a job."""
     await store_view.queue(queue).pause_job_scheduler(unescape(name))
 
 
 @post(
-    "/api/schedules/{queue:str}/{name:str}/resume",
+    versioned("/api/schedules/{queue:str}/{name:str}/resume"),
     status_code=204,
     tags=["schedules"],
     access=of_queue("schedules"),
 )
-async def resume_one(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
+async def resume_schedule(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
     """Go on with the first slot from now on."""
     await store_view.queue(queue).resume_job_scheduler(unescape(name))
 
 
 @post(
-    "/api/schedules/{queue:str}/{name:str}/run",
+    versioned("/api/schedules/{queue:str}/{name:str}/run"),
     status_code=201,
     tags=["schedules"],
     access=of_queue("schedules"),
 )
-async def run_one(store_view: TheStoreView, request: Anyone, queue: QueueName, name: PathText) -> Added:
+async def run_schedule(store_view: TheStoreView, request: Anyone, queue: QueueName, name: PathText) -> Added:
     """Add its job now, besides its slots."""
     job = await store_view.queue(queue).run_job_scheduler(unescape(name))
     note(request, id=job.id)
     return Added(queue=queue, id=job.id, outcome="queued", state=job.state)
 
 
-HANDLERS = [list_all, preview_schedule, get_one, put_one, remove_one, pause_one, resume_one, run_one]
+HANDLERS = [
+    list_all_schedules,
+    preview_schedule,
+    list_schedule_runs,
+    get_schedule,
+    put_schedule,
+    remove_schedule,
+    pause_schedule,
+    resume_schedule,
+    run_schedule,
+]

@@ -56,7 +56,7 @@ def _session(store_view: StoreView, identity: Identity | None) -> Session:
 
 @get("/api/session", tags=["server"], access=public())
 async def get_session(store_view: TheStoreView, request: Anyone) -> Session:
-    """Who asks, and what they may do. Answers everybody; strangers learn only how to sign in."""
+    """Who asks, and what they may do. Open to every request; strangers learn only how to sign in."""
     return _session(store_view, identity_of(request.scope))
 
 

@@ -31,7 +31,7 @@ class Session(Shape):
     authenticated: bool
     user: str
     role: Literal["operator", "reader", "none"]
-    #: Nothing can be changed, whoever asks.
+    #: Nothing can be changed, whatever the role.
     read_only: bool
     auth: list[str]
     version: str

@@ -27,6 +27,7 @@ export interface components {
         };
         /** AttemptEntry */
         AttemptEntry: {
+            run: number;
             attempt: number;
             delivery: number;
             run_id: string;
@@ -63,6 +64,17 @@ export interface components {
             facts: {
                 [key: string]: string | number | boolean | null;
             };
+        };
+        /** Backlog */
+        Backlog: {
+            waiting: number;
+            oldest_ms: number | null;
+        };
+        /** Bucket */
+        Bucket: {
+            from_ms: number;
+            to_ms: number | null;
+            count: number;
         };
         /** BucketValue */
         BucketValue: {
@@ -149,6 +161,12 @@ export interface components {
             backtrace: string;
             job: components["schemas"]["WireJob"];
             reason: string;
+        };
+        /** Deploy */
+        Deploy: {
+            version: string;
+            first_ms: number;
+            workers: number;
         };
         /** Detail */
         Detail: {
@@ -328,6 +346,21 @@ export interface components {
             status: string;
             on_failure: string;
         };
+        /** FlowEntry */
+        FlowEntry: {
+            queue: string;
+            id: string;
+            name: string;
+            state: components["schemas"]["JobState"];
+            counts: {
+                [key: string]: number;
+            };
+            jobs: number;
+            truncated: boolean;
+            enqueued_ms: number;
+            started_ms: number | null;
+            ended_ms: number | null;
+        };
         /** FlowNode */
         FlowNode: {
             queue: string;
@@ -340,6 +373,14 @@ export interface components {
             duration_ms: number | null;
             gone: boolean;
             truncated: boolean;
+        };
+        /** FlowPage */
+        FlowPage: {
+            items: components["schemas"]["FlowEntry"][];
+            next_cursor: string | null;
+            scanned: number;
+            to_scan: number;
+            done: boolean;
         };
         /** Group */
         Group: {
@@ -427,6 +468,8 @@ export interface components {
             total: number | null;
             /** @default 0 */
             scanned: number;
+            /** @default 0 */
+            to_scan: number;
             /** @default true */
             done: boolean;
         };
@@ -497,6 +540,10 @@ export interface components {
         LogLine: {
             number: number;
             text: string;
+            at_ms: number | null;
+            level: string;
+            attempt: number;
+            run: number;
         };
         /** Logs */
         Logs: {
@@ -532,6 +579,17 @@ export interface components {
         /** MarkBody */
         MarkBody: {
             label: string;
+        };
+        /** Metrics */
+        Metrics: {
+            step: string;
+            source: string;
+            points: components["schemas"]["Point"][];
+            wait_histogram: components["schemas"]["Bucket"][];
+            run_histogram: components["schemas"]["Bucket"][];
+            backlog: components["schemas"]["Backlog"];
+            marks: components["schemas"]["Mark"][];
+            deploys: components["schemas"]["Deploy"][];
         };
         /** NewJobBody */
         NewJobBody: {
@@ -581,6 +639,9 @@ export interface components {
             duration_p50_ms: number | null;
             duration_p95_ms: number | null;
             duration_p99_ms: number | null;
+            waiting_avg?: number | null;
+            /** @default true */
+            complete: boolean;
         };
         /** Process */
         Process: {
@@ -699,6 +760,7 @@ export interface components {
             name: string;
             task: string;
             rule: string;
+            words: string;
             cron: string | null;
             every: number | null;
             strategy: string | null;
@@ -717,6 +779,11 @@ export interface components {
             overlap: string;
             upcoming: number[];
             data: unknown;
+        };
+        /** SchedulePreview */
+        SchedulePreview: {
+            words: string;
+            upcoming: number[];
         };
         /** ScheduledJob */
         ScheduledJob: {
