@@ -37,6 +37,8 @@ CHUNK = 1_000
 #: The jobs of the flow that is followed.
 FLOW = 300
 MOST_CLICKS = 4
+#: Jobs of the error that is searched for, retried and exported.
+EXPORTED = 3
 P95_MS = 300
 _PATIENCE_MS = 90_000
 _YEAR_MS = 365 * 86_400_000
@@ -145,7 +147,7 @@ async def prepare(app: Windlass, gate: Path) -> Scene:
     )
     needle = await lane.add("ok", {"customer": {"id": 987_654_321}}, keep_completed={"age": 86_400})
     await needle.wait_until_finished(timeout=30)
-    for _ in range(3):
+    for _ in range(EXPORTED):
         failed = await lane.add("broken", {"customer": 4_711}, max_attempts=1)
         await failed.wait_until_finished(timeout=30)
     steps = [step("ok", {"image": number}, queue="lane-02") for number in range(FLOW - 2)]
@@ -255,14 +257,21 @@ def _change_things(person: Operator, scene: Scene) -> None:
 def _watch_things(person: Operator, scene: Scene) -> None:
     page = person.page
     with person.task(f"follow a flow of {FLOW} jobs"):
-        person.find(scene.flow)
-        person.click(person.row(scene.flow).locator("a.name"))
-        person.click(page.get_by_role("link", name="Graph"))
+        person.go("Flows")
+        person.click(page.locator(f"[data-flow='{scene.flow}']").get_by_role("link").first)
         graph = page.get_by_role("group", name="Graph of the flow")
         person.sees(graph.locator("[data-state=active]"))
         (scene.gate / "step-1").touch()
         (scene.gate / "end").touch()
         expect(graph.locator("[data-state=active]")).to_have_count(0, timeout=_PATIENCE_MS)
+    with person.task("export what a search finds"):
+        person.find("task:broken state:failed,completed")
+        person.sees(page.locator("tr[data-job]"))
+        person.click(page.locator("summary", has_text="Export"))
+        with page.expect_download() as download:
+            person.click(page.get_by_role("link", name=re.compile("^JSON lines")))
+        lines = Path(download.value.path()).read_text(encoding="utf-8").splitlines()
+        assert len(lines) >= EXPORTED, lines
     with person.task("compare two deploys"):
         person.go("Metrics")
         person.click(page.get_by_role("button", name="Compare deploys"))

@@ -33,6 +33,7 @@ VIEWS = {
     "/search": "Search",
     "/errors": "Errors",
     "/limits": "Limits",
+    "/flows": "Flows",
     "/audit": "Audit",
 }
 

@@ -63,11 +63,17 @@ export const api = {
   schedules: (signal?: AbortSignal) => get<t.ScheduleEntry[]>('schedules', {}, signal),
   actSchedule: (entry: Scheduled, action: 'pause' | 'resume' | 'run') => change<unknown>('POST', `${schedule(entry)}/${action}`),
   putSchedule: (entry: Scheduled, body: t.ScheduleBody) => change<t.ScheduleEntry>('PUT', schedule(entry), body),
+  scheduleRuns: (entry: Scheduled, limit: number, signal?: AbortSignal) =>
+    get<t.Items>(`v1/${schedule(entry)}/runs`, { limit }, signal),
   previewSchedule: (rule: Query, signal?: AbortSignal) => get<t.SchedulePreview>('v1/schedules/preview', rule, signal),
   removeSchedule: (entry: Scheduled) => change('DELETE', schedule(entry)),
 
+  flows: (query: Query, signal?: AbortSignal) => get<t.FlowPage>('v1/flows', query, signal),
+  cancelFlow: (ref: t.Ref) => change<t.Changed>('POST', `flows/${part(ref.queue)}/${part(ref.id)}/cancel`, {}),
+  retryFlow: (ref: t.Ref) => change<t.Changed>('POST', `v1/flows/${part(ref.queue)}/${part(ref.id)}/retry`),
   flow: (ref: t.Ref, signal?: AbortSignal) => get<t.Flow>(`flows/${part(ref.queue)}/${part(ref.id)}`, {}, signal),
   metrics: (query: Query, signal?: AbortSignal) => get<t.JobMetric[]>('job-metrics', query, signal),
+  figures: (query: Query, signal?: AbortSignal) => get<t.Metrics>('v1/metrics', query, signal),
   series: (query: Query, signal?: AbortSignal) => get<t.Series>('job-metrics/series', query, signal),
   taskSeries: (query: Query, signal?: AbortSignal) => get<t.TaskSeries[]>('job-metrics/tasks', query, signal),
   marks: (from_ms: number, signal?: AbortSignal) => get<t.Mark[]>('marks', { from_ms }, signal),

@@ -829,10 +829,6 @@ export interface components {
             name: string;
             data?: unknown;
         };
-        /** Slots */
-        Slots: {
-            upcoming: number[];
-        };
         /**
          * Sort
          * @description By the time of adding, of being due (scheduled, retrying, suspended), or of the end (completed, failed, cancelled).
