@@ -3,7 +3,14 @@ import { test } from 'node:test'
 import { exportQuery } from '../src/lib/export.ts'
 
 test('an export asks for the jobs of the list', () => {
-  const filter = { queue: ['mail'], state: ['failed' as const], task: 'send_*', tag: 'a b', args: { customer: 7, name: 'Ada "A" L' }, search: 'took:>5s' }
+  const filter = {
+    queue: ['mail'],
+    state: ['failed' as const],
+    task: 'send_*',
+    tag: 'a b',
+    args: { customer: 7, name: 'Ada "A" L' },
+    search: 'took:>5s',
+  }
   assert.deepEqual(exportQuery(filter, 'csv'), {
     format: 'csv',
     queue: ['mail'],

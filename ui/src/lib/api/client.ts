@@ -63,8 +63,7 @@ export const api = {
   schedules: (signal?: AbortSignal) => get<t.ScheduleEntry[]>('schedules', {}, signal),
   actSchedule: (entry: Scheduled, action: 'pause' | 'resume' | 'run') => change<unknown>('POST', `${schedule(entry)}/${action}`),
   putSchedule: (entry: Scheduled, body: t.ScheduleBody) => change<t.ScheduleEntry>('PUT', schedule(entry), body),
-  scheduleRuns: (entry: Scheduled, limit: number, signal?: AbortSignal) =>
-    get<t.Items>(`v1/${schedule(entry)}/runs`, { limit }, signal),
+  scheduleRuns: (entry: Scheduled, limit: number, signal?: AbortSignal) => get<t.Items>(`v1/${schedule(entry)}/runs`, { limit }, signal),
   previewSchedule: (rule: Query, signal?: AbortSignal) => get<t.SchedulePreview>('v1/schedules/preview', rule, signal),
   removeSchedule: (entry: Scheduled) => change('DELETE', schedule(entry)),
 
