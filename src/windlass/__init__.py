@@ -124,5 +124,4 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "StorageError",
     "UnsupportedByBackendError",
     "ClosedError",
-    "__version__",
 ]

@@ -19,7 +19,7 @@ PUBLIC = {
     "RateLimitError", "Suspend", "WaitForChildren", "UnrecoverableError", "BatchError",
     "WindlassError", "ConfigError", "JobNotFoundError", "JobFailedError", "JobCancelledError",
     "JobTimeoutError", "WaitTimeoutError", "LeaseLostError", "StorageError",
-    "UnsupportedByBackendError", "ClosedError", "__version__",
+    "UnsupportedByBackendError", "ClosedError",
 }  # fmt: skip
 
 #: The verbs of the class API.
