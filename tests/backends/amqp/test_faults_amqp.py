@@ -256,6 +256,34 @@ async def test_a_job_that_runs_for_long_is_kept_by_its_lease_and_not_by_its_mess
         await store.remove_all()
 
 
+@pytest.mark.feature("J2", "N8")
+async def test_a_worker_that_connects_again_goes_on_with_what_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker gives its message out again: it is dropped, for the lease of the running job counts."""
+    url, watch, ran = fresh_url(), probe.Probe(), list[str]()
+    monkeypatch.setattr(probe, "_installed", watch)
+    async with Windlass(url) as app, Windlass(url) as caller:
+        store = app.store.backend
+        assert isinstance(store, AmqpBackend)
+
+        async def handler(job: Job[Any]) -> str:
+            ran.append(job.id)
+            session = store._shared.link._session
+            assert session is not None
+            store._shared.link.loop.add_callback_threadsafe(session.give_up)
+            await until(lambda: watch.count("amqp.rejoined") > 0, "the worker said what it runs")
+            counts = await caller.queue("q").get_job_counts()
+            assert (counts[JobState.ACTIVE], counts[JobState.WAITING]) == (1, 0)
+            return "done"
+
+        async with Worker("q", handler, url_or_app=app, concurrency=2, poll=0.1):
+            job = await caller.queue("q").add("n")
+            assert await job.result(timeout=40) == "done"
+        assert ran == [job.id]
+        await store.remove_all()
+
+
 @pytest.mark.serial
 @pytest.mark.timeout(240)
 @pytest.mark.feature("J2", "N8")

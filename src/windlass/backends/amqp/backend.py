@@ -58,11 +58,14 @@ class _SharedConnection:
         self.tellers = ReplyListeners()
         self.offers = Offers()
         self.clock = SteadyClock()
+        #: Of the newest connection.
+        self._consumer: Consumer | None = None
         self.link = Link(_parameters(url), self._session)
 
     def _session(self, link: Link, connection: Any) -> AmqpClient:
         client = AmqpClient(connection, self.names, self.hub, self.tellers, self.clock, Coordinator)
-        client.consumer = Consumer(client, self.offers, self.hold_s)
+        left = self._consumer.unsettled() if self._consumer is not None else None
+        client.consumer = self._consumer = Consumer(client, self.offers, self.hold_s, left)
         return client
 
 

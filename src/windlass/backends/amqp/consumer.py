@@ -67,8 +67,13 @@ class Held(msgspec.Struct):
 class Consumer:
     """The jobs that one connection holds."""
 
-    def __init__(self, client: AmqpClient, offers: Offers, hold_s: float) -> None:
+    def __init__(
+        self, client: AmqpClient, offers: Offers, hold_s: float, left: dict[str, Held] | None = None
+    ) -> None:
         self._client = client
+        #: What began on an earlier connection of this process and has not ended (see ``_rejoin``).
+        self._left = left or {}
+        self._rejoined: IoFuture[None] | None = None
         #: How long the broker lets us hold a message; and what was held when we last looked.
         self._hold_s = hold_s
         self._held_long: set[str] = set()
@@ -77,6 +82,8 @@ class Consumer:
         self._held: dict[str, Held] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()
         self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
+        for held in self._left.values():
+            _remember(self._seen, (held.start.queue, held.start.id, held.start.gen))
         #: Where a claim that is through at once leaves its starts, to be logged with the ends before it.
         self._beginning: list[verbs.Start] | None = None
         self.intake = Intake(client)
@@ -87,6 +94,7 @@ class Consumer:
     async def claim(self, request: rq.Claim) -> rq.Claimed:
         client = self._client
         await client.know_rules()
+        await self._rejoin()
         names = [item.name for item in request.queues]
         self.intake.claiming.update(names)
         try:
@@ -251,13 +259,15 @@ class Consumer:
         """Any other end: what follows is safe before the message is acknowledged."""
         items, client = request.items, self._client
         held = [self._holding(end) for end in items]
-        starts = [one.whole_start() for one in held if one is not None]
+        known = [one or self._left.get(end.token) for one, end in zip(held, items, strict=True)]
+        starts = [one.whole_start() for one in known if one is not None]
         closing = await client.ask(verbs.Close(items=items, starts=starts, now_ms=request.now_ms))
         reach("amqp.closed", count=len(items))
         done: list[int] = []
         back: list[int] = []
         told: list[tuple[Settlement, verbs.Start]] = []
         for end, one, again, status in zip(items, held, closing.requeue, closing.items, strict=True):
+            self._left.pop(end.token, None)
             if one is None or self._held.get(end.token) is not one:
                 continue
             (back if again else done).append(one.tag)
@@ -284,7 +294,7 @@ class Consumer:
     def lose(self, tokens: list[str]) -> None:
         """The coordinator took these attempts from their workers: it decides how they end."""
         for token in tokens:
-            held = self._held.get(token)
+            held = self._held.get(token) or self._left.pop(token, None)
             if held is not None:
                 held.lost = True
 
@@ -293,6 +303,34 @@ class Consumer:
         if held is not None:
             self._seen.pop((held.start.queue, held.start.id, held.start.gen), None)
         _remember(self._settled, token)
+
+    # --- a connection after another ----------------------------------------------------------------------
+
+    def unsettled(self) -> dict[str, Held]:
+        """What runs here: on this connection, or since an earlier one."""
+        return {**self._left, **{token: held for token, held in self._held.items() if not held.lost}}
+
+    async def _rejoin(self) -> None:
+        """Say what still runs here since an earlier connection, before anything is taken; once.
+
+        The broker gives its messages out again. The coordinator lets the leases count instead, so that other
+        workers leave these jobs alone.
+        """
+        if not self._left and self._rejoined is None:
+            return
+        if self._rejoined is None or self._rejoined.failed:
+            self._rejoined = spawn(self._keep_left())
+        await self._rejoined
+
+    async def _keep_left(self) -> None:
+        left = list(self._left.values())
+        starts = [held.whole_start() for held in left]
+        kept = await self._client.ask(verbs.Lend(starts=starts, left=True))
+        for held, safe in zip(left, kept, strict=True):
+            held.lent = safe
+            if not safe:
+                self._left.pop(held.start.token, None)
+        reach("amqp.rejoined", count=len(left))
 
     # --- leases ------------------------------------------------------------------------------------------
 
@@ -328,6 +366,7 @@ class Consumer:
         """
         now_ms = self.now_ms(request)
         try:
+            await self._rejoin()
             answers = await self._client.ask(request)
         except StorageError:
             if self._client.closed:
@@ -354,6 +393,9 @@ class Consumer:
     async def reconcile(self, request: rq.Reconcile) -> int:
         """Give back what we hold for a worker that does not know of it."""
         known = set(request.held)
+        for token, held in list(self._left.items()):
+            if held.start.worker == request.worker and token not in known:
+                del self._left[token]
         lost = [
             held
             for token, held in self._held.items()

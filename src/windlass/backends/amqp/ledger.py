@@ -242,6 +242,9 @@ class Ledger(ForeignJobs):
             leases.take_back(work, job)
 
     def _is_newest(self, placed: Placed | None, gen: int) -> bool:
+        """Whether no later message, nor the lease of a running job, has taken the place of this one."""
+        if placed is not None and placed.where == "kept" and placed.state is JobState.ACTIVE:
+            return False
         return placed is None or placed.where != "queue" or placed.gen <= gen
 
     def _learn(self, work: UnitOfWork, start: verbs.Start) -> JobRecord | None:
@@ -306,12 +309,16 @@ class Ledger(ForeignJobs):
         for start in request.starts:
             job = work.jobs[JobRef(start.queue, start.id)]
             holds = job is not None and transitions.holds(job, start.token)
-            if not holds and start.token not in self._begun:  # its start was never logged
+            taken = request.left and job is not None and job.state is JobState.ACTIVE
+            if not holds and not taken and start.token not in self._begun:  # its start was never logged
                 job = self._start(work, start)
                 holds = job is not None
             if holds and not self._is_lent(start):
                 self._lent.add(start.token)
                 self._touched[JobRef(start.queue, start.id)] = job
+                if request.left:
+                    self.void[start.queue, start.id, start.gen] = None
+                    self._doubled.append((start.queue, start.id, start.gen))
             kept.append(holds)
         return kept
 

@@ -79,10 +79,12 @@ class Close(rq.Request[Closing], kw_only=True):
 class Lend(rq.Request["list[bool]"], kw_only=True):
     """Attempts that go on for long: keep their jobs, so that the broker need not hold their messages.
 
-    From the answer on the lease alone counts; True for those that are kept.
+    From the answer on the lease alone counts; True for those that are kept. ``left`` says that the
+    connection which held the messages is gone: the broker gives them to other workers, which must drop them.
     """
 
     starts: list[Start]
+    left: bool = False
 
 
 class Doubt(rq.Request["list[JobRecord | None]"], kw_only=True):
