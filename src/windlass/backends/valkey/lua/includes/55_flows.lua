@@ -84,8 +84,14 @@ function flow.link(q, id, dependent)
   flow.mark(q, id, head)
   local key = flow.links(q, head[HEAD.SEQ])
   local number, told = redis.call('ZSCORE', key, dependent), redis.call('ZSCORE', key, '')
-  if not number or (told and tonumber(number) <= tonumber(told)) then -- it was told of an earlier end
+  if not number then
     redis.call('ZADD', key, redis.call('HINCRBY', q.root, 'xn', 1), dependent)
+  elseif told and tonumber(number) <= tonumber(told) then -- it was told of an earlier end, and waits for the next
+    if redis.call('HEXISTS', q.y, text(head[HEAD.SEQ])) == 0 then -- it keeps its place: others are told in vain
+      redis.call('ZADD', key, text(tonumber(number) - 1), '')
+    else -- that end is still in the outbox, and does not concern it
+      redis.call('ZADD', key, redis.call('HINCRBY', q.root, 'xn', 1), dependent)
+    end
   end
   return not ENDS[head[HEAD.STATE]] or flow.fate(q, id, head)
 end
