@@ -86,8 +86,8 @@ function flow.link(q, id, dependent)
   local number, told = redis.call('ZSCORE', key, dependent), redis.call('ZSCORE', key, '')
   if not number then
     redis.call('ZADD', key, redis.call('HINCRBY', q.root, 'xn', 1), dependent)
-  elseif told and tonumber(number) <= tonumber(told) then -- it was told of an earlier end, and waits for the next
-    if redis.call('HEXISTS', q.y, text(head[HEAD.SEQ])) == 0 then -- it keeps its place: others are told in vain
+  elseif told and tonumber(number) <= tonumber(told) then -- it knows of an earlier end, and waits for the next
+    if redis.call('HEXISTS', q.y, text(head[HEAD.SEQ])) == 0 then -- it keeps its place
       redis.call('ZADD', key, text(tonumber(number) - 1), '')
     else -- that end is still in the outbox, and does not concern it
       redis.call('ZADD', key, redis.call('HINCRBY', q.root, 'xn', 1), dependent)
