@@ -17,17 +17,17 @@ noops, lates, echoes = (RabbitQueue(f"faststream.{name}", durable=True) for name
 stamps = StampWriter()
 
 
-@broker.subscriber(noops)
+@broker.subscriber(noops)  # type: ignore[untyped-decorator]
 async def noop(text: str) -> None:
     stamps.now()
 
 
-@broker.subscriber(lates)
+@broker.subscriber(lates)  # type: ignore[untyped-decorator]
 async def late(asked_ns: int) -> None:
     stamps.write(time.monotonic_ns() - asked_ns)
 
 
-@broker.subscriber(echoes)
+@broker.subscriber(echoes)  # type: ignore[untyped-decorator]
 async def echo(number: int) -> int:
     return number
 

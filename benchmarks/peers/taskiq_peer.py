@@ -21,12 +21,12 @@ broker = AioPikaBroker(
 stamps = StampWriter()
 
 
-@broker.task(task_name="noop")
+@broker.task(task_name="noop")  # type: ignore[untyped-decorator]
 async def noop(text: str) -> None:
     stamps.now()
 
 
-@broker.task(task_name="late")
+@broker.task(task_name="late")  # type: ignore[untyped-decorator]
 async def late(asked_ns: int) -> None:
     stamps.write(time.monotonic_ns() - asked_ns)
 

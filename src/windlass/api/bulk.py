@@ -97,7 +97,7 @@ class BulkVerbs:
     async def cancel_jobs(
         self, /, *, state: States, reason: str = "", count: int | None = None, **search: Unpack[SearchOptions]
     ) -> int:
-        """Cancel jobs in ``state``, oldest first; returns how many were cancelled or told to stop.
+        """Cancel jobs in ``state``, oldest first; returns how many were cancelled or asked to stop.
 
         ``search`` says which of them, as in ``search_jobs``.
         """

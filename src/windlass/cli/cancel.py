@@ -60,6 +60,6 @@ windlass cancel mail --all --state scheduled --tag campaign-7
 def command(**values: Any) -> Options:
     """Cancel jobs of QUEUE.
 
-    A waiting job is cancelled at once. A running one is 'cancelling': its worker is told and stops it.
+    A waiting job is cancelled at once. A running one is 'cancelling' until its worker has stopped it.
     """
     return Options(**check_selection(values))

@@ -71,9 +71,9 @@ def _passwords(given: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 async def run(options: Options, out: Out) -> int:
-    """Serve until told to stop."""
+    """Serve until a signal stops it."""
     app = make(options)
-    from windlass.dashboard.serve import DashboardServer  # after ``make`` has told what is not installed
+    from windlass.dashboard.serve import DashboardServer  # after ``make`` has reported what is missing
 
     windlass = app.store_view.app
     store = shown_url(windlass.url)

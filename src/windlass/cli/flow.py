@@ -124,8 +124,8 @@ windlass flow reports nightly-2026-07-01 --remove --yes
 def command(**values: Any) -> Options:
     """Show a job of QUEUE with all that it waits for, as a tree with states.
 
-    ID is the job at the top: the one that waits for all others. Jobs that somebody outside of the
-    flow waits for are left alone by --cancel and --remove.
+    ID is the job at the top: the one that waits for all others. --cancel and --remove leave alone the jobs
+    that a job outside the flow waits for.
     """
     options = Options(**values)
     if options.cancel and options.remove:

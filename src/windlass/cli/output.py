@@ -63,7 +63,7 @@ def styled(text: str, style: str) -> Text:
 
 
 def has_terminal() -> bool:
-    """Whether a person can be asked."""
+    """Whether a person can answer questions."""
     return sys.stdin.isatty()
 
 
@@ -141,7 +141,7 @@ class Out:
         self.notes.print(line, highlight=False, soft_wrap=True)
 
     def confirm(self, question: str) -> bool:
-        """Ask before something is lost. ``--yes`` answers; without a terminal it is refused."""
+        """Ask before data is deleted. ``--yes`` answers; without a terminal the answer is no."""
         question = printable(question)
         if self.yes:
             return True

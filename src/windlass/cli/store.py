@@ -165,8 +165,8 @@ def _shared_options(asks: bool) -> list[Callable[[Any], Any]]:
 
 def _print_escaped(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Show a traceback whose message may hold texts of a job."""
-    told = "".join(traceback.format_exception(kind, error, trace))
-    print(printable_lines(told.rstrip("\n")), file=sys.stderr)
+    text = "".join(traceback.format_exception(kind, error, trace))
+    print(printable_lines(text.rstrip("\n")), file=sys.stderr)
 
 
 def carry_out(work: Callable[[], int], out: Out) -> int:

@@ -246,7 +246,7 @@ def find_java() -> str | None:
 
 
 def java_version(java: str) -> int:
-    """The major version; 0 when it cannot be told."""
+    """The major version; 0 when it is unknown."""
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     return int(found.group(1)) if found else 0

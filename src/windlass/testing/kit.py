@@ -133,7 +133,7 @@ async def drain(target: Windlass | Worker, *, ahead: float = 0) -> int:
 
     Retries, delayed jobs and schedules (those of the code too) wait for their time; ``ahead`` lets a driven
     clock pass that many seconds, from one due time to the next. Handlers that wait for something else must be
-    let go by the test.
+    released by the test.
     """
     worker = target if isinstance(target, Worker) else None
     app = target.app if isinstance(target, Worker) else target
@@ -219,7 +219,7 @@ def _worker(app: Windlass, queues: Iterable[str]) -> Worker:
 def inline(app: Windlass, *, raise_errors: bool = True) -> Iterator[None]:
     """While it lasts, jobs run before the ``enqueue`` or ``add`` that made them returns.
 
-    A job that is due later stays where it is. A handler's error is raised to whoever enqueued, unless
+    A job that is due later stays where it is. A handler's error is raised to the caller of ``enqueue`` unless
     ``raise_errors`` is false: then the job is left as a worker would leave it (retrying or failed).
     """
 

@@ -4,7 +4,7 @@ Each process that listens binds a datagram socket in a directory beside the stor
 writer sends one datagram with the touched topics to every other process that listens to such topics; the
 name of a socket says which: ``<namespace key>.<kinds>.<unique>``, kinds being the first letters of topics.
 
-Behind it stands a slow check: a few times a second a process that listens looks whether another one has
+Behind it stands a slow check: a few times a second a process that listens looks whether another process has
 changed the store. So a lost datagram, or a system without such sockets, costs a quarter of a second, not a
 job.
 """
@@ -85,7 +85,7 @@ class Mailboxes:
             try:
                 names = self._others() if self._folder.fd >= 0 else ()
             except OSError:
-                return  # the folder was taken away: the slow check has to do
+                return  # the folder was removed: the slow check has to do
             if not names:
                 return
             kinds = None if topics is None else {topic[0] for topic in topics}
@@ -138,7 +138,7 @@ class Checker(ABC):
 
 
 class Notifier(ABC):
-    """The hints of one store: out after each commit, in while a caller listens."""
+    """The hints of one store: sent after each commit, received while there are listeners."""
 
     def __init__(self, beside: str, namespace: str, hub: Hub, *, like: str) -> None:
         self._hub = hub
@@ -166,7 +166,7 @@ class Notifier(ABC):
         self._boxes.send(topics)
 
     def announce_all(self) -> None:
-        """Something changed, and it is not known what."""
+        """Something changed, and this process does not know what."""
         self._hub.wake_all()
         self._boxes.send(None)
 

@@ -1,7 +1,7 @@
 """Hints across processes, as ``backend.local.notify`` describes; the slow check asks SQLite.
 
-It asks whether the file changed, and if so whether a transaction of another process did it: also a foreign
-program that enqueues in its own transaction is noticed.
+It asks whether the file changed, and if so whether another transaction did it: also a foreign program
+that enqueues in its own transaction is noticed.
 """
 
 from __future__ import annotations

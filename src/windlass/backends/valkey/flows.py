@@ -164,8 +164,8 @@ class _Adding:
     def _note_job(self, at: int, edges: list[Dependency], answer: list[Any], now_ms: int) -> None:
         """What became of one job, of its edges, and of those that it is to tell."""
         ref = self._plan.ref(at)
-        told, seq, unlinked, _, fates = answer
-        self._answers[at] = added(told, now_ms, ref.queue)
+        outcome, seq, unlinked, _, fates = answer
+        self._answers[at] = added(outcome, now_ms, ref.queue)
         for position in unlinked:
             child = edges[(position - 1) // 3].ref
             self._unlinked.setdefault(child, []).append(Dependent(ref, seq))

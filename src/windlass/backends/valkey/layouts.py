@@ -136,6 +136,22 @@ class Wanted(NamedTuple):
     out: int = 0
 
 
+class Restored(NamedTuple):
+    """A job that is put back as it was."""
+
+    #: Which of the call's queues.
+    queue: int
+    id: str
+    head: Head
+    request_id: str
+    #: 0: none.
+    result: Any
+    progress: Any
+    errors: Any
+    #: Name, value, name, value, ...
+    signals: tuple[Any, ...]
+
+
 class Failure(NamedTuple):
     """What is said of an error; ``brief`` is what events say of it, ``said`` what history says (0: that)."""
 

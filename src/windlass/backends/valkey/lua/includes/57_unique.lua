@@ -55,7 +55,7 @@ function unique.started(q, id, head)
   end
 end
 
--- A finished job that is retried by hand takes its key, unless somebody else has it.
+-- A finished job that is retried by hand takes its key, unless another job has it.
 function unique.take_again(q, id, head)
   local wanted = unique.of(head[HEAD.OPTIONS])
   if wanted and wanted[UNIQUE.MODE] ~= MODE.THROTTLE and wanted[UNIQUE.MODE] ~= MODE.DEBOUNCE and wanted[UNIQUE.MODE] ~= MODE.UNTIL_START then
