@@ -865,27 +865,20 @@ async def test_of_two_jobs_of_a_flow_the_first_is_taken_in_whatever_the_second_w
 
 
 @pytest.mark.feature("I1")
-@pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("place", [QUEUE, OTHER])
-async def test_a_flow_makes_an_id_once_also_when_that_job_ends_at_once(
-    harness: Harness, place: str, kept: bool
-) -> None:
+async def test_a_flow_makes_an_id_once_also_when_that_job_ends_at_once(harness: Harness, place: str) -> None:
     """A job that its group can never admit fails at once; its second mention ran without its edges."""
     limits = GroupLimits(bucket=Bucket(1, 7))
     await harness.do(lrq.SetGroupLimits(queue=QUEUE, group="small", limits=limits))
-    options = StoredOptions(group="small", cost=2, keep_failed=Keep(None, None) if kept else Keep(0, 0))
     answers = await add(
         harness,
-        harness.new("p", options=options),
+        harness.new("p", options=StoredOptions(group="small", cost=2)),
         harness.new("a", place),
         harness.new("p", depends_on=[on("a", place)]),
     )
     assert [one.outcome for one in answers] == [AddOutcome.QUEUED, AddOutcome.QUEUED, AddOutcome.DUPLICATE]
-    if kept:
-        assert (await harness.state("p"), await edges(harness, "p")) == (F, [])
-        assert (await harness.get("p")).reason == "cost_exceeds_capacity"
-    else:
-        assert await harness.find("p") is None
+    assert (await harness.state("p"), await edges(harness, "p")) == (F, [])
+    assert (await harness.get("p")).reason == "cost_exceeds_capacity"
 
 
 @pytest.mark.feature("I9", "I12")

@@ -193,10 +193,8 @@ def _add_flow(work: UnitOfWork, jobs: list[NewJob]) -> Verb[list[rq.Added]]:
 
 def _answer_made(work: UnitOfWork, new: NewJob) -> rq.Added:
     """The answer to another mention of a job that this flow made: a duplicate, also if that ended at once."""
-    ref = JobRef(new.queue, new.id)
-    old = work.known(ref)
-    told = None if old is None else _answer_known(work, old, new, AddOutcome.DUPLICATE)
-    if told is not None:
-        return told
-    work.note_of(new.queue, EventType.DEDUPLICATED, new.id, new.task)
-    return rq.Added(AddOutcome.DUPLICATE, None)
+    old = work.known(JobRef(new.queue, new.id))
+    assert old is not None, "it was just made"
+    answer = _answer_known(work, old, new, AddOutcome.DUPLICATE)
+    assert answer is not None, "it does not make way"
+    return answer
