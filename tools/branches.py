@@ -30,7 +30,10 @@ LIST = ROOT / "tools" / "branches.toml"
 DATA = ROOT / ".reports" / "branches"
 SOURCE = "src/windlass"
 #: The modules of ``core`` that hold rules of the engine.
-RULES = ("transitions", "flows", "limits", "unique", "schedules", "retention", "stubs", "damage")
+RULES = (
+    *("transitions", "flow_rules", "limit_rules", "unique_rules", "schedule_rules"),
+    *("stream_rules", "retention", "stubs", "bad_records"),
+)
 STORES = ("memory", "file", "sqlite", "valkey", "amqp")
 #: The store that the engine and the rules are judged with: all others decide nothing that it does not.
 REFERENCE = "memory"
@@ -199,6 +202,11 @@ def run_store(store: str, workers: int) -> None:
     command += ["-q", "--timeout=240", f"-n{workers}", *suite_of(store)]
     if subprocess.run(command, cwd=ROOT, check=False).returncode:
         raise click.ClickException(f"the suite fails on {store}: what it covers says nothing")
+    if len([*folder.iterdir()]) <= workers:
+        raise click.ClickException(
+            "the processes of the suite were not measured: this environment lacks the start-up file of "
+            "coverage (a1_coverage.pth in its site-packages), install it again"
+        )
 
 
 def measure(stores: Sequence[str], files: Iterable[str]) -> dict[str, Measured]:
@@ -231,6 +239,8 @@ def judged_files(stores: Sequence[str]) -> dict[str, list[str]]:
     packages = {f"backends/{store}": _files(f"backends/{store}") for store in stores}
     if REFERENCE in stores:
         rules = [f"{SOURCE}/core/{name}.py" for name in RULES]
+        if gone := [file for file in rules if not (ROOT / file).exists()]:
+            raise click.ClickException(f"rules that are not there: {', '.join(gone)}")
         packages = {"engine": _files("engine"), "core (rules)": rules, **packages}
     return packages
 

@@ -11,7 +11,7 @@ from windlass.backend import limit_requests as lrq
 from windlass.backend import requests as rq
 from windlass.core.edges import Dependency, Edge, EdgeStatus, OnFailure
 from windlass.core.job import AttemptOutcome, ErrorInfo, EventType, JobRecord, JobRef, NewJob
-from windlass.core.limit_rules import GroupLimits
+from windlass.core.limit_rules import Bucket, GroupLimits
 from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
 from windlass.core.outcome import AddOutcome, Changed, Outcome, Settled
 from windlass.core.states import JobState
@@ -862,6 +862,44 @@ async def test_of_two_jobs_of_a_flow_the_first_is_taken_in_whatever_the_second_w
     )
     assert [one.outcome for one in answers] == [AddOutcome.QUEUED, answer, AddOutcome.QUEUED]
     assert (await harness.state("first"), await harness.find("second")) == (W, None)
+
+
+@pytest.mark.feature("I1")
+@pytest.mark.parametrize("place", [QUEUE, OTHER])
+async def test_a_flow_makes_an_id_once_also_when_that_job_ends_at_once(harness: Harness, place: str) -> None:
+    """A job that its group can never admit fails at once; its second mention ran without its edges."""
+    limits = GroupLimits(bucket=Bucket(1, 7))
+    await harness.do(lrq.SetGroupLimits(queue=QUEUE, group="small", limits=limits))
+    answers = await add(
+        harness,
+        harness.new("p", options=StoredOptions(group="small", cost=2)),
+        harness.new("a", place),
+        harness.new("p", depends_on=[on("a", place)]),
+    )
+    assert [one.outcome for one in answers] == [AddOutcome.QUEUED, AddOutcome.QUEUED, AddOutcome.DUPLICATE]
+    assert (await harness.state("p"), await edges(harness, "p")) == (F, [])
+    assert (await harness.get("p")).reason == "cost_exceeds_capacity"
+
+
+@pytest.mark.feature("I9", "I12")
+async def test_jobs_that_wait_keep_their_order_when_they_are_retried_and_wait_again(harness: Harness) -> None:
+    await harness.add("a", OTHER)
+    for name, queue in (("w", QUEUE), ("x", OTHER), ("y", QUEUE), ("z", OTHER)):
+        await add(harness, harness.new(name, queue, depends_on=[on("a", OTHER)]))
+    await finish(harness, Outcome.FAIL)
+    for name, queue in (("a", OTHER), ("y", QUEUE), ("z", OTHER), ("w", QUEUE)):
+        await harness.do(rq.RetryJobs(refs=[JobRef(queue, name)]))
+    (found,) = await harness.do(fl.GetDependencies(refs=[JobRef(OTHER, "a")]))
+    assert [(edge.dependent.id, edge.status is EdgeStatus.OPEN) for edge in found.dependents] == [
+        ("w", True),
+        ("x", False),
+        ("y", True),
+        ("z", True),
+    ]
+    await finish(harness)
+    await relay_all(harness)
+    assert [job.id for job in await harness.claim(9)] == ["w", "y"], "notified in that order"
+    assert [job.id for job in await harness.claim(9, OTHER)] == ["z"]
 
 
 @pytest.mark.feature("I1")

@@ -10,6 +10,7 @@ from tools.branches import (
     CALLED,
     END,
     RAISED,
+    ROOT,
     Branch,
     Listed,
     Measured,
@@ -136,3 +137,12 @@ def test_a_store_runs_its_own_part_of_the_suite() -> None:
     assert suite_of("file")[-1] == "[file"
     for place in (*suite_of("memory")[:2], *suite_of("valkey"), *suite_of("amqp")):
         assert (Path(__file__).resolve().parents[2] / place).is_file()
+
+
+def test_the_modules_of_rules_that_are_judged_are_there() -> None:
+    """A module that was renamed would pass as covered."""
+    (rules,) = [files for package, files in judged_files(["memory"]).items() if package == "core (rules)"]
+    assert [file for file in rules if not (ROOT / file).exists()] == []
+    assert {f"src/windlass/core/{name}.py" for name in ("transitions", "flow_rules", "limit_rules")} <= {
+        *rules
+    }

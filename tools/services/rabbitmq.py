@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tools.services.ports import find_place
@@ -32,10 +32,13 @@ def rabbitmq_binary() -> str | None:
 class Server:
     """One broker. ``kill`` and ``start`` again keep its ports and its data."""
 
-    def __init__(self, binary: str, folder: Path, *settings: str, runtime: str = "") -> None:
+    def __init__(
+        self, binary: str, folder: Path, *settings: str, runtime: str = "", plugins: Sequence[str] = ()
+    ) -> None:
         """``settings`` are lines of ``rabbitmq.conf``, ``runtime`` further arguments for Erlang."""
         self._binary = binary
         self._runtime = runtime
+        self._plugins = plugins
         self.folder = folder
         self._place = find_place(3)
         self.port, self._names_port, self._peers_port = self._place.ports
@@ -57,7 +60,7 @@ class Server:
         """Start it; returns when it answers."""
         for name in ("home", "log", "data"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        (self.folder / "plugins").write_text("[].\n")
+        (self.folder / "plugins").write_text(f"[{','.join(self._plugins)}].\n")
         (self.folder / "rabbitmq.conf").write_text("\n".join(["log.file.level = warning", *self._settings]))
         if self._names is None:
             self._names = subprocess.Popen(

@@ -158,9 +158,11 @@ def keep_queue(work: UnitOfWork, queue: QueueView) -> None:
         work.put_queue(queue)
 
 
-def _answer_known(work: UnitOfWork, old: JobRecord, new: NewJob) -> rq.Added | None:
-    """The answer that an existing record gives; None when it makes way for the new job."""
-    outcome = transitions.answer_known(old, new, work.now_ms)
+def _answer_known(
+    work: UnitOfWork, old: JobRecord, new: NewJob, otherwise: AddOutcome | None = None
+) -> rq.Added | None:
+    """The answer that an existing record gives; ``otherwise`` when it would make way for the new job."""
+    outcome = transitions.answer_known(old, new, work.now_ms) or otherwise
     if outcome is None:
         return None
     if outcome is AddOutcome.QUEUED:
@@ -174,10 +176,25 @@ def _add_flow(work: UnitOfWork, jobs: list[NewJob]) -> Verb[list[rq.Added]]:
     fresh, known = flows.sort(work, jobs)
     yield from flows.load(work, fresh, known)
     flows.check(work, fresh, known)
-    answers = [add_one(work, new) for new in jobs]
+    answers = []
+    made: set[JobRef] = set()
+    for new in jobs:
+        ref = JobRef(new.queue, new.id)
+        answers.append(_answer_made(work, new) if ref in made else add_one(work, new))
+        if fresh.get(ref) is new:
+            made.add(ref)
     flows.link(work, fresh, known)
     for new, answer in zip(jobs, answers, strict=True):
         job = work.jobs[JobRef(new.queue, new.id)]
         if job is not None and answer.record is None:
             answer.state, answer.due_ms = job.state, job.due_ms
     return answers
+
+
+def _answer_made(work: UnitOfWork, new: NewJob) -> rq.Added:
+    """The answer to another mention of a job that this flow made: a duplicate, also if that ended at once."""
+    old = work.known(JobRef(new.queue, new.id))
+    assert old is not None, "it was just made"
+    answer = _answer_known(work, old, new, AddOutcome.DUPLICATE)
+    assert answer is not None, "it does not make way"
+    return answer

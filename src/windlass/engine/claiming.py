@@ -166,9 +166,8 @@ def queue_room(work: UnitOfWork, queue: QueueView) -> tuple[int, int | None]:
 
 
 def may_start(work: UnitOfWork, job: JobRecord) -> bool:
-    """Whether a waiting job may start now by its group; if not, it is parked (or ended) here."""
-    if job.options.group is None:
-        return True
+    """Whether a waiting job of a group may start now; if not, it is parked (or ended) here."""
+    assert job.options.group is not None, "its group decides"
     group = work.groups[job.queue, job.options.group]
     limits = limits_of(work, group)
     if not limits.takes(job.options.cost):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import uuid
+from functools import partial
 from typing import Any
 
 import pika
@@ -13,7 +15,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from tests.backends.amqp.servers import broker_url, fresh_url
 from tests.faults.kit import until
-from windlass import Job, JobState, Windlass, Worker
+from windlass import Job, JobState, Queue, Windlass, Worker
 from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.amqp import AmqpBackend
@@ -114,7 +116,7 @@ async def test_queues_that_an_earlier_release_declared_without_a_type_are_declar
 @pytest.mark.timeout(180)
 @pytest.mark.feature("N1", "N6")
 async def test_what_is_published_right_after_a_worker_is_ready_is_routed_on_every_new_queue() -> None:
-    names = [queue_name() for _ in range(200)]
+    names = [queue_name() for _ in range(1_000)]
     connection = await asyncio.to_thread(pika.BlockingConnection, pika.URLParameters(broker_url()))
     channel = await asyncio.to_thread(connection.channel)
     await asyncio.to_thread(channel.confirm_delivery)
@@ -217,4 +219,102 @@ async def test_workers_report_their_figures_in_the_envelope_that_everybody_reads
     assert {one["jid"] for one in found} == {job.id for job in jobs}
     assert {(one["type"], one["job_class"], one["status"]) for one in found} == {
         ("job_metric", "n", "success")
+    }
+
+
+def read_stream(channel: Any, stream: str) -> list[Any]:
+    """Everything that stands in a stream, as a program in any language reads it."""
+    channel.basic_qos(prefetch_count=100)
+    found = []
+    for method, _, body in channel.consume(
+        stream, arguments={"x-stream-offset": "first"}, inactivity_timeout=1
+    ):
+        if method is None:
+            break
+        channel.basic_ack(method.delivery_tag)
+        found.append(json.loads(body))
+    channel.cancel()
+    return found
+
+
+@pytest.mark.feature("N4")
+async def test_every_stream_holds_envelopes_of_a_type_a_time_and_data() -> None:
+    name, namespace = queue_name(), queue_name()
+    began = time.time()
+
+    async def handler(job: Job[Any]) -> None:
+        if job.name == "bad":
+            raise ValueError("no")
+
+    async with Windlass(f"{broker_url()}?namespace={namespace}") as app:
+        queue = app.queue(name)
+        jobs = {
+            "scheduled_jobs": await queue.add("good", delay=3_600),
+            "retries": await queue.add("bad", max_attempts=2, backoff=3_600),
+            "dead_jobs": await queue.add("bad", max_attempts=1),
+            "job_metrics": await queue.add("good"),
+        }
+        async with Worker(name, handler, url_or_app=app):
+            for job, state in (
+                (jobs["retries"], JobState.RETRYING),
+                (jobs["dead_jobs"], JobState.FAILED),
+                (jobs["job_metrics"], JobState.COMPLETED),
+            ):
+                await until_state(queue, job, state)
+        streams = {
+            stream: await asyncio.to_thread(on_channel, partial(read_stream, stream=f"{namespace}.{stream}"))
+            for stream in STREAMS
+        }
+        await app.store.backend.remove_all()  # type: ignore[attr-defined]
+    types = {stream: {one["type"] for one in found} for stream, found in streams.items()}
+    assert types.pop("job_metrics") <= {"job_metric", "job_metrics"}
+    assert types == {
+        "scheduled_jobs": {"scheduled_job"},
+        "retries": {"retry"},
+        "dead_jobs": {"dead_job"},
+        "heartbeats": {"heartbeat"},
+    }
+    for stream, found in streams.items():
+        assert all(isinstance(one["timestamp"], float) for one in found)
+        assert all(began - 1 <= one["timestamp"] <= time.time() + 1 for one in found)
+        told = [part for one in found for part in (one["data"] if stream == "job_metrics" else [one["data"]])]
+        if stream in jobs:
+            assert jobs[stream].id in {part["jid"] for part in told}
+    assert {one["data"]["queues"][0] for one in streams["heartbeats"]} == {name}
+
+
+async def until_state(queue: Queue, job: Job[Any], state: JobState) -> None:
+    """Wait until a job is in ``state``."""
+    async with asyncio.timeout(30):
+        while True:
+            found = await queue.get_job(job.id)
+            if found is not None and found.state is state:
+                return
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.feature("N5")
+async def test_a_job_in_its_queue_has_the_nine_fields_that_other_programs_read() -> None:
+    name = queue_name()
+    async with Windlass(broker_url()) as app:
+        began = time.time()
+        job = await app.queue(name).add("Greet", ["Ada", 3], max_attempts=4, backtrace=15, tags=["red"])
+
+    def take(channel: Any) -> Any:
+        _, _, body = channel.basic_get(f"queue.{name}", auto_ack=True)
+        channel.queue_delete(f"queue.{name}")
+        return json.loads(body)
+
+    told = await asyncio.to_thread(on_channel, take)
+    at = told.pop("enqueued_at")
+    assert isinstance(at, float) and began - 1 <= at <= time.time() + 1
+    assert told == {
+        "jid": job.id,
+        "class": "Greet",
+        "args": ["Ada", 3],
+        "queue": name,
+        "retry": 3,
+        "retry_count": 0,
+        "backtrace": 15,
+        "tags": ["red"],
     }

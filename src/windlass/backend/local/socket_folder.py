@@ -27,16 +27,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from windlass.backend.local.locks import fcntl
 from windlass.backend.local.modes import PRIVATE, folder_mode, make_folder, mode_of
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # Windows, which has no sockets of this kind either
-    fcntl = None
 
 #: Longest path of a socket that all systems accept, and what its own name needs of it.
 _LONGEST_PATH = 100
@@ -79,7 +74,7 @@ class SocketFolder:
             make_folder(self.path, self.mode)
             self.fd = os.open(self.path, os.O_RDONLY)
             return
-        if fcntl is None:
+        if fcntl is None:  # Windows, which has no sockets of this kind either
             raise OSError("no folder for sockets: this system has no flock")
         _sweep(fcntl, self.path)
         give_up = time.monotonic() + _PATIENCE_S

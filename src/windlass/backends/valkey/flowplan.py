@@ -200,9 +200,10 @@ class FlowPlan:
         """Whether the job's own edges count."""
         return self._fresh.get(self._refs[at]) == at or at in self._again or at in self._out
 
-    def is_kept_out(self, at: int) -> bool:
-        """Whether this mention of a job is kept out, and another one makes it."""
-        return at in self._out and self._refs[at] in self._fresh
+    def other_mention(self, at: int) -> int:
+        """Whether another mention makes the job: 1 a later one, for this is kept out; 2 an earlier one."""
+        made = self._fresh.get(self._refs[at], at)
+        return 2 if made < at else int(made > at and at in self._out)
 
     def stands_for(self, at: int) -> bool:
         """Whether this mention of a job is the one that makes it, or the first of one that is there."""

@@ -158,7 +158,7 @@ class _Adding:
             parent=above,
             links=links,
             waits=int(bool(new.depends_on)),
-            out=int(self._plan.is_kept_out(at)),
+            out=self._plan.other_mention(at),
         )
 
     def _note_job(self, at: int, edges: list[Dependency], answer: list[Any], now_ms: int) -> None:

@@ -84,8 +84,14 @@ function flow.link(q, id, dependent)
   flow.mark(q, id, head)
   local key = flow.links(q, head[HEAD.SEQ])
   local number, notified = redis.call('ZSCORE', key, dependent), redis.call('ZSCORE', key, '')
-  if not number or (notified and tonumber(number) <= tonumber(notified)) then -- it was notified of an earlier end
+  if not number then
     redis.call('ZADD', key, redis.call('HINCRBY', q.root, 'xn', 1), dependent)
+  elseif notified and tonumber(number) <= tonumber(notified) then -- of an earlier end; it waits for the next
+    if redis.call('HEXISTS', q.y, text(head[HEAD.SEQ])) == 0 then -- it keeps its place
+      redis.call('ZADD', key, text(tonumber(number) - 1), '')
+    else -- that end is still in the outbox, and does not concern it
+      redis.call('ZADD', key, redis.call('HINCRBY', q.root, 'xn', 1), dependent)
+    end
   end
   return not ENDS[head[HEAD.STATE]] or flow.fate(q, id, head)
 end

@@ -69,10 +69,11 @@ function adds.outcome_of(q, id, head, request_id)
   return head[HEAD.STATE] == STATE.COMPLETED and head[HEAD.RESULT_UNTIL] > q.now and ADDED.CACHED or nil
 end
 
--- The answer of an existing job; nil when it makes way for the new one.
-function adds.answer_known(q, id, head, tail)
+-- The answer of an existing job; nil when it makes way for the new one, which it does not do for another mention of itself
+-- (`made`).
+function adds.answer_known(q, id, head, tail, made)
   local _, meta = cmsgpack.unpack_one(tail, 4)
-  local outcome = adds.outcome_of(q, id, head, meta[1] == 1 and id or meta[1])
+  local outcome = adds.outcome_of(q, id, head, meta[1] == 1 and id or meta[1]) or (made and ADDED.DUPLICATE)
   if not outcome then
     return nil
   elseif outcome == ADDED.QUEUED then
@@ -162,14 +163,14 @@ function adds.add_one(q, job, tail, seq)
     make_visible(q)
   end
   local head, answer, follows, after = head_of(q, id), nil, nil, 0
-  local stub = not head and q.stubs and q.stubs[id]
+  local stub, made = not head and q.stubs and q.stubs[id], job[JOB.OUT] == 2
   if head then
-    answer = adds.answer_known(q, id, head, tail)
+    answer = adds.answer_known(q, id, head, tail, made)
   elseif stub then
     q.records[id] = stub.record
-    answer = adds.answer_known(q, id, stub.head, tail)
+    answer = adds.answer_known(q, id, stub.head, tail, made)
     q.records[id] = nil
-  elseif (q.kept[id] or 0) > q.now then
+  elseif made or (q.kept[id] or 0) > q.now then
     note_run(q, EVENT.DEDUPLICATED, id, job[JOB.TASK])
     return { ADDED.DUPLICATE, 0, 0, 0 }
   end
