@@ -435,7 +435,10 @@ class Windlass:
     # --- around jobs -----------------------------------------------------------------------------------
 
     def use(self, middleware: Any) -> None:
-        """Add a middleware: an object with ``enqueue``, ``execute`` or ``ended``; the first is outermost."""
+        """Add a middleware: an object with ``enqueue``, ``execute``, ``ended`` or ``failed``.
+
+        The first is outermost. ``failed`` is called as a hook of ``on_error`` is.
+        """
         self.hooks.use(middleware)
 
     def around_enqueue(self, hook: H) -> H:

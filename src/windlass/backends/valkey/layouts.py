@@ -131,6 +131,8 @@ class Wanted(NamedTuple):
     links: Any = ()
     #: 1: it names jobs that it depends on, whether they count for this mention of it or not.
     waits: int = 0
+    #: 1: another mention of its id in the same request makes the job, this one is kept out.
+    out: int = 0
 
 
 class Restored(NamedTuple):
