@@ -171,11 +171,11 @@ def test_a_queue_is_walked_by_pages(look: Look, still: Lane) -> None:
 
 
 @pytest.mark.feature("P2")
-def test_a_queue_is_drained(look: Look, still: Lane) -> None:
+def test_a_queue_is_cleared(look: Look, still: Lane) -> None:
     still.add_bulk([{"name": "export"}] * 5)
     page = look.at(f"/job-queues/{still.name}")
     expect(rows(page)).to_have_count(5)
-    page.get_by_role("button", name="Drain").click()
+    page.get_by_role("button", name="Clear", exact=True).click()
     confirm(page, "Remove")
     expect(page.get_by_text(f"No waiting job in {still.name}")).to_be_visible()
     assert still.counts()["waiting"] == 0
@@ -196,7 +196,7 @@ def test_a_search_is_in_its_address(look: Look, still: Lane) -> None:
     assert "task=send_" in page.url and "args=user" in page.url
     page.reload()
     expect(rows(page)).to_have_count(1)
-    page.get_by_role("button", name="Clear").click()
+    page.get_by_role("button", name="Clear", exact=True).click()
     assert "task=" not in page.url
     look.at(f"/search?queue={still.name}&tag=vip")
     expect(rows(page)).to_have_count(1)
