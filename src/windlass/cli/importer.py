@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from windlass.api.app import Windlass
     from windlass.importing import ImportReport
 
-_SOURCES = ("celery", "rq", "bullmq")
+_SOURCES = ("celery", "rq", "bullmq", "arq", "dramatiq", "saq")
 _COLUMNS = (
     Column("queue"),
     Column("becomes"),
@@ -162,10 +162,10 @@ def command(
 ) -> Options:
     """Move the waiting and scheduled jobs of another system over.
 
-    SOURCE is celery (on Redis), rq or bullmq; SOURCE_URL is its Redis or Valkey. Without --copy or
-    --confirm nothing is changed: it tells what it found. With --confirm each job is taken from its old
-    queue, added here under an id derived from its old one, and only then deleted there; an interrupted
-    run is finished by the next.
+    SOURCE is celery, rq, bullmq, arq, dramatiq or saq, each on Redis; SOURCE_URL is its Redis or
+    Valkey. Without --copy or --confirm nothing is changed: it shows what it found. With --confirm
+    each job is taken from its old queue, added here under an id derived from its old one, and only
+    then deleted there; an interrupted run is finished by the next.
 
     Messages are never run: pickles are read only when they hold plain data. What cannot be moved
     (other pickles, canvases, flows, jobs of schedulers) is counted, with the reason, and stays.

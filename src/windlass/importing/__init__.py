@@ -1,4 +1,4 @@
-"""Moves waiting and scheduled jobs of other systems over: Celery, RQ and BullMQ, out of Redis or Valkey.
+"""Moves waiting and scheduled jobs of other systems over: Celery, RQ, BullMQ, arq, Dramatiq and SAQ.
 
 A *reader* knows how one system stores its jobs: on which shelves (lists and sorted sets), and what an entry
 means. The *mover* walks the shelves, oldest first, and adds what it finds. Nothing of a message is ever run:

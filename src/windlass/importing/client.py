@@ -7,7 +7,7 @@ from typing import Any
 
 from windlass.backend.urls import hide_secrets, parse_url
 from windlass.errors import ConfigError, StorageError
-from windlass.importing.model import Kind, Shelf
+from windlass.importing.model import ForeignJob, Kind, Shelf
 
 #: Removes entries from a shelf and writes each that was still there into the holding hash, in one step.
 _TAKE = """
@@ -55,11 +55,12 @@ class SourceClient:
         except (self._errors, OSError) as exc:
             raise StorageError(f"the server to import from did not answer: {exc}; check its URL") from exc
 
-    async def scan(self, pattern: str) -> list[bytes]:
-        """Keys that match, each once."""
+    async def scan(self, pattern: str, kind: str | None = None) -> list[bytes]:
+        """Keys that match (and are of that kind, in the server's words), each once."""
 
         async def walk() -> list[bytes]:
-            return sorted({key async for key in self._redis.scan_iter(match=pattern, count=1_000)})
+            keys = self._redis.scan_iter(match=pattern, count=1_000, _type=kind)
+            return sorted({key async for key in keys})
 
         found: list[bytes] = await self._ask(walk())
         return found
@@ -77,10 +78,20 @@ class SourceClient:
         verb = self._redis.llen if kind == "list" else self._redis.zcard
         return int(await self._ask(verb(key)))
 
+    async def count(self, shelf: Shelf) -> int:
+        """How many entries a shelf has."""
+        if shelf.least is None:
+            return await self.size(shelf.key, shelf.kind)
+        return int(await self._ask(self._redis.zcount(shelf.key, shelf.least, "+inf")))
+
     async def window(self, shelf: Shelf, skip: int, count: int) -> list[tuple[bytes, float]]:
         """Entries of a shelf, oldest first, past the first ``skip``; with their scores (0 on a list)."""
         if shelf.kind == "zset":
-            pairs = await self._ask(self._redis.zrange(shelf.key, skip, skip + count - 1, withscores=True))
+            least = "-inf" if shelf.least is None else shelf.least
+            query = self._redis.zrangebyscore(
+                shelf.key, least, "+inf", start=skip, num=count, withscores=True
+            )
+            pairs = await self._ask(query)
             return [(member, float(score)) for member, score in pairs]
         if shelf.oldest == "left":
             found = await self._ask(self._redis.lrange(shelf.key, skip, skip + count - 1))
@@ -95,6 +106,16 @@ class SourceClient:
         for key in keys:
             pipe.hgetall(key)
         found: list[dict[bytes, bytes]] = await self._ask(pipe.execute())
+        return found
+
+    async def texts(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Many texts in one round trip; None for those that are not there."""
+        found: list[bytes | None] = await self._ask(self._redis.mget(keys)) if keys else []
+        return found
+
+    async def fields(self, key: str, names: Sequence[str]) -> list[bytes | None]:
+        """Some fields of a hash; None for those that are not there."""
+        found: list[bytes | None] = await self._ask(self._redis.hmget(key, names)) if names else []
         return found
 
     async def take(self, shelf: Shelf, holding: str, items: Sequence[tuple[bytes, str, bytes]]) -> list[bool]:
@@ -119,10 +140,13 @@ class SourceClient:
         answer: list[tuple[bytes, bytes]] = await self._ask(walk())
         return answer
 
-    async def release(self, holding: str, ids: Sequence[str], keys: Sequence[str]) -> None:
-        """Forget held entries, and the keys that went with them."""
+    async def release(self, holding: str, jobs: Sequence[ForeignJob]) -> None:
+        """Forget held entries, and the keys and parts that go with them."""
         pipe = self._redis.pipeline(transaction=True)
-        pipe.hdel(holding, *ids)
+        pipe.hdel(holding, *(job.job_id for job in jobs))
+        keys = [key for job in jobs for key in job.keys]
         if keys:
             pipe.unlink(*keys)
+        for kind, key, member in (part for job in jobs for part in job.parts):
+            (pipe.hdel if kind == "hash" else pipe.zrem)(key, member)
         await self._ask(pipe.execute())

@@ -25,6 +25,8 @@ class Shelf:
     oldest: Literal["left", "right"] = "left"
     #: Entries are due later.
     later: bool = False
+    #: In a sorted set: entries of a lower score are not on this shelf.
+    least: float | None = None
 
 
 class ForeignJob(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -49,6 +51,8 @@ class ForeignJob(msgspec.Struct, kw_only=True, omit_defaults=True):
     backoff: dict[str, Any] | None = None
     #: Keys that go with the entry once it was added.
     keys: list[str] = []
+    #: Fields of hashes and members of sorted sets that go then: (``hash`` or ``zset``, key, name).
+    parts: list[tuple[str, str, str]] = []
 
     @property
     def job_id(self) -> str:

@@ -94,7 +94,7 @@ class Mover:
 
     async def size(self) -> int:
         """How many entries there are to look at."""
-        return sum([await self._client.size(shelf.key, shelf.kind) for shelf in await self._shelves()])
+        return sum([await self._client.count(shelf) for shelf in await self._shelves()])
 
     async def run(self, mode: Mode, advance: Callable[[float], None] = lambda step: None) -> ImportReport:
         """Walk all shelves; ``advance`` receives how many entries were dealt with."""
@@ -162,8 +162,7 @@ class Mover:
         row.gone += len(ready) - len(mine)
         await self._add(row, [new for _, _, new in mine])
         if mine:
-            keys = [key for _, one, _ in mine for key in one.keys]
-            await self._client.release(self._holding, [one.job_id for _, one, _ in mine], keys)
+            await self._client.release(self._holding, [one for _, one, _ in mine])
         return len(ready)
 
     async def _finish_held(self) -> int:
@@ -173,9 +172,7 @@ class Mover:
             jobs = [msgspec.json.decode(text, type=ForeignJob) for _, text in held]
             news = [self._new_job(job) for job in jobs]
             await self._add(ShelfReport("", ""), news)
-            await self._client.release(
-                self._holding, [job.job_id for job in jobs], [key for job in jobs for key in job.keys]
-            )
+            await self._client.release(self._holding, jobs)
             done += len(jobs)
         return done
 

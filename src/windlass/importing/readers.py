@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from windlass.importing.arq import ArqReader
 from windlass.importing.bullmq import BullReader
 from windlass.importing.celery import CeleryReader
 from windlass.importing.client import SourceClient
+from windlass.importing.dramatiq import DramatiqReader
 from windlass.importing.model import SourceReader
 from windlass.importing.rq import RqReader
+from windlass.importing.saq import SaqReader
 
 READERS: dict[str, Callable[[SourceClient, str], SourceReader]] = {
     "celery": CeleryReader,
     "rq": RqReader,
     "bullmq": BullReader,
+    "arq": ArqReader,
+    "dramatiq": DramatiqReader,
+    "saq": SaqReader,
 }
 
 
