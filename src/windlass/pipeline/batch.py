@@ -146,8 +146,8 @@ def _commit_bronze(lake: Lake, files: list[FileEntry], source: str, number: int,
         except Conflict as exc:
             lake.refresh(schemas.BRONZE_ATTEMPTS)
             if lake.done(schemas.BRONZE_ATTEMPTS, source) >= number:
-                told = f"another run writes source {source!r} to {lake.url}; this one ends here"
-                raise LakeTakenError(told) from exc
+                message = f"another run writes source {source!r} to {lake.url}; this one ends here"
+                raise LakeTakenError(message) from exc
     raise LakeTakenError(f"{lake.url}: other writers were always quicker")
 
 

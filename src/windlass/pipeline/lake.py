@@ -124,8 +124,8 @@ class Lake:
         try:
             yield
         except OSError as exc:
-            told = " ".join(_COLOURS.sub("", str(exc)).replace("\u21b3", " ").split())
-            raise LakeError(f"{self.url} cannot be reached: {printable(told)}") from exc
+            message = " ".join(_COLOURS.sub("", str(exc)).replace("\u21b3", " ").split())
+            raise LakeError(f"{self.url} cannot be reached: {printable(message)}") from exc
 
     def _refuse_old(self) -> None:
         if self.place.is_folder and (Path(self.url) / "_windlass" / "lake.json").exists():
@@ -239,7 +239,7 @@ class Lake:
         return held[1]
 
     def uris(self, entries: Iterable[FileEntry]) -> list[str]:
-        """Where files are, as Spark should be told."""
+        """Where files are, as Spark spells it."""
         return [f"{self.url}/{entry.table}/{entry.path}" for entry in entries]
 
     # --- changing ---------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ BRONZE_ATTEMPTS = Table(
     ranged=("finished_ms", "enqueued_ms", "source", "batch"),
 )
 
-#: Records that a log lost before they were read, when a run was told to go on without them.
+#: Records that a log lost before they were read, when a run was allowed to continue without them.
 BRONZE_GAPS = Table(
     "bronze/gaps",
     _columns(
