@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -157,10 +157,10 @@ def test_a_lake_on_an_object_store_outlives_an_executor_in_every_batch(
         driver = Process(command, tmp_path / "driver.log", settings(object_store))
         try:
             for done in range(BATCHES):
-                driver.until(lambda output, done=done: output.count('"attempts"') >= done, timeout=300)
+                driver.until(said(done), timeout=300)
                 while not cluster.kill_executor():
                     time.sleep(0.05)
-            driver.until(lambda output: output.count('"attempts"') == BATCHES, timeout=300)
+            driver.until(said(BATCHES), timeout=300)
         finally:
             driver.end()
             driver.wait(60)
@@ -202,6 +202,11 @@ def test_rows_are_jobs_once_although_tasks_fail_and_run_twice(
     if ROWS >= 1_000_000:
         figures = {"rows": ROWS, "written_s": written - started, "drained_s": drained - started}
         sys.stdout.write(json.dumps({name: round(value, 1) for name, value in figures.items()}) + "\n")
+
+
+def said(batches: int) -> Callable[[str], bool]:
+    """Whether a run has said that so many batches are done."""
+    return lambda output: output.count('"attempts"') >= batches
 
 
 def submit(cluster: Cluster, folder: Path, *arguments: str) -> None:
