@@ -3,6 +3,7 @@
     scripts/bench spark                     10,000,000 attempt records
     scripts/bench spark --records 200000    a quick look
     scripts/bench spark --against 13a842a   an older revision first, with its own code, then this one
+    scripts/bench spark --log-days 3650     only the log: batches committed for ten years, without data
 
 Records are written straight into the history log of an SQLite store, since running ten million jobs first
 would measure something else. Times are of this machine, with its other load: beside each stands the CPU time
@@ -33,6 +34,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from benchmarks import _lake_year
 from windlass.backend import requests as rq
 from windlass.backend.urls import open_backend
 from windlass.backends.sqlite.rows import LOG_KEY
@@ -307,7 +309,13 @@ def main() -> None:
     parser.add_argument("--max-records", type=int, default=2_000_000)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--against", metavar="REV", help="run this revision's benchmark first")
+    parser.add_argument("--log-days", type=int, help="only commit empty batches for so many days")
+    parser.add_argument("--log-batches", type=int, default=10, help="how many a day")
     args = parser.parse_args()
+    if args.log_days is not None:
+        with tempfile.TemporaryDirectory(prefix="windlass-bench-") as room:
+            _lake_year.run(Path(room), args.log_days, args.log_batches, (1, 10, 30, 100, 365, 1_000))
+        return
     from windlass.pipeline.session import SessionOptions, session
 
     folder = Path(tempfile.mkdtemp(prefix="windlass-bench-"))

@@ -1,4 +1,4 @@
-"""A standalone cluster on this machine: one master, two workers, executors in other processes."""
+"""A standalone cluster on this machine: one master, three workers, executors in other processes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.pipeline import shop, sink_rows
+from tests.pipeline.object_store import make_bucket, settings
 from tests.pipeline.processes import Process
 from tests.pipeline.support import Bench, busy_day, store_url
 from tests.pipeline.test_run import totals
@@ -22,6 +24,8 @@ from windlass.pipeline.session import package_zip
 
 #: How many rows the sink's test writes; its full count is 1,000,000.
 ROWS = int(os.environ.get("WINDLASS_TEST_SINK_ROWS", "20000"))
+#: In how many batches a store is read while executors die.
+BATCHES = 3
 #: For workers with little memory and few rows.
 SMALL = {
     "spark.executor.memory": "600m",
@@ -40,8 +44,12 @@ def launcher(name: str) -> str:
     return str(Path(pyspark.__file__).parent / "bin" / name)
 
 
+#: The workers by their addresses: Spark runs a copy of a slow task on another host only.
+WORKERS = {"worker-1": "127.0.0.1", "worker-2": "127.0.0.2", "worker-3": "127.0.0.3"}
+
+
 class Cluster:
-    """One master and two workers; ``url`` is the master's."""
+    """One master and three workers; ``url`` is the master's."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,11 +61,10 @@ class Cluster:
         master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(self.port)]
         first = self._run("master", *master)
         first.until(lambda output: "New state: ALIVE" in output)
-        # Two addresses: Spark runs a copy of a slow task on another host only.
-        for name, host in (("worker-1", "127.0.0.1"), ("worker-2", "127.0.0.2")):
+        for name, host in WORKERS.items():
             worker = ["org.apache.spark.deploy.worker.Worker", "--host", host, "-c", "1", "-m", "900m"]
             self._run(name, *worker, "-d", str(self.folder / name), self.url, host=host)
-        first.until(lambda output: output.count("Registering worker") == 2)
+        first.until(lambda output: output.count("Registering worker") == len(WORKERS))
 
     def stop(self) -> None:
         for process in self._started:
@@ -65,8 +72,21 @@ class Cluster:
 
     def executors(self) -> list[int]:
         """How many executors each worker has started so far."""
-        logs = [(self.folder / f"{name}.log").read_text() for name in ("worker-1", "worker-2")]
+        logs = [(self.folder / f"{name}.log").read_text() for name in WORKERS]
         return [len(re.findall("Asked to launch executor", log)) for log in logs]
+
+    def kill_executor(self) -> bool:
+        """Kill the oldest executor at work, as the loss of its machine would; False when there is none."""
+        daemons = [psutil.Process(process.pid) for process in self._started]
+        found = [
+            child
+            for daemon in daemons
+            for child in daemon.children(recursive=True)
+            if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline())
+        ]
+        if found:
+            min(found, key=lambda child: child.create_time()).kill()
+        return bool(found)
 
     def _run(self, name: str, *arguments: str, host: str = "127.0.0.1") -> Process:
         env = {
@@ -118,6 +138,38 @@ def test_the_pipeline_runs_on_a_standalone_cluster(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.feature("Q2", "Q11")
+@pytest.mark.parametrize("backend_name", ["valkey"])
+def test_a_lake_on_an_object_store_outlives_an_executor_in_every_batch(
+    backend_name: str, cluster: Cluster, bench: Bench, object_store: str, tmp_path: Path
+) -> None:
+    """With speculation on: copies of slow tasks write files that no commit names."""
+    busy_day(bench, rounds=1)
+    records = sum(bench.counters().values())
+    each = -(-records // BATCHES)
+    with make_bucket(object_store) as bucket:
+        lake = f"{bucket}/lake"
+        command = [sys.executable, "-m", "windlass", "pipeline", "run", "--url", bench.url, "--lake", lake]
+        command += ["--continuous", "--json", "--max-records", str(each), "--master", cluster.url]
+        conf = {**SMALL, "spark.speculation": "true", "spark.speculation.interval": "50ms"}
+        command += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+        driver = Process(command, tmp_path / "driver.log", settings(object_store))
+        try:
+            for done in range(BATCHES):
+                driver.until(said(done), timeout=300)
+                while not cluster.kill_executor():
+                    time.sleep(0.05)
+            driver.until(said(BATCHES), timeout=300)
+        finally:
+            driver.end()
+            driver.wait(60)
+            driver.reap()
+        for table in ("bronze_attempts", "attempts", "minute", "day"):
+            assert totals(lake, table) == bench.counters(), table
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(max(400, ROWS // 300))
 @pytest.mark.feature("Q11")
 @pytest.mark.parametrize("backend_name", [os.environ.get("WINDLASS_TEST_SINK_STORE", "sqlite")])
@@ -150,6 +202,11 @@ def test_rows_are_jobs_once_although_tasks_fail_and_run_twice(
     if ROWS >= 1_000_000:
         figures = {"rows": ROWS, "written_s": written - started, "drained_s": drained - started}
         sys.stdout.write(json.dumps({name: round(value, 1) for name, value in figures.items()}) + "\n")
+
+
+def said(batches: int) -> Callable[[str], bool]:
+    """Whether a run has said that so many batches are done."""
+    return lambda output: output.count('"attempts"') >= batches
 
 
 def submit(cluster: Cluster, folder: Path, *arguments: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import runpy
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -57,3 +58,20 @@ def test_the_nightly_report_is_a_job(spark_cache: Path, tmp_path: Path) -> None:
     )
     assert done.stdout.splitlines() == promised(example) != [], done.stderr[-3000:]
     assert done.returncode == 0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.feature("Q11")
+def test_the_notebook_goes_from_jobs_to_a_chart(spark: SparkSession, capsys: Captured) -> None:
+    """Its cells one after the other, but for the one that installs."""
+    notebook = json.loads((EXAMPLES / "lake_to_chart.ipynb").read_text())
+    names: dict[str, Any] = {"__name__": "notebook"}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code" and "install" not in cell["metadata"].get("tags", []):
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+    assert capsys.readouterr().out == "300 attempts are in the lake\n"
+    found = dict(names["outcomes"].itertuples(index=False))
+    assert found == {"completed": 270, "failed": 30}
+    assert names["errors"]["occurrences"].sum() == 30 and len(names["attempts"]) == 300
+    assert sum(names["counts"]["failed"]) == 30
+    assert "<svg" in names["charts"].stacked(names["windows"], 60_000, names["counts"])

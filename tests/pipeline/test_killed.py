@@ -1,7 +1,7 @@
 """``kill -9`` of the driver, again and again: afterwards the lake is that of an undisturbed run.
 
-Three times at named points, in a folder; ``WINDLASS_TEST_KILLS=10`` adds two more points and five moments drawn
-by lot, and does it on an object store too.
+Three times at named points, in a folder; ``WINDLASS_TEST_KILLS=10`` adds two more points and five moments
+drawn by lot, and does it on an object store too.
 """
 
 from __future__ import annotations

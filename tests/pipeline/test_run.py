@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.pipeline.support import DAY_MS, Bench, busy_day
 from windlass.backend import requests as rq
+from windlass.cli.pipeline import command
 from windlass.core.outcome import Outcome
 from windlass.errors import ConfigError, HistoryTrimmedError
 from windlass.pipeline import batch as batch_module
@@ -18,8 +20,10 @@ from windlass.pipeline import schemas
 from windlass.pipeline.backfill import rebuild
 from windlass.pipeline.batch import plan_batch, run_batch
 from windlass.pipeline.compact import compact
+from windlass.pipeline.lake import Lake
 from windlass.pipeline.run import Pipeline, RunOptions
 from windlass.pipeline.sqlquery import VIEWS, connect
+from windlass.pipeline.status import lake_status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -144,7 +148,19 @@ def test_a_trimmed_log_fails_the_run_unless_gaps_are_accepted(
     bench.work("mail")
     with pytest.raises(HistoryTrimmedError):
         run(spark, bench, lake)
+    failure = lake_status(Lake(str(lake)).open()).last_failure
+    assert failure is not None and not failure.is_over
+    assert (failure.source, failure.error) == ("default", "HistoryTrimmedError") and "mail" in failure.message
     pipeline = run(spark, bench, lake, on_gap="skip")
+    status = lake_status(pipeline.lake)
+    assert (status.gaps, status.lost) == (1, 4)
+    assert status.last_failure is not None and status.last_failure.is_over
+    (source,) = status.sources
+    assert (source.source, source.batch, source.lacking) == ("default", 2, ())
+    assert status.rows["silver/attempts"] == 4 and source.newest_ms == bench.now_ms
+    shown = CliRunner().invoke(command, ["status", "--lake", str(lake)])
+    assert shown.exit_code == 0, shown.output
+    assert "4 records were lost unread" in shown.output and "went through since" in shown.output
     assert pipeline.lake.offsets() == {"default": {"mail": 8}}
     with connect(str(lake)) as connection:
         assert connection.execute('SELECT queue, "after", until FROM gaps').fetchall() == [("mail", 3, 7)]

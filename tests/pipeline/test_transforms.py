@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.pipeline.support import DAY_MS, START_MS, arrow_rows, attempt, make_df, make_table, rows_of
+from tools import lake_columns
 from windlass.pipeline import histogram as h
 from windlass.pipeline import schemas
 from windlass.pipeline.transforms import attempts, gold, jobs
@@ -315,3 +317,9 @@ def test_spark_and_arrow_schemas_say_the_same(table: schemas.Table) -> None:
     assert set(table.keys) | set(table.ranged) <= set(table.names)
     assert "date" in table.names
     assert "schema_version" in table.names
+
+
+def test_the_page_of_columns_is_that_of_the_tables() -> None:
+    """``python -m tools.lake_columns > docs/lake-columns.md`` writes it anew."""
+    root = Path(__file__).resolve().parents[2]
+    assert (root / "docs" / "lake-columns.md").read_text(encoding="utf-8") == lake_columns.page()

@@ -17,6 +17,7 @@ from windlass.cli.output import Column, Out
 from windlass.cli.store import carry_out, examples_epilog, url_option
 from windlass.cli.values import DURATION
 from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.text import printable
 
 if TYPE_CHECKING:
     from windlass.pipeline.batch import BatchResult
@@ -227,6 +228,39 @@ def prune(out: Out, *, lake: str, dry_run: bool, **days: int) -> int:
     rows = sum(entry.rows for entry in gone)
     verb = "would go" if dry_run else "gone"
     out.done(f"{len(gone):,} files with {rows:,} rows {verb}.", {"files": len(gone), "rows": rows})
+    return 0
+
+
+@pipeline_command("status", examples="windlass pipeline status --lake lake")
+@lake_option
+def status(out: Out, *, lake: str) -> int:
+    """Show how fresh the lake is, what it holds, and why a run stopped last."""
+    from dataclasses import asdict
+
+    from windlass.pipeline.lake import Lake
+    from windlass.pipeline.report import show_time
+    from windlass.pipeline.status import lake_status
+
+    found = lake_status(Lake(lake).open())
+    if out.as_json:
+        out.document(asdict(found))
+        return 0
+    for source in found.sources:
+        newest = "none" if source.newest_ms is None else show_time(source.newest_ms)
+        out.text(
+            f"{source.source}: batch {source.batch} read {show_time(source.read_ms)}, newest attempt {newest}"
+        )
+        if source.lacking:
+            out.text(f"  not yet in {', '.join(source.lacking)}: a run is at it, or the next one finishes it")
+    columns = [Column("TABLE"), Column("ROWS", right=True), Column("BYTES", right=True)]
+    out.table(columns, [[path, f"{rows:,}", f"{found.bytes[path]:,}"] for path, rows in found.rows.items()])
+    if found.gaps:
+        out.text(f"{found.lost:,} records were lost unread, in {found.gaps:,} gaps")
+    failure = found.last_failure
+    if failure is not None:
+        after = "; batches went through since" if failure.is_over else ""
+        text = printable(f"{failure.error}: {failure.message}" if failure.message else failure.error)
+        out.text(f"last failure of {failure.source}, {show_time(failure.at_ms)}: {text}{after}")
     return 0
 
 

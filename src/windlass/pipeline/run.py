@@ -9,16 +9,18 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
 from windlass.backend import requests as rq
 from windlass.core.probe import reach
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, StorageError
 from windlass.pipeline.batch import BatchResult, OnGap, finish_batches, plan_batch, run_batch
-from windlass.pipeline.lake import Lake
+from windlass.pipeline.lake import Lake, LakeTakenError
 from windlass.pipeline.source import Positions
+from windlass.pipeline.status import note_failure
 from windlass.pipeline.store import settled_url, visit
 
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,63}\Z")
@@ -76,7 +78,17 @@ class Pipeline:
         return self.lake.offsets().get(self.options.source, {})
 
     def run_batch(self) -> BatchResult | None:
-        """The next batch; None when there is nothing new."""
+        """The next batch; None when there is nothing new. Why it fails is left in the lake."""
+        try:
+            return self._run_batch()
+        except LakeTakenError:
+            raise  # the run that goes on has the say
+        except Exception as exc:
+            with suppress(StorageError):
+                note_failure(self.lake, self.options.source, exc)
+            raise
+
+    def _run_batch(self) -> BatchResult | None:
         plan = plan_batch(self.url, self.done, self.options.max_records, self.options.on_gap)
         if not plan.records and not plan.gaps:
             return None

@@ -39,10 +39,6 @@ _COMMON = {
     "spark.sql.sources.partitionColumnTypeInference.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    # A task may write a few dates side by side; otherwise Spark sorts all rows by date first.
-    "spark.sql.maxConcurrentOutputFileWriters": "8",
-    # Histograms are collected per window: thousands of groups, each small. Sorting them would cost more.
-    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
 }
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
