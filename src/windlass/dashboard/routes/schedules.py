@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from litestar import Request, delete, get, post, put
 from litestar.params import JSONBody, QueryParameter
 
@@ -142,7 +143,10 @@ async def get_schedule(store_view: TheStoreView, queue: QueueName, name: PathTex
 async def put_schedule(
     store_view: TheStoreView, request: Anyone, queue: QueueName, name: PathText, data: JSONBody[ScheduleBody]
 ) -> ScheduleEntry:
-    """Make or change a schedule. One whose rule stays the same keeps its next slot."""
+    """Make or change a schedule. One whose rule stays the same keeps its next slot.
+
+    With neither ``task`` nor ``data`` nor ``options``, the jobs of a schedule that is there stay as they are.
+    """
     real = unescape(name)
     rule = {
         key: value
@@ -158,7 +162,10 @@ async def put_schedule(
         }.items()
         if value is not None
     }
-    template = {"name": data.task or real, "data": data.data, "opts": data.options}
+    known = await store_view.queue(queue).get_job_scheduler(real)
+    given = {"name": data.task, "data": data.data, "opts": data.options}
+    given = {key: value for key, value in given.items() if value is not msgspec.UNSET}
+    template = known if known is not None and not given else {"name": known.task if known else real, **given}
     info = await store_view.queue(queue).upsert_job_scheduler(real, rule, template)
     note(request, task=info.task, cron=data.cron, every=data.every)
     return _entry(store_view, info)

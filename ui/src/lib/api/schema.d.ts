@@ -769,7 +769,7 @@ export interface components {
              * @enum {string}
              */
             overlap: "allow" | "skip";
-            task?: string | null;
+            task?: string;
             data?: unknown;
             options?: {
                 [key: string]: unknown;
