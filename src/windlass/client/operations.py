@@ -692,7 +692,7 @@ class ScheduleBody(TypedDict):
     limit: NotRequired[int | None]
     missed: NotRequired[Literal["skip", "once", "all"]]
     overlap: NotRequired[Literal["allow", "skip"]]
-    task: NotRequired[str | None]
+    task: NotRequired[str]
     data: NotRequired[Any]
     options: NotRequired[dict[str, Any]]
 

@@ -87,6 +87,10 @@ def _tidy(found: dict[str, Any]) -> None:
                     response.pop("content", None)
                 if "text/event-stream" in response.get("content", {}):
                     response["content"] = {"text/event-stream": {"schema": {}}}
+                if "application/x-ndjson" in response.get("content", {}):
+                    response["content"] = {
+                        kind: {"schema": {}} for kind in ("application/x-ndjson", "text/csv")
+                    }
 
 
 def _add_problems(found: dict[str, Any]) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from windlass.dashboard.application import create_app
 from windlass.dashboard.guard import Guard
+from windlass.dashboard.scope import Receive, Scope, Send
 from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
-    from litestar.types import Receive, Scope, Send
-
     from windlass.api.app import Windlass
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -37,7 +36,7 @@ class StoresDashboard:
         inner_root = f"{root}/{name}" if name in self.dashboards else root
         inner = {**scope, "root_path": inner_root, "path": root + path}
         found = self.dashboards.get(name) or next(iter(self.dashboards.values()))  # which refuses it as ever
-        await found(cast("Scope", inner), receive, send)
+        await found(inner, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -48,9 +47,9 @@ class StoresDashboard:
                     if hook is not None:
                         await hook()
             except Exception as exc:
-                await send({"type": f"{kind}.failed", "message": str(exc)})  # type: ignore[arg-type, misc]
+                await send({"type": f"{kind}.failed", "message": str(exc)})
                 return
-            await send({"type": f"{kind}.complete"})  # type: ignore[arg-type, misc]
+            await send({"type": f"{kind}.complete"})
             if kind == "lifespan.shutdown":
                 return
 
