@@ -207,9 +207,10 @@ async def job_events(
     jid: JobId,
     seconds: StreamSeconds = 3_600,
 ) -> Stream:
-    """One job as it goes: ``job`` (as in lists) whenever it changed, ``log`` with new lines, ``output`` with
-    what it put out with ``job.stream``, ``end`` when it has finished (the stream ends), ``gone`` when its
-    record was removed. It begins with all that is there; of the output, with the newest part."""
+    """One job as it goes: ``job`` (as in lists) whenever it changed, ``log`` with new lines (their time,
+    level and attempt in ``entries``), ``output`` with what it put out with ``job.stream``, ``end`` when it
+    has finished (the stream ends), ``gone`` when its record was removed. It begins with all that is there; of
+    the output, with the newest part."""
     job = await store_view.job(queue, jid)
     until = Until(store_view, seconds)
 
@@ -267,7 +268,16 @@ class JobFollower:
             return []
         fresh = new_lines(self._lines, page.lines)
         self._lines = page.lines
-        return [frame("log", {"lines": [self._desk.mask.text(line) for line in fresh], "total": page.count})]
+        entries = page.entries[len(page.entries) - len(fresh) :]
+        content = {
+            "lines": [self._desk.mask.text(line) for line in fresh],
+            "entries": [
+                {"at_ms": one.at_ms or None, "level": one.level, "attempt": one.attempt, "run": one.run}
+                for one in entries
+            ],
+            "total": page.count,
+        }
+        return [frame("log", content)]
 
     async def _new_output(self) -> list[bytes]:
         store = self._desk.store
