@@ -88,8 +88,8 @@ class Operator:
     def task(self, name: str) -> Iterator[None]:
         """Begin at the overview; ends when what was asked for is seen."""
         self.page.goto(self._address + "/")
-        expect(self.page.locator("nav footer")).to_contain_text("Live")
-        expect(self.page.locator(".bone")).to_have_count(0)
+        expect(self.page.locator("nav footer")).to_contain_text("Live", timeout=_PATIENCE_MS)
+        expect(self.page.locator(".bone")).to_have_count(0, timeout=_PATIENCE_MS)
         self.done.append(Done(name))
         yield
         self.page.wait_for_timeout(100)  # answers that are on their way count, too
@@ -246,14 +246,14 @@ def _change_things(person: Operator, scene: Scene) -> None:
         person.click(person.row(scene.deleted).get_by_role("button", name=re.compile("^Delete")))
         person.click(page.get_by_role("dialog").get_by_role("button", name="Delete"))
         person.click(page.get_by_role("button", name="Undo"))
-        expect(page.get_by_role("button", name="Undo")).to_have_count(0)
+        expect(page.get_by_role("button", name="Undo")).to_have_count(0, timeout=_PATIENCE_MS)
         person.sees(person.row(scene.deleted))
     with person.task("change a schedule"):
         person.go("Schedules")
         person.click(page.get_by_role("button", name="Change nightly"))
         dialog = page.get_by_role("dialog")
         dialog.get_by_label("Cron text").fill("30 4 * * *")
-        expect(dialog.locator("[data-words]")).to_contain_text("04:30")
+        expect(dialog.locator("[data-words]")).to_contain_text("04:30", timeout=_PATIENCE_MS)
         person.click(dialog.get_by_role("button", name="Save"))
         person.sees(page.locator("[data-schedule=nightly]", has_text="30 4 * * *"))
     with person.task("raise a limit"):

@@ -854,7 +854,7 @@ export const text = {
       recurringRule: 'recurring rule',
       noScheduleIsCalled: 'No schedule is called like that',
       noScheduleYet: 'No schedule yet',
-      nextSlots: "Next slots:\n",
+      nextSlots: 'Next slots:\n',
       resume: 'Resume',
       pause: 'Pause',
       jobsThatItHas: 'Jobs that it has added stay.',
