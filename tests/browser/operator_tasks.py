@@ -258,7 +258,7 @@ def _change_things(person: Operator, scene: Scene) -> None:
         person.sees(page.locator("[data-schedule=nightly]", has_text="30 4 * * *"))
     with person.task("raise a limit"):
         person.go("Limits")
-        person.click(page.get_by_role("button", name="Limits of lane-06", exact=True))
+        person.click(page.get_by_role("button", name="Change the limits of lane-06", exact=True))
         dialog = page.get_by_role("dialog")
         dialog.get_by_label("Jobs at once").fill("20")
         person.click(dialog.get_by_role("button", name="Save"))

@@ -50,7 +50,7 @@ def test_a_schedule_is_made_changed_and_followed(look: Look, lane: Lane) -> None
     expect(row).to_contain_text("every 7200 s")
     known = schedule(lane, "nightly")
     assert (known.task, known.data, known.every) == ("ok", {"days": 7}, 7_200)
-    row.get_by_role("button", name="Run nightly now").click()
+    row.get_by_role("button", name="Run now nightly").click()
     row.get_by_role("button", name="Runs of nightly").click()
     runs = page.get_by_role("region", name="Last runs")
     expect(runs.get_by_role("link")).to_have_count(1)

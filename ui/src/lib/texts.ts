@@ -217,6 +217,12 @@ export const text = {
     change: 'Change',
     titleOf: (queue: string, group?: string): string =>
       group === undefined ? `Limits of ${queue}` : group === '*' ? `Limits of every group of ${queue}` : `Limits of group ${group}`,
+    changeOf: (queue: string, group?: string): string =>
+      group === undefined
+        ? `Change the limits of ${queue}`
+        : group === '*'
+          ? `Change the limits of every group of ${queue}`
+          : `Change the limits of group ${group}`,
     note: 'They hold over all workers, from the next start on. An empty field is no limit.',
     concurrency: 'Jobs at once',
     rateMax: 'Starts',
@@ -847,8 +853,6 @@ export const text = {
       actions: 'Actions',
       paused: 'paused',
       slotsSkipped: 'slots skipped',
-      run: 'Run',
-      now: 'now',
       runNow: 'Run now',
       delete: 'Delete',
       recurringRule: 'recurring rule',
