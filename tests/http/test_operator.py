@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 from typing import Any
@@ -142,3 +143,57 @@ async def test_figures_say_which_window_is_not_over_and_how_long_runs_took(
     assert sum(one["count"] for one in found["wait_histogram"]) == 3
     assert found["backlog"]["waiting"] == 1
     assert found["backlog"]["oldest_ms"] is not None
+
+
+@pytest.mark.feature("P11")
+async def test_what_a_job_put_out_is_read_by_run(stage: Stage, client: httpx.AsyncClient) -> None:
+    job = await stage.queue.add("count")
+    if not stage.app.store.capabilities.streams:
+        await get(client, f"/api/v1/jobs/{QUEUE}/{job.id}/output", 501)
+        return
+
+    async def handle(job: Any) -> None:
+        await job.stream("one", {"n": 2})
+
+    worker = await stage.work(handle)
+    await stage.settle()
+    await worker.close()
+    found = await get(client, f"/api/v1/jobs/{QUEUE}/{job.id}/output")
+    assert [(one["run"], one["text"]) for one in found["chunks"]] == [(1, "one"), (1, '{"n":2}')]
+    after = await get(client, f"/api/v1/jobs/{QUEUE}/{job.id}/output", after=found["next"])
+    assert after["chunks"] == []
+
+
+@pytest.mark.feature("P11")
+async def test_workers_are_listed_with_what_they_run(stage: Stage, client: httpx.AsyncClient) -> None:
+    began, gate = asyncio.Event(), asyncio.Event()
+
+    async def handle(job: Any) -> None:
+        began.set()
+        await gate.wait()
+
+    job = await stage.queue.add("slow")
+    worker = await stage.work(handle)
+    await asyncio.wait_for(began.wait(), 20)
+    found = await get(client, "/api/v1/workers")
+    gate.set()
+    await worker.close()
+    (entry,) = found["workers"]
+    assert (entry["id"], found["lost"]) == (worker.id, [])
+    assert [one["id"] for one in entry["running"]] == [job.id]
+
+
+@pytest.mark.feature("P11")
+async def test_limits_are_shown_with_what_is_used_of_them(stage: Stage, client: httpx.AsyncClient) -> None:
+    path = f"/api/v1/queues/{QUEUE}"
+    if not stage.app.store.capabilities.limits:
+        await get(client, f"{path}/limits", 501)
+        return
+    await stage.queue.add("send", group="red")
+    await send(client, "PUT", f"{path}/limits", 204, {"concurrency": 3})
+    await send(client, "PUT", f"{path}/groups/red/limits", 204, {"concurrency": 2})
+    await send(client, "POST", f"{path}/pause", 204)
+    found = await get(client, f"{path}/limits")
+    assert (found["concurrency"], found["active"], found["waiting"], found["paused"]) == (3, 0, 1, True)
+    (group,) = (await get(client, f"{path}/groups"))["items"]
+    assert (group["name"], group["limits"]["concurrency"], group["active"]) == ("red", 2, 0)

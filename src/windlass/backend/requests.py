@@ -86,6 +86,20 @@ class Add(Request[list[Added]], kw_only=True):
     jobs: list[NewJob]
 
 
+class Restore(Request[list[Added]], kw_only=True):
+    """Put jobs back as they were, up to 1,000, from records of another store or of an earlier time.
+
+    They keep their states, times, counts, errors and results; their number and their place in line are new,
+    and edges stay behind. So do leases: ``active`` and ``blocked`` jobs are refused by the caller. An id that
+    is there or kept, and the unique key of an unfinished job that another has, answer ``duplicate``; the same
+    request again answers as the first time. A group answers for an unfinished job as it does to ``Add``.
+    """
+
+    needs: ClassVar[str] = "restore"
+
+    jobs: list[JobRecord]
+
+
 # --- claim, settle, extend ----------------------------------------------------------------------
 
 

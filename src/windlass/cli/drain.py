@@ -23,6 +23,8 @@ async def run(options: Options, out: Out) -> int:
     run,
     asks=True,
     examples="""
+windlass drain mail
+windlass drain mail --delayed --yes                 scheduled and retrying ones too
 windlass clear mail                                 the same, by its name
 windlass worker mail_app --burst                    runs what waits, then stops
 """,

@@ -184,8 +184,10 @@ def command(queue: str | None, data: tuple[str, ...], cursor: str | None, **valu
     group:acme, worker:w1, args.customer.id:42, finished:<1h, due:<10m, took:>5s, and of words that stand
     anywhere in a job.
 
-    --export writes id, queue, arguments and all options of each job, not what it did: attempts, errors and
-    results stay behind. It is no backup. Jobs that ended run again when their lines are added.
+    --export writes id, queue, arguments, all options and the past of each job: state, times, attempts, errors
+    and result. 'windlass enqueue --file' adds the jobs anew, and those that ended run again; with --restore
+    it puts them back as they were. Log lines, live output, schedules and limits are not exported: it is no
+    backup of the store.
     """
     if cursor is not None and queue is None:
         raise click.UsageError("--cursor is a place in one queue: name the queue too.")

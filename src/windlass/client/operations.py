@@ -380,6 +380,8 @@ class Group(TypedDict):
     active: int
     next_ms: int | None
     paused: bool
+    limits: GroupLimits | None
+    hold_until_ms: int | None
 
 
 class GroupLimits(TypedDict):
@@ -504,6 +506,11 @@ class Limits(TypedDict):
     rate: RateValue | None
     hold_until_ms: int | None
     every_group: GroupLimits
+    active: int
+    parked: int
+    waiting: int
+    paused: bool
+    opens_in_ms: int
 
 
 class LogLine(TypedDict):
@@ -583,6 +590,24 @@ class NewJobBody(TypedDict):
     args: NotRequired[list[Any]]
     kwargs: NotRequired[dict[str, Any]]
     options: NotRequired[dict[str, Any]]
+
+
+class Output(TypedDict):
+    """Output."""
+
+    chunks: list[OutputChunk]
+    next: int
+    last: int
+    oldest: int
+
+
+class OutputChunk(TypedDict):
+    """OutputChunk."""
+
+    index: int
+    run: int
+    delivery: int
+    text: str
 
 
 class Point(TypedDict):
@@ -758,6 +783,43 @@ class Why(TypedDict):
     waiting: int
 
 
+class WorkerEntry(TypedDict):
+    """WorkerEntry."""
+
+    id: str
+    hostname: str
+    pid: int
+    tag: str
+    queues: list[str]
+    version: str
+    started_ms: int
+    beat_ms: int
+    busy: int
+    concurrency: int
+    rss_kb: int
+    quiet: bool
+    leader: bool
+    command: str | None
+    running: list[WorkerJob]
+
+
+class WorkerJob(TypedDict):
+    """WorkerJob."""
+
+    queue: str
+    id: str
+    task: str
+    started_ms: int | None
+    progress: Any
+
+
+class Workers(TypedDict):
+    """Workers."""
+
+    workers: list[WorkerEntry]
+    lost: list[LostWorker]
+
+
 class Operations(Connection):
     """Every operation of the API, by its name."""
 
@@ -898,6 +960,17 @@ class Operations(Connection):
         )
         return found
 
+    def get_output(
+        self, queue: str, jid: str, *, after: int | None = None, limit: int | None = None
+    ) -> Output:
+        """What a job put out while it ran (``job.stream``), oldest first, as far as it is kept."""
+        found: Output = self.send(
+            "GET",
+            f"/api/v1/jobs/{self.part(queue)}/{self.part(jid)}/output",
+            query={"after": after, "limit": limit},
+        )
+        return found
+
     def get_queue(self, queue: str) -> QueueEntry:
         """One queue with its last hour."""
         found: QueueEntry = self.send("GET", f"/api/v1/queues/{self.part(queue)}")
@@ -989,6 +1062,11 @@ class Operations(Connection):
     def list_tasks(self, *, queue: str | None = None) -> list[TaskEntry]:
         """Tasks that the queues have seen, with their lifetime totals."""
         found: list[TaskEntry] = self.send("GET", "/api/v1/tasks", query={"queue": queue})
+        return found
+
+    def list_workers(self) -> Workers:
+        """Workers with what they run, and lost ones with what they ran."""
+        found: Workers = self.send("GET", "/api/v1/workers")
         return found
 
     def pause_group(self, queue: str, group: str) -> None:
@@ -1111,6 +1189,10 @@ class Operations(Connection):
     def signal_job(self, queue: str, jid: str, body: SignalBody) -> None:
         """Send a signal: a job that is suspended on it runs again."""
         self.send("POST", f"/api/v1/jobs/{self.part(queue)}/{self.part(jid)}/signal", body=body)
+
+    def tell_process(self, identity: str, action: Literal["quiet", "resume", "stop", "dump"]) -> None:
+        """Take no new jobs (quiet), go on (resume), finish and exit (stop), or log all stacks (dump)."""
+        self.send("POST", f"/api/v1/workers/{self.name(identity)}/{self.part(action)}")
 
     def trigger_job(self, queue: str, jid: str) -> None:
         """Make a scheduled or retrying job ready now."""

@@ -112,6 +112,7 @@ class Job(JobFields, Generic[ResultT]):
 
     @property
     def queue(self) -> JobQueue:
+        """Its queue."""
         return self._queue
 
     @property

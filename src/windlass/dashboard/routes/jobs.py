@@ -13,6 +13,7 @@ from litestar.params import JSONBody, QueryParameter
 from windlass.api.why import explain
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
+from windlass.backend import stream_requests as sm
 from windlass.core.edges import Edge
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.order import Sort
@@ -48,7 +49,7 @@ from windlass.dashboard.shapes.changes import (
     ReasonBody,
     SignalBody,
 )
-from windlass.dashboard.shapes.jobs import Detail, EdgeEntry, Items, JobPage, Logs, Timeline, Why
+from windlass.dashboard.shapes.jobs import Detail, EdgeEntry, Items, JobPage, Logs, Output, Timeline, Why
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.timeline import read_timeline
 from windlass.errors import ConfigError
@@ -226,6 +227,28 @@ async def _log_lines(store_view: StoreView, job: Job[Any], start: int, limit: in
     return Logs(lines=shown, next=start + len(lines), total=total)
 
 
+@get("/api/v1/jobs/{queue:str}/{jid:str}/output", tags=["jobs"], access=of_queue())
+async def get_output(
+    store_view: TheStoreView,
+    queue: QueueName,
+    jid: JobId,
+    after: Annotated[
+        int, QueryParameter(ge=0, le=2**53, description="Only chunks with a higher number.")
+    ] = 0,
+    limit: Limit = 200,
+) -> Output:
+    """What a job put out while it ran (``job.stream``), oldest first, as far as it is kept."""
+    store_view.store.capabilities.require(store_view.store.name, "streams")
+    ref = (await store_view.job(queue, jid)).record.ref
+    page = await store_view.store.execute(sm.ReadStream(ref=ref, after=after, limit=limit))
+    return Output(
+        chunks=[views.output_chunk(ref, page.codec, chunk, store_view.mask) for chunk in page.chunks],
+        next=page.chunks[-1].index if page.chunks else after,
+        last=page.last,
+        oldest=page.oldest if page.last else 0,
+    )
+
+
 @get(versioned("/api/jobs/{queue:str}/{jid:str}/timeline"), tags=["jobs"], access=of_queue())
 async def get_timeline(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Timeline:
     """Attempts and events of a job, as far as the store's logs reach."""
@@ -380,6 +403,7 @@ HANDLERS = [
     get_job,
     get_job_page,
     get_logs,
+    get_output,
     get_timeline,
     explain_job,
     retry_job,

@@ -9,6 +9,7 @@ from litestar.params import JSONBody, QueryParameter
 
 from windlass.backend import limit_requests as lrq
 from windlass.core import limit_rules as core
+from windlass.core.states import JobState
 from windlass.dashboard.access import of_queue
 from windlass.dashboard.audit import note
 from windlass.dashboard.injected import TheStoreView
@@ -61,12 +62,19 @@ async def get_limits(store_view: TheStoreView, queue: QueueName) -> Limits:
     """Limits of a queue, and of every group that has none of its own."""
     store_view.queue(queue)
     found = await store_view.store.execute(lrq.GetLimits(queue=queue))
+    infos = [info for info in await store_view.queues() if info.name == queue]
+    counts = infos[0].counts if infos else {}
     return Limits(
         queue=queue,
         concurrency=found.queue.concurrency,
         rate=_rate(found.queue.rate),
         hold_until_ms=found.hold_until_ms or None,
         every_group=_group_limits(found.every_group),
+        active=counts.get(JobState.ACTIVE.value, 0),
+        parked=counts.get(JobState.PARKED.value, 0),
+        waiting=counts.get(JobState.WAITING.value, 0),
+        paused=bool(infos) and infos[0].paused,
+        opens_in_ms=found.opens_in_ms,
     )
 
 
@@ -122,6 +130,8 @@ async def list_groups(
     """Groups with unfinished jobs or settings of their own, by name."""
     store_view.queue(queue)
     page = await store_view.store.execute(lrq.ListGroups(queue=queue, cursor=cursor or None, limit=limit))
+    names = tuple(info.name for info in page.groups)
+    known = (await store_view.store.execute(lrq.GetLimits(queue=queue, groups=names))).groups
     items = [
         Group(
             name=info.name,
@@ -131,6 +141,8 @@ async def list_groups(
             active=info.active,
             next_ms=info.next_ms,
             paused=info.paused,
+            limits=None if (own := known[info.name].limits) is None else _group_limits(own),
+            hold_until_ms=known[info.name].hold_until_ms or None,
         )
         for info in page.groups
     ]

@@ -187,6 +187,26 @@ class Logs(Shape):
     total: int
 
 
+class OutputChunk(Shape):
+    """One piece of what a job put out (``job.stream``), as text; ``run`` as in ``AttemptEntry``."""
+
+    index: int
+    run: int
+    #: The same as ``run``.
+    delivery: int
+    text: str
+
+
+class Output(Shape):
+    """What a job put out. Ask again with ``after`` = ``next`` for what comes."""
+
+    chunks: list[OutputChunk]
+    next: int
+    #: The numbers of the newest and of the oldest chunk that is kept; 0: nothing yet.
+    last: int
+    oldest: int
+
+
 class Cause(Shape):
     """One thing that keeps a job from running.
 

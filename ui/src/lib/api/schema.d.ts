@@ -391,6 +391,8 @@ export interface components {
             active: number;
             next_ms: number | null;
             paused: boolean;
+            limits: components["schemas"]["GroupLimits"] | null;
+            hold_until_ms: number | null;
         };
         /** GroupLimits */
         GroupLimits: {
@@ -535,6 +537,11 @@ export interface components {
             rate: components["schemas"]["RateValue"] | null;
             hold_until_ms: number | null;
             every_group: components["schemas"]["GroupLimits"];
+            active: number;
+            parked: number;
+            waiting: number;
+            paused: boolean;
+            opens_in_ms: number;
         };
         /** LogLine */
         LogLine: {
@@ -603,6 +610,20 @@ export interface components {
             options?: {
                 [key: string]: unknown;
             };
+        };
+        /** Output */
+        Output: {
+            chunks: components["schemas"]["OutputChunk"][];
+            next: number;
+            last: number;
+            oldest: number;
+        };
+        /** OutputChunk */
+        OutputChunk: {
+            index: number;
+            run: number;
+            delivery: number;
+            text: string;
         };
         /** Overview */
         Overview: {
@@ -814,6 +835,8 @@ export interface components {
             lake: boolean;
             trace_url: string;
             now_ms: number;
+            stores: string[];
+            store: string;
         };
         /** SignIn */
         SignIn: {
@@ -922,6 +945,37 @@ export interface components {
             tags: string[];
             priority: number;
             state: string;
+        };
+        /** WorkerEntry */
+        WorkerEntry: {
+            id: string;
+            hostname: string;
+            pid: number;
+            tag: string;
+            queues: string[];
+            version: string;
+            started_ms: number;
+            beat_ms: number;
+            busy: number;
+            concurrency: number;
+            rss_kb: number;
+            quiet: boolean;
+            leader: boolean;
+            command: string | null;
+            running: components["schemas"]["WorkerJob"][];
+        };
+        /** WorkerJob */
+        WorkerJob: {
+            queue: string;
+            id: string;
+            task: string;
+            started_ms: number | null;
+            progress: unknown;
+        };
+        /** Workers */
+        Workers: {
+            workers: components["schemas"]["WorkerEntry"][];
+            lost: components["schemas"]["LostWorker"][];
         };
         /**
          * Problem
