@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from playwright.sync_api import Locator, Page, Request, expect
 
@@ -51,11 +52,20 @@ class Done:
     name: str
     clicks: int = 0
     calls: list[float] = field(default_factory=list)
+    #: The route of each call: its path without names and ids.
+    routes: list[str] = field(default_factory=list)
 
 
 def p95(calls: list[float]) -> float:
     """Of the milliseconds of calls."""
     return sorted(calls)[max(0, -(-95 * len(calls) // 100) - 1)] if calls else 0.0
+
+
+def route_of(url: str) -> str:
+    """The kind of a call: the first parts of its path."""
+    path = urlsplit(url).path.partition("/api/")[2].removeprefix("v1/")
+    parts = path.split("/")
+    return "/".join(part if number in (0, 3) else "*" for number, part in enumerate(parts))
 
 
 class Operator:
@@ -72,13 +82,14 @@ class Operator:
             timing = request.timing
             if self.done and timing["responseEnd"] >= 0:
                 self.done[-1].calls.append(timing["responseEnd"] - max(timing["requestStart"], 0))
+                self.done[-1].routes.append(route_of(request.url))
 
     @contextmanager
     def task(self, name: str) -> Iterator[None]:
         """Begin at the overview; ends when what was asked for is seen."""
         self.page.goto(self._address + "/")
-        expect(self.page.locator("nav footer")).to_contain_text("Live")
-        expect(self.page.locator(".bone")).to_have_count(0)
+        expect(self.page.locator("nav footer")).to_contain_text("Live", timeout=_PATIENCE_MS)
+        expect(self.page.locator(".bone")).to_have_count(0, timeout=_PATIENCE_MS)
         self.done.append(Done(name))
         yield
         self.page.wait_for_timeout(100)  # answers that are on their way count, too
@@ -235,19 +246,19 @@ def _change_things(person: Operator, scene: Scene) -> None:
         person.click(person.row(scene.deleted).get_by_role("button", name=re.compile("^Delete")))
         person.click(page.get_by_role("dialog").get_by_role("button", name="Delete"))
         person.click(page.get_by_role("button", name="Undo"))
-        expect(page.get_by_role("button", name="Undo")).to_have_count(0)
+        expect(page.get_by_role("button", name="Undo")).to_have_count(0, timeout=_PATIENCE_MS)
         person.sees(person.row(scene.deleted))
     with person.task("change a schedule"):
         person.go("Schedules")
         person.click(page.get_by_role("button", name="Change nightly"))
         dialog = page.get_by_role("dialog")
         dialog.get_by_label("Cron text").fill("30 4 * * *")
-        expect(dialog.locator("[data-words]")).to_contain_text("04:30")
+        expect(dialog.locator("[data-words]")).to_contain_text("04:30", timeout=_PATIENCE_MS)
         person.click(dialog.get_by_role("button", name="Save"))
         person.sees(page.locator("[data-schedule=nightly]", has_text="30 4 * * *"))
     with person.task("raise a limit"):
         person.go("Limits")
-        person.click(page.get_by_role("button", name="Limits of lane-06", exact=True))
+        person.click(page.get_by_role("button", name="Change the limits of lane-06", exact=True))
         dialog = page.get_by_role("dialog")
         dialog.get_by_label("Jobs at once").fill("20")
         person.click(dialog.get_by_role("button", name="Save"))
@@ -338,7 +349,14 @@ def table(done: list[Done]) -> str:
     lines = ["| task | clicks | calls | p95 of a call, ms |", "|---|---|---|---|"]
     lines += [f"| {one.name} | {one.clicks} | {len(one.calls)} | {p95(one.calls):.0f} |" for one in done]
     calls = [ms for one in done for ms in one.calls]
+    by_route: dict[str, list[float]] = {}
+    for one in done:
+        for name, ms in zip(one.routes, one.calls, strict=True):
+            by_route.setdefault(name, []).append(ms)
     lines.append(f"| all | {sum(one.clicks for one in done)} | {len(calls)} | {p95(calls):.0f} |")
+    lines += ["", "| route | calls | p95, ms | longest, ms |", "|---|---|---|---|"]
+    slowest = sorted(by_route.items(), key=lambda item: -p95(item[1]))
+    lines += [f"| {name} | {len(ms)} | {p95(ms):.0f} | {max(ms):.0f} |" for name, ms in slowest]
     return "\n".join(lines)
 
 

@@ -18,12 +18,16 @@ from tests.browser.site import ROOT, Site, chromium, serving
 from windlass import FlowProducer, Windlass, chord, group, step
 
 WIDE: ViewportSize = {"width": 1440, "height": 900}
-NARROW: ViewportSize = {"width": 400, "height": 1500}
+MIDDLE: ViewportSize = {"width": 1024, "height": 900}
+NARROW: ViewportSize = {"width": 390, "height": 1500}
 QUEUES = "billing,images,mail,reports"
 KINDS: list[tuple[str, ViewportSize, Literal["light", "dark"]]] = [
     ("light", WIDE, "light"),
     ("dark", WIDE, "dark"),
+    ("middle", MIDDLE, "light"),
+    ("middle-dark", MIDDLE, "dark"),
     ("narrow", NARROW, "light"),
+    ("narrow-dark", NARROW, "dark"),
 ]
 
 
@@ -92,6 +96,10 @@ def views(ids: dict[str, str]) -> dict[str, str]:
         "job-dead": f"/jobs/billing/{ids['dead']}",
         "flow": f"/flows/mail/{ids['flow']}",
         "schedules": "/schedules",
+        "schedule-runs": "/schedules?open=reports/refresh-figures",
+        "flows": "/flows",
+        "errors": "/errors",
+        "deploys": "/job-metrics?compare=1&range=24h",
         "search": "/search?state=failed&state=completed&q=order",
         "limits": "/limits",
         "audit": "/audit",
@@ -106,7 +114,7 @@ def take(page: Page, site: Site, folder: Path, ids: dict[str, str], kind: str) -
         expect(page.locator("nav footer")).to_contain_text("Live")
         expect(page.locator(".bone")).to_have_count(0)
         page.wait_for_timeout(700)  # charts and fonts
-        page.screenshot(path=folder / f"{name}-{kind}.png", full_page=kind != "narrow")
+        page.screenshot(path=folder / f"{name}-{kind}.png", full_page=not kind.startswith("narrow"))
 
 
 def take_moments(page: Page, site: Site, folder: Path) -> None:
@@ -122,6 +130,18 @@ def take_moments(page: Page, site: Site, folder: Path) -> None:
     page.locator("body").press("?")
     page.wait_for_timeout(200)
     page.screenshot(path=folder / "help-light.png")
+    page.goto(site.address + "/schedules")
+    page.get_by_role("button", name="Change morning-digest").click()
+    page.locator("[data-words]").wait_for()
+    page.screenshot(path=folder / "schedule-form-light.png")
+    page.goto(site.address + "/limits")
+    page.get_by_role("button", name="Limits of every group of exports").click()
+    page.wait_for_timeout(200)
+    page.screenshot(path=folder / "limit-form-light.png")
+    page.goto(site.address + "/dead-jobs")
+    page.locator("summary", has_text="Export").click()
+    page.wait_for_timeout(200)
+    page.screenshot(path=folder / "export-light.png")
 
 
 def main() -> int:

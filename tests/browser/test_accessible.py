@@ -90,7 +90,7 @@ def test_axe_finds_nothing_in_forms_and_in_what_is_unfolded(
     def check(what: str) -> None:
         found.extend(f"{what}: {text}" for text in complaints(page))
 
-    settled(look.at(f"/schedules?name=nightly&open={lane.name}/nightly"))
+    settled(look.at(f"/schedules?name={lane.name}&open={lane.name}/nightly"))
     page.get_by_role("region", name="Last runs").get_by_role("link").wait_for()
     check("runs of a schedule")
     page.get_by_role("button", name="Change nightly").click()

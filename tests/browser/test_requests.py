@@ -72,3 +72,56 @@ def test_the_page_of_a_running_job_asks_for_little(look: Look, lane: Lane, tmp_p
     assert page.locator("[data-progress]").inner_text() != before, "it moves"
     assert 0 < sum(received) < 50_000
     expect(page.locator(".identity")).to_contain_text("completed")
+
+
+#: A stream that the test feeds: as many ticks as half an hour has seconds, without half an hour.
+FED = """
+window.fed = []
+window.EventSource = class extends EventTarget {
+  static CLOSED = 2
+  readyState = 1
+  constructor() { super(); window.fed.push(this); setTimeout(() => this.dispatchEvent(new Event('open'))) }
+  close() {}
+}
+"""
+FEED = """async ([first, last]) => {
+  const seen = window.seen ??= await (await fetch('api/overview')).json()
+  for (let at = first; at < last; at++) {
+    const counts = { ...seen.counts, completed: at, waiting: at % 50 }
+    const queues = seen.queues.map((queue) => ({ ...queue, counts, processed: at }))
+    const tick = { ...seen, at_ms: Date.now(), counts, queues, names: null, enqueued_per_s: at % 7,
+      completed_per_s: at % 5, failed_per_s: 0, processed_total: at, failed_total: 0, quiet_workers: 0 }
+    const event = new MessageEvent('tick', { data: JSON.stringify(tick) })
+    for (const source of window.fed) source.dispatchEvent(event)
+    if (at % 10 === 0) await new Promise((resolve) => setTimeout(resolve))
+  }
+}"""
+HALF_HOUR = 1_800
+#: Ticks after which all that is bounded is full: the charts keep five minutes.
+FULL = 600
+_MEGABYTE = 1_000_000
+
+
+@pytest.mark.feature("P17")
+@pytest.mark.parametrize("path", ["/", "/search", "/worker-processes"])
+def test_half_an_hour_of_live_updates_lets_no_page_grow(
+    look: Look, lane: Lane, new_context: Callable[..., BrowserContext], path: str
+) -> None:
+    lane.add("ok")
+    page = look.page
+    page.add_init_script(FED)
+    look.at(path)
+    expect(page.locator(".bone")).to_have_count(0)
+    devtools = page.context.new_cdp_session(page)
+
+    def size() -> tuple[int, int]:
+        devtools.send("HeapProfiler.collectGarbage")
+        used = devtools.send("Runtime.getHeapUsage")["usedSize"]
+        return used, page.evaluate("document.querySelectorAll('*').length")
+
+    page.evaluate(FEED, [0, FULL])
+    heap, elements = size()
+    page.evaluate(FEED, [FULL, FULL + HALF_HOUR])
+    later, more = size()
+    assert later - heap < _MEGABYTE, f"{heap} bytes became {later}"
+    assert abs(more - elements) < 50, f"{elements} elements became {more}"

@@ -148,7 +148,7 @@ def test_a_schedule_is_run_paused_and_deleted(look: Look, lane: Lane) -> None:
     row = page.locator(f"tr[data-schedule='{name}']")
     expect(row).to_contain_text("0 3 * * *")
     expect(row).to_contain_text("never")
-    row.get_by_role("button", name=f"Run {name} now").click()
+    row.get_by_role("button", name=f"Run now {name}").click()
     expect(row.get_by_text("never")).to_have_count(0)
     row.get_by_role("button", name=f"Pause {name}").click()
     expect(row).to_contain_text("paused")

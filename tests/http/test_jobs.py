@@ -32,6 +32,7 @@ async def test_a_job_with_all_that_is_known_of_it(shop: Shop, client: httpx.Asyn
     assert "raise TimeoutError" in job["errors"][0]["traceback"]
     assert job["error"]["error_class"] == "TimeoutError"
     assert (job["log_lines"], job["options"]["max_attempts"]) == (1, 1)
+    assert "unsaid" not in job["options"]
     assert job["can"] == ["retry", "delete", "again"]
     done = await get(client, f"/api/jobs/{QUEUE}/{shop['done']}")
     assert (done["result"], done["has_result"], done["tags"]) == ("sent", True, ["paid"])

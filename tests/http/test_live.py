@@ -219,7 +219,11 @@ async def test_a_running_job_tells_its_progress_log_and_end(app: Windlass, clien
         async with Worker("mail", work, url_or_app=app):
             while (await events.next("job"))[1]["state"] != "active":
                 pass
-            assert (await events.next("log"))[1] == {"lines": ["begun"], "total": 1}
+            log = (await events.next("log"))[1]
+            assert (log["lines"], log["total"]) == (["begun"], 1)
+            (entry,) = log["entries"]
+            assert (entry["level"], entry["attempt"], entry["run"]) == ("info", 1, 1)
+            assert entry["at_ms"] > 0
             steps[0].set()
             while (await events.next("job"))[1]["progress"] != 50:
                 pass

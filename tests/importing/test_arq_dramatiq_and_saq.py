@@ -241,7 +241,7 @@ def test_an_interrupted_run_loses_nothing_and_is_finished_by_the_next(
         raise SystemError("killed here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(SourceClient, "let_go", die)
+        patch.setattr(SourceClient, "release", die)
         cli("import", "dramatiq", peer_url, "--confirm", code=1)
     assert peer.hlen("windlass:import:dramatiq") == 10
     done = cli.json("import", "dramatiq", peer_url, "--confirm")

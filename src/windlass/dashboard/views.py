@@ -209,7 +209,8 @@ def detail(
         result_expired=record.result_expired,
         result_until_ms=record.result_until_ms,
         errors=[error_entry(error, mask) for error in record.errors],
-        options=msgspec.to_builtins(record.options),
+        # Which options were left to the task is bookkeeping of the worker, not an option.
+        options=msgspec.to_builtins(msgspec.structs.replace(record.options, unsaid=0)),
         deliveries=record.deliveries,
         stalls=record.stalls,
         manual_retries=record.manual_retries,
