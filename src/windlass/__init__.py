@@ -17,7 +17,7 @@ Run it with ``windlass worker module:app``. What is used less often is in the mo
 from typing import TYPE_CHECKING
 
 from windlass._renamed import install, old_names
-from windlass._version import __version__
+from windlass._version import __version__ as __version__
 from windlass.api.app import Windlass
 from windlass.api.events import QueueEvents
 from windlass.api.queue import Queue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from litestar.testing import TestClient
@@ -21,7 +22,8 @@ backend_name = "memory"
 def client() -> Iterator[Client]:
     """A client of a store of its own, without a network."""
     app = Windlass("memory://")
-    with TestClient(create_app(app, operator_tokens=OPERATOR, limits=FREE)) as server:
+    dashboard: Any = create_app(app, operator_tokens=OPERATOR, limits=FREE)
+    with TestClient(dashboard) as server:
 
         def transport(method: str, address: str, headers: Mapping[str, str], body: bytes | None) -> Response:
             answer = server.request(method, address, headers=dict(headers), content=body)
@@ -56,7 +58,7 @@ def test_jobs_are_added_found_changed_and_deleted(client: Client) -> None:
     client.delete_job("mail", added["id"])
     with pytest.raises(ApiProblemError) as refused:
         client.get_job("mail", added["id"])
-    assert (refused.value.status, refused.value.code) == (404, "not_found")
+    assert (refused.value.status, refused.value.problem) == (404, "not_found")
 
 
 @pytest.mark.feature("O19")

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.http.support import Shop, get, send
+from windlass.core.job import JobRef
 from windlass.jobs.exported import read_job
 from windlass_conformance.harness import QUEUE
 from windlass_conformance.stage import Stage
@@ -52,7 +53,8 @@ async def test_a_search_is_exported_as_lines_that_add_the_same_jobs_again(
     lines = [msgspec.json.decode(line) for line in text.splitlines()]
     assert {line["job_id"] for line in lines} == {shop["done"], shop["scheduled"], shop["waiting"]}
     for line in lines:
-        record = await stage.harness.get(line["job_id"])
+        record = await stage.app.store.get(JobRef(QUEUE, line["job_id"]))
+        assert record is not None
         again = read_job(stage.queue, line)
         assert (again.id, again.task, again.payload) == (record.id, record.task, record.payload)
         assert again.options == record.options
