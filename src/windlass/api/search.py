@@ -36,6 +36,8 @@ class SearchOptions(TypedDict, total=False):
     tag: str | None
     error: str | None
     data: Mapping[str, Any] | None
+    #: A text such as ``error:Timeout* args.customer.id:42`` (see ``windlass.api.query``).
+    query: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,18 +127,25 @@ async def find_page(
 
 
 async def find_chunks(
-    store: Store, queue: str, search: Search, codecs: Codecs, count: int | None
+    store: Store,
+    queue: str,
+    search: Search,
+    codecs: Codecs,
+    count: int | None,
+    keep: Callable[[JobRecord], bool] | None = None,
 ) -> AsyncIterator[list[JobRef]]:
     """All jobs that are meant, oldest first, in chunks for bulk changes; ``count``: no more than these.
 
-    A job is handed out once, also when what is done about it moves it in the list.
+    ``keep`` says what else they must be like. A job is handed out once, also when what is done about it
+    moves it in the list.
     """
     left = count
     cursor: str | None = None
     while left is None or left > 0:
-        step = CHUNK if left is None or search.data else min(CHUNK, left)
+        step = CHUNK if left is None or search.data or keep is not None else min(CHUNK, left)
         page = await store.execute(search.request(queue, cursor=cursor, limit=step, newest_first=False))
-        refs = [record.ref for record in page.jobs if search.has(record, codecs)][:left]
+        meant = (record for record in page.jobs if search.has(record, codecs))
+        refs = [record.ref for record in meant if keep is None or keep(record)][:left]
         if refs:
             yield refs
         if left is not None:

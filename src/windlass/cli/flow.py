@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.cli.output import Out, state_text
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store import StoreOptions, find_queue, store_command
 from windlass.core.edges import EdgeStatus
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Options(StoreOptions):
 async def run(options: Options, out: Out) -> int:
     """Show a flow, or change all of it."""
     async with options.app() as app:
-        queue = app.queue(options.queue)
+        queue = await find_queue(app, options.queue)
         if options.cancel or options.remove:
             top = await queue.get_flow(options.job_id)
             size = sum(1 for _ in top.walk())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.cli.output import Column, Out, state_text, styled
-from windlass.cli.store import StoreOptions, app_option, store_command
+from windlass.cli.store import StoreOptions, app_option, find_queue, store_command
 from windlass.cli.values import parse_pairs, show_age
 from windlass.cli.views import job_view, now_ms, runs, when_text
 from windlass.core.states import JobState
@@ -70,7 +70,9 @@ async def run(options: Options, out: Out) -> int:
 
 
 async def _queue_names(app: Windlass, options: Options) -> list[str]:
-    return [options.queue] if options.queue else [info.name for info in await app.queues()]
+    if options.queue is not None:
+        return [(await find_queue(app, options.queue)).name]
+    return [info.name for info in await app.queues()]
 
 
 async def _search(

@@ -90,6 +90,7 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
     openid: OpenID | None = None,
     limits: ServerLimits | None = None,
     audit_file: str | Path | None = None,
+    trace_url: str = "",
 ) -> Guard:
     """The dashboard of a store, to be run by any ASGI server or mounted in another application.
 
@@ -105,7 +106,8 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
     (all). ``prefix`` is the path under which it is reached, when neither the server nor a mount tells.
     ``lake`` is the folder or URL of a pipeline's lake, for figures over years. ``allowed_hosts`` are further
     names of this machine; ``trusted_origins`` other sites that may send changes. ``audit_file`` collects the
-    audit entries of all processes.
+    audit entries of all processes. ``trace_url`` is the address of a job's trace in another tool;
+    ``{trace_id}``, ``{span_id}``, ``{queue}``, ``{id}`` and ``{task}`` stand for those of the job.
     """
     settings = Settings(
         operator_tokens=to_tokens(operator_tokens, "operator"),
@@ -125,6 +127,7 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
         openid=openid,
         limits=limits or ServerLimits(),
         audit_file=None if audit_file is None else Path(audit_file),
+        trace_url=trace_url,
     )
     app = as_app(url_or_app)
     guard = Guard(StoreView(app, settings))

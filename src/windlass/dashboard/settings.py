@@ -131,6 +131,8 @@ class Settings:
     openid: OpenID | None = None
     limits: ServerLimits = field(default_factory=ServerLimits)
     audit_file: Path | None = None
+    #: The address of a job's trace in another tool: a template with ``{trace_id}`` and the like.
+    trace_url: str = ""
 
     def __post_init__(self) -> None:
         for option in ("operator_tokens", "reader_tokens"):
@@ -149,6 +151,10 @@ class Settings:
                     )
         if self.prefix and (not self.prefix.startswith("/") or self.prefix.endswith("/")):
             raise ConfigError("prefix", "empty, or a path such as /jobs", self.prefix)
+        if self.trace_url and not self.trace_url.startswith(("http://", "https://")):
+            raise ConfigError(
+                "trace_url", "an address such as https://traces.example/trace/{trace_id}", self.trace_url
+            )
 
     @property
     def methods(self) -> list[str]:

@@ -170,6 +170,7 @@ def find_task(path: str) -> Any:
 def install_runner(app: Windlass) -> None:
     """Let workers of ``app`` run Django's tasks, besides the app's own."""
     app.registry.fallback = job_handler(run_task)
+    app.registry.others = ("every task of django.tasks",)
 
 
 def run_task(job: Job[Any]) -> Any:

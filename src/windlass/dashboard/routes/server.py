@@ -49,6 +49,7 @@ def _session(store_view: StoreView, identity: Identity | None) -> Session:
         namespace=namespace if known else "",
         capabilities=sorted(name for name, has in capabilities.items() if has) if known else [],
         lake=known and store_view.settings.lake is not None,
+        trace_url=store_view.settings.trace_url if known else "",
         now_ms=store_view.now_ms(),
     )
 

@@ -40,6 +40,8 @@ class Session(Shape):
     capabilities: list[str]
     #: Figures can come from a lake.
     lake: bool
+    #: The address of a job's trace elsewhere, with fields such as ``{trace_id}``; empty: none was given.
+    trace_url: str
     now_ms: int
 
 

@@ -745,6 +745,7 @@ export interface components {
             namespace: string;
             capabilities: string[];
             lake: boolean;
+            trace_url: string;
             now_ms: number;
         };
         /** SignIn */
