@@ -633,7 +633,7 @@ async def test_a_worker_with_an_odd_label_is_refused_and_workers_can_be_listed(h
         worker = await live.work(lambda job: "done", tag="blue", heartbeat=0.05)
         await live.check_honest()
         async with asyncio.timeout(10):
-            while not (found := await live.app.workers()):  # noqa: ASYNC110 - nothing tells of a beat
+            while not (found := await live.app.workers()):  # noqa: ASYNC110 - there is no event for a beat
                 await asyncio.sleep(0.01)
         assert [(info.id, info.tag) for info in found] == [(worker.id, "blue")]
 

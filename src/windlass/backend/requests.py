@@ -273,7 +273,7 @@ class Beat(Request[Command | None], kw_only=True):
 
 
 class CommandWorker(Request[bool], kw_only=True):
-    """Tell a worker what to do; False when no such worker is known.
+    """Leave a command for a worker; False when no such worker is known.
 
     The worker receives it with the answer to its next ``Beat``, hurried by the hint ``worker:<id>``. A newer
     command replaces one that was not received yet. ``id`` is new for every command: workers obey each once.

@@ -42,5 +42,5 @@ windlass resume mail                                goes on
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 @click.option("--new", is_flag=True, help="Also a queue that has no job yet.")
 def command(**values: Any) -> Options:
-    """Stop handing out jobs of QUEUE, on every worker. Jobs can still be added."""
+    """Stop starting jobs of QUEUE, on every worker. You can still add jobs."""
     return Options(**values)

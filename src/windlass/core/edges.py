@@ -61,7 +61,7 @@ class Edge(msgspec.Struct, kw_only=True):
 
     dependent: JobRef
     child: JobRef
-    #: The ``seq`` of the child's record: tells it from an older or newer job under the same id.
+    #: The ``seq`` of the child's record: distinguishes it from an older or newer job under the same id.
     child_seq: int = 0
     on_failure: OnFailure = OnFailure.FAIL
     status: EdgeStatus = EdgeStatus.OPEN

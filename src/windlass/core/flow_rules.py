@@ -6,7 +6,7 @@ Pure, like ``core.transitions``, on which it is built. A store finds the edges a
 * ``after_edge`` each time one of its edges was settled;
 * ``review`` when a job has just been blocked, for edges may have been settled before;
 * ``wait_for_none`` when an attempt ends that waits for children, and none of them is open;
-* ``end_of`` to know what to tell the dependents of a job that ended;
+* ``end_of`` to know what to report to the dependents of a job that ended;
 * ``Doors`` to know which new jobs of a flow will not be made, and ``check_kept_out`` before it adds the rest.
 """
 

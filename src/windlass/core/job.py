@@ -235,7 +235,7 @@ class EventType(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     DRAINED = "drained"
-    #: The application's own: ``name`` and ``data`` (JSON) tell what.
+    #: The application's own: ``name`` and ``data`` (JSON) say what.
     CUSTOM = "custom"
     GAP = "gap"
 
@@ -270,7 +270,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     ``run_id`` is the lease token and never repeats. ``started_ms`` and ``finished_ms`` are the store's
     times; ``duration_ms`` is the worker's own monotonic clock (None when no worker reported).
-    Fields are only ever appended; readers tell old rows by ``schema_version``.
+    Fields are only ever appended; readers recognise old rows by ``schema_version``.
     """
 
     run_id: str

@@ -133,7 +133,7 @@ class Connections:
 
 
 class BoundedProtocol(H11Protocol):
-    """The server's HTTP protocol, which tells ``Connections`` what it waits for and keeps its deadlines."""
+    """The server's HTTP protocol, which reports its phases to ``Connections`` and keeps its deadlines."""
 
     registry: ClassVar[Connections]
     _address = ""
@@ -191,7 +191,7 @@ class BoundedProtocol(H11Protocol):
         self.transport.abort()
 
     def _look(self, *, begun: bool) -> None:
-        """Tell the phase from the state of the parser. ``begun``: there are bytes of a request."""
+        """Derive the phase from the state of the parser. ``begun``: there are bytes of a request."""
         if self._phase is None:
             return
         if self.flow.write_paused or self.transport.is_closing():

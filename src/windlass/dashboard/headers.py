@@ -18,7 +18,7 @@ HEADERS = "windlass.headers"
 #: Whether a trusted proxy sent the request.
 PROXIED = "windlass.proxied"
 CSRF_HEADER = "x-windlass-csrf"
-#: Headers that tell of a proxy in between.
+#: Headers that show a proxy in between.
 FORWARDING = frozenset(
     {
         "forwarded",

@@ -158,7 +158,7 @@ class Authenticator:
         return set_cookie(key, scope.get(BASE, ""), self._is_https(scope))
 
     def _is_https(self, scope: Mapping[str, Any]) -> bool:
-        """Whether browsers come over TLS, as far as we can tell."""
+        """Whether browsers come over TLS, as far as we know."""
         openid = self._settings.openid
         public = openid is not None and openid.public_url.startswith("https:")
         return public or scope.get("scheme") == "https"

@@ -93,7 +93,7 @@ class MoreReads(Reads, kw_only=True, gc=False):
 
 
 class UnsentEnds(NamedTuple):
-    """Ends in the order of their telling, and how many open edges to load in all."""
+    """Ends in the order in which they are relayed, and how many open edges to load in all."""
 
     ends: list[ChildEnd]
     limit: int

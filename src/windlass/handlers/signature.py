@@ -383,7 +383,7 @@ class Signature:
         self._typed_kwargs = any(self._by_name.values()) or self._rest_by_name is not None
 
     def _read_binding(self, params: list[inspect.Parameter]) -> None:
-        """What it takes to tell whether a call would be accepted."""
+        """What it takes to know whether a call would be accepted."""
         kinds = {param.kind for param in params}
         self._takes_more = inspect.Parameter.VAR_POSITIONAL in kinds
         by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

@@ -336,7 +336,7 @@ class Job(JobFields, Generic[ResultT]):
     # --- changes from anywhere -------------------------------------------------------------------------
 
     async def cancel(self, reason: str = "") -> CancelResult:
-        """Cancel it: at once while pending, by telling its worker while it runs."""
+        """Cancel it: at once while pending, by notifying its worker while it runs."""
         return await self._queue.cancel(self.id, reason)
 
     async def remove(self, *, force: bool = False) -> None:

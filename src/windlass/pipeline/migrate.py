@@ -142,7 +142,7 @@ def migrate(
 
 
 def steps() -> int:
-    """How often ``migrate`` tells of progress."""
+    """How often ``migrate`` reports progress."""
     return len(_COPIED) + 2
 
 

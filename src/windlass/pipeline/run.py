@@ -60,7 +60,7 @@ class Pipeline:
         self.lake = Lake(options.lake)
 
     def open(self) -> None:
-        """Finish what an earlier run left, and tell the store that its log is being copied."""
+        """Finish what an earlier run left, and register with the store as an archiver."""
         self.lake.create()
         finish_batches(self.spark, self.lake)
         self._archive()

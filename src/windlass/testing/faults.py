@@ -89,7 +89,7 @@ def block_until(path: str | os.PathLike[str], timeout: float = 60) -> Action:
 
 
 def touch(path: str | os.PathLike[str]) -> Action:
-    """An action that creates ``path``, to tell another process how far this one is."""
+    """An action that creates ``path``, to show another process how far this one is."""
 
     def mark(point: str, facts: dict[str, Any]) -> None:
         Path(path).touch()

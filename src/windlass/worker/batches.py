@@ -53,7 +53,7 @@ class _Member:
 
 
 class Batches:
-    """The batches of one worker. Made on its event loop; ``slots`` tells how many jobs can run at once."""
+    """The batches of one worker. Made on its event loop; ``slots`` says how many jobs can run at once."""
 
     def __init__(
         self, clock: Clock, threads: Callable[[], ThreadPoolExecutor], slots: Callable[[], int]

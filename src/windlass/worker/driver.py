@@ -1,4 +1,4 @@
-"""Drives the pump: carries out the step that it names and tells it what came of that.
+"""Drives the pump: carries out the step that it names and reports the outcome to it.
 
 An exchange that is under way is never cancelled by the worker itself. After a failure, or when another task
 cancelled it, the driver reconciles before it goes on.
@@ -292,7 +292,7 @@ class Driver:
         return True
 
     async def _relay(self) -> None:
-        """What ended here concerns more jobs than one request could tell: go on beside the pump.
+        """What ended here concerns more jobs than one request could notify: continue beside the pump.
 
         A worker that closes leaves what is more than one step to the leader.
         """

@@ -71,7 +71,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     recover_every: Duration | None = None
     #: Remove old records this often (one worker does it for all).
     prune_every: Duration = 30
-    #: Tell the store that this worker lives this often.
+    #: Interval of the heartbeats.
     heartbeat: Duration = 10
     #: Children for tasks with ``isolation="process"``.
     process_slots: int = msgspec.field(default_factory=lambda: os.cpu_count() or 2)

@@ -242,7 +242,7 @@ class Worker:
         return self._parts.lifecycle.left_behind
 
     def info(self) -> WorkerInfo:
-        """This worker as its heartbeat tells it."""
+        """This worker as its heartbeat describes it."""
         return self._parts.info()
 
 

@@ -13,7 +13,7 @@ from windlass.errors import StorageError
 
 
 class ServingThread:
-    """Base of the writer and the reader. ``opened`` and ``ended`` tell how far the thread is."""
+    """Base of the writer and the reader. ``opened`` and ``ended`` say how far the thread is."""
 
     def __init__(self, name: str) -> None:
         #: Lists of calls; None stands for the end.
@@ -83,7 +83,7 @@ class ServingThread:
 
 
 class WriterThread(ServingThread):
-    """Base of the writers. ``phase`` is what the thread does now: it tells why calls had to wait."""
+    """Base of the writers. ``phase`` is what the thread does now: it explains why calls had to wait."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

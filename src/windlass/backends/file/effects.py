@@ -53,7 +53,7 @@ class PutJob(_Effect, tag=1):
 
 
 class MoveJob(_Effect, tag=2):
-    """The moving part of a job changed. ``seq`` tells the job from others that had its id."""
+    """The moving part of a job changed. ``seq`` distinguishes the job from others that had its id."""
 
     queue: str
     id: str

@@ -294,7 +294,7 @@ def whole_row(job: JobRecord, queue: int, *, grouped: bool) -> Row:
 
 
 def is_plain(job: JobRecord) -> bool:
-    """Whether ``plain_row`` tells all about a new job of a queue that saw no groups."""
+    """Whether ``plain_row`` holds all about a new job of a queue that saw no groups."""
     return (
         job.state is _WAITING
         and job.place == job.seq

@@ -189,7 +189,7 @@ class Adder:
 
 
 def _fail(batch: list[Waiting], message: str) -> None:
-    """Tell every caller that has no answer yet."""
+    """Answer every caller that has no answer yet."""
     for call in batch:
         call.answer(None, StorageError(message))
 

@@ -298,7 +298,7 @@ _NUMBERS = tuple(
     if field.name in Options._fields and field.type in (int, int | None)
 )
 _numbers_of = attrgetter(*_NUMBERS)
-#: Where ``Options`` tells how long records stay.
+#: Where ``Options`` says how long records stay.
 _KEEPS = slice(Options._fields.index("keep_completed_ms"), Options._fields.index("keep_failed_count") + 1)
 #: The options of a job that says nothing; nearly all have these, and the server keeps a 0 for them.
 USUAL = _packed_options(StoredOptions(), "json")[:OPTIONS_SIZE]
@@ -441,7 +441,7 @@ def leased(
     common = _last_common
     now_ms, worker, until_ms = lease
     for job_id, text, token in zip(ids, stored, tokens, strict=True):
-        # The common text tells its own length: nothing else begins like it.
+        # The common text implies its length: nothing else begins like it.
         if not text.startswith(common.text, 14):
             common = _read_common(text)
         record: JobRecord = common.model.__copy__()  # in a third of the time that a new one takes
@@ -513,7 +513,7 @@ def _completed(news: bytes) -> list[Completed]:
 
 
 def completed(news: bytes) -> list[Completed]:
-    """What a hint tells of jobs that completed, see ``lua/includes/30_notes.lua``; none: one has to look."""
+    """What a hint says about completed jobs, see ``lua/includes/30_notes.lua``; none: one has to look."""
     if not news or news[0] != NEWS:
         return []
     took("valkey.news")

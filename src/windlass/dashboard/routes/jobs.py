@@ -315,7 +315,7 @@ async def cancel_job(
     jid: JobId,
     data: JSONBody[ReasonBody | None] = None,
 ) -> CancelAnswer:
-    """Cancel it: at once while pending, by telling its worker while it runs."""
+    """Cancel it: at once while pending, by notifying its worker while it runs."""
     reason = data.reason if data is not None else ""
     note(request, reason=reason)
     result = await store_view.queue(queue).cancel(jid, reason)

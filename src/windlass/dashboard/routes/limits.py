@@ -38,7 +38,7 @@ def _given_rate(rate: RateValue | None) -> core.Rate | None:
 
 
 def _told(rate: RateValue | None) -> str | None:
-    """A rate as the audit log tells it."""
+    """A rate as the audit log shows it."""
     return None if rate is None else f"{rate.max} in {rate.seconds:g} s"
 
 

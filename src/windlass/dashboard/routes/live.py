@@ -162,7 +162,7 @@ async def queue_events(
 ) -> Stream:
     """The events of a queue as they happen, each with its id; ``Last-Event-ID`` goes on without a gap.
 
-    Event ``gap`` tells that events before its ``oldest`` are not kept any more, or, when its ``reason`` is
+    Event ``gap`` says that events before its ``oldest`` are not kept any more, or, when its ``reason`` is
     ``lost``, that the store lost its data: what follows is all that is there.
     """
     store_view.queue(queue)
@@ -232,7 +232,7 @@ async def job_events(
 
 
 class JobFollower:
-    """Tells what is new about one job."""
+    """Sends what is new about one job."""
 
     def __init__(self, store_view: StoreView, record: JobRecord) -> None:
         self._desk = store_view

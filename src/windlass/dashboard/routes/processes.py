@@ -1,4 +1,4 @@
-"""Worker processes: who lives, what runs there, and telling them something."""
+"""Worker processes: which are alive, what runs there, and commands to them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from windlass.dashboard.wire import Process, RunningJob
 #: Active jobs that are looked at, and those that are shown for one process.
 _LOOKED = 1_000
 _SHOWN = 100
-ActionName = Annotated[
-    Literal["quiet", "resume", "stop", "dump"], PathParameter(description="What to tell it.")
-]
+ActionName = Annotated[Literal["quiet", "resume", "stop", "dump"], PathParameter(description="The command.")]
 
 
 async def _running(store_view: StoreView) -> dict[str, list[RunningJob]]:

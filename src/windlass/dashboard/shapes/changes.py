@@ -147,7 +147,7 @@ class BulkAnswer(Shape):
     done: int
     failed: int
     next_cursor: str | None
-    #: About how many are left, from the counters; null when only a scan can tell.
+    #: About how many are left, from the counters; null when only a scan could count them.
     remaining: int | None
     #: Jobs of this step by their state before it.
     states: dict[str, int] = msgspec.field(default_factory=dict)

@@ -179,7 +179,7 @@ local function close_one(q)
   hint(q)
 end
 
--- Tells what ended and writes everything that is still open. Every function that changes something ends with this.
+-- Publishes what ended and writes everything that is still open. Every function that changes something ends with this.
 local function close_all(queues)
   for _, q in ipairs(queues) do
     file(q)

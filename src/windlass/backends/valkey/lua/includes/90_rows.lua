@@ -202,7 +202,7 @@ function listing.last_error_is(q, id, class)
   return #errors > 0 and errors[#errors][3] == class
 end
 
--- A function that tells whether the job under an id fits the filters of a listing.
+-- A function that says whether the job under an id fits the filters of a listing.
 function listing.matcher(q, request, pattern)
   local states, tag = {}, request[5]
   for _, state in ipairs(request[4]) do
