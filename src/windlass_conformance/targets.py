@@ -108,7 +108,7 @@ def crash() -> None:
 
 
 def hang(path: str) -> None:
-    """Hold the interpreter busy for ever, once ``path`` shows that it began."""
+    """Hold the interpreter busy forever, once ``path`` shows that it began."""
     with open(path, "w"):
         pass
     while True:

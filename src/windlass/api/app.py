@@ -424,7 +424,7 @@ class Windlass:
         """Register a handler that receives the ``Job``, for all queues or for one; with ``batch`` many."""
         self.registry.add(name, job_handler(handler, batch), queue)
 
-    # --- around jobs -----------------------------------------------------------------------------------
+    # --- middleware -----------------------------------------------------------------------------------
 
     def use(self, middleware: Any) -> None:
         """Add a middleware: an object with ``enqueue``, ``execute`` or ``ended``; the first is outermost."""

@@ -348,7 +348,7 @@ def _instant_ms(text: str) -> int | None:
 
 
 def _time(field: str, name: str, value: str) -> Test:
-    """``<1h``: less than an hour from now (ago, but for due times); ``>=2026-01-31``: from that day on."""
+    """``<1h``: less than an hour from now (ago, except for due times); ``>=2026-01-31``: from that day on."""
     sign, text = _compared(field, value)
     compare = _COMPARISONS[sign]
     span = _span_ms(text)

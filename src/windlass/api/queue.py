@@ -75,7 +75,7 @@ _REPEAT_AFTER_MS = (20, 100)
 _REPEAT_WITHIN_MS = 1_000
 #: What an add is answered that made no job. (Members of an enum are slow to look up.)
 _REFUSED, _OUT_OF_ORDER = AddOutcome.REFUSED, AddOutcome.OUT_OF_ORDER
-#: With so many at once, the jobs to return are made while the store adds them.
+#: With this many at once, the jobs to return are made while the store adds them.
 _AHEAD_FROM = 16
 #: Longer than any id that can be given: what is there by another way can still be seen and removed.
 _LONGEST_ID = 1_024

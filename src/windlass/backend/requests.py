@@ -105,7 +105,7 @@ class Claimed(msgspec.Struct):
     jobs: list[JobRecord]
     now_ms: int
     next_due_in_ms: int | None = None
-    #: These leases had begun so long, at most, before the claim was asked for.
+    #: These leases had begun this long, at most, before the claim was asked for.
     held_ms: int = 0
 
 

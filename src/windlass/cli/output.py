@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Pipes get whole lines: nothing is cut or folded for a terminal that is not there.
 _PIPE_WIDTH = 4_000
-#: A column that may be cut keeps at least so much, as long as there are columns to drop.
+#: A column that may be cut keeps at least this much, as long as there are columns to drop.
 _CUT_WIDTH = 16
 
 STATE_STYLES = {

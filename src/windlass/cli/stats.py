@@ -35,7 +35,7 @@ _RATES = ("enqueued", "completed", "failed", "retrying")
 class Options(StoreOptions):
     """``watch``: sample every ``interval`` seconds, for ``seconds`` (None: until Ctrl-C).
 
-    ``tasks``: figures per task of the last ``period`` seconds. ``days``: totals of so many days.
+    ``tasks``: figures per task of the last ``period`` seconds. ``days``: totals of this many days.
     """
 
     tasks: bool = False

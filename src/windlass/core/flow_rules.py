@@ -113,7 +113,7 @@ def wait_for_none(job: JobRecord, end: Settlement, children: int) -> Settlement:
     """How an attempt ends that waits for children, none of which is open; ``children``: how many it ever had.
 
     They may have ended while it ran: it runs again at once. But when it has got no other child since it last
-    waited for none, it would do so for ever: then the attempt has failed.
+    waited for none, it would do so forever: then the attempt has failed.
     """
     if job.cancel_reason is not None:
         return end
@@ -169,7 +169,7 @@ class Doors:
         """Whether the job will be made; if so, its key and its place in the group are taken.
 
         ``held``: a stored job holds its key, ``holder`` if that can be named. ``refuses``: whether its group
-        refuses it after so many others of the flow.
+        refuses it after this many others of the flow.
         """
         unique, group = new.options.unique, new.options.group
         if unique is not None:

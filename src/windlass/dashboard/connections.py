@@ -143,7 +143,7 @@ class BoundedProtocol(H11Protocol):
     _idle_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base
-        """A client is there; it has so long for the head of its request."""
+        """A client is there; it has this long for the head of its request."""
         super().connection_made(transport)
         self._address = network_of(self.client[0]) if self.client else "local"
         self._wait_for(Phase.HEAD)

@@ -115,7 +115,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):
-    """Jobs of one queue that made the same move in one go. Each is in no other move, and in no ``Change``."""
+    """Jobs of one queue that made the same move at once. Each is in no other move, and in no ``Change``."""
 
     jobs: list[JobRecord]
     queue: str
@@ -187,7 +187,7 @@ class Effects:
         #: Records that go, with their edges, log lines and output.
         self.gone: list[JobRecord] = []
         self.jobs: dict[tuple[str, str], Change] = {}  # by queue and id
-        #: Plain jobs that were saved in one go: see ``saving.save_alike``.
+        #: Plain jobs that were saved at once: see ``saving.save_alike``.
         self.moves: list[Move] = []
         #: Entries of tables as they are now; None: they go.
         self.rows: dict[Entry, Any] = {}

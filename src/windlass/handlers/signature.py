@@ -263,7 +263,7 @@ class _Param:
         self.want = describe(kind)
         self.convert = convert
         self.exact = kind if kind in _EXACT else None
-        #: Whether it says nothing of what its values hold, as ``dict`` and ``list[Any]`` do.
+        #: Whether it leaves open what its values hold, as ``dict`` and ``list[Any]`` do.
         self.open: bool = _is_open(kind)
 
 
@@ -440,7 +440,7 @@ class Signature:
         return self._places[min(place, len(self._places) - 1)]
 
     def accepts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the handler can be called with so many arguments of these names."""
+        """Whether the handler can be called with this many arguments of these names."""
         given, place = len(args), self._place
         if given > len(self._positional) and not self._takes_more:
             return False

@@ -137,7 +137,7 @@ class Job(JobFields, Generic[ResultT]):
 
     @property
     def run_id(self) -> str | None:
-        """Inside a handler: the id of this attempt, unique for ever."""
+        """Inside a handler: the id of this attempt, unique forever."""
         return self._record.token if self._held else None
 
     @property

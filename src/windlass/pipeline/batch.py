@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OnGap = Literal["fail", "skip"]
-#: Up to so many days, all of them are taken as touched; beyond, the rows are asked.
+#: Up to this many days, all of them are taken as touched; beyond, the rows are asked.
 _FEW_DAYS = 3
-#: Up to so many rows, one task writes a table; beyond, it pays to look which jobs left several records ...
+#: Up to this many rows, one task writes a table; beyond, it pays to look which jobs left several records ...
 _LARGE = 50_000
 #: ... unless these are more than every task should be handed.
 _FEW_HASHES = 200_000
-#: A task reads so many records at least.
+#: A task reads this many records at least.
 _LEAST_PER_TASK = 20_000
 _DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()

@@ -25,7 +25,7 @@ KEEP_HOURS = 7 * 24
 
 @dataclass(frozen=True)
 class Retention:
-    """How many days each layer is kept; None: for ever. Roll-ups stay for five years."""
+    """How many days each layer is kept; None: forever. Roll-ups stay for five years."""
 
     bronze_days: int | None = 30
     silver_days: int | None = 400

@@ -116,7 +116,7 @@ class Batches:
 
 
 def run_in_thread(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``fn``, whose ``StopIteration`` no future could carry to the loop: who waits would wait for ever."""
+    """``fn``, whose ``StopIteration`` no future could carry to the loop: who waits would wait forever."""
     try:
         return fn(*args, **kwargs)
     except StopIteration as exc:

@@ -99,7 +99,7 @@ def classify(
 def broken(job: JobRecord, error: BaseException, fault: BaseException | None = None) -> Settlement:
     """A failed attempt whose end could not be worked out (``fault``): retried by the default, until the last.
 
-    ``error`` is what the handler raised; it is kept. Nothing of the user's is called but for its text.
+    ``error`` is what the handler raised; it is kept. Nothing of the user's is called except for its text.
     """
     info = describe(error, job.options.backtrace)
     if fault is not None and fault is not error:

@@ -22,9 +22,9 @@ log: Final = logging.getLogger("windlass.worker")
 
 #: What a stop may take besides the grace and the wait after a cancel ...
 LAST_MS = 2_000
-#: ... of which so much is kept for closing parts, after the last settlements ...
+#: ... of which this much is kept for closing parts, after the last settlements ...
 PARTS_MS = 1_000
-#: ... and so much for what turns up after all of that: a part always gets a moment.
+#: ... and this much for what turns up after all of that: a part always gets a moment.
 _SPARE_MS, _MOMENT_MS = 400, 50
 #: Turns of the loop that a stop in a hurry waits: handlers end in them that only had to be notified.
 _TURNS = 10

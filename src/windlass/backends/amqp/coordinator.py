@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("windlass.amqp")
 
 _MARK_EVERY_S = 0.5
-#: A mark that grew with what it must remember is written less often: half a second for so many bytes.
+#: A mark that grew with what it must remember is written less often: half a second for this many bytes.
 _MARK_BYTES = 50_000
 _LOG_WINDOW = 500
 _DUE_STEP = 1_000

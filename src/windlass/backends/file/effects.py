@@ -144,7 +144,7 @@ class AddEnds(_Effect, tag=12):
 
 
 class DropEnds(_Effect, tag=13):
-    """Dependents were notified of so many ends in all."""
+    """Dependents were notified of this many ends in all."""
 
     relayed: int
 

@@ -95,7 +95,7 @@ class RequestPort(RequestState):
             raise
 
     def lose(self, jobs: list[JobRecord]) -> None:
-        """Write what stands in for jobs over the records that cannot be read, whose bytes they carry.
+        """Write what replaces jobs over the records that cannot be read, whose bytes they carry.
 
         Their groups have room for others, of which some may have to be set aside, too.
         """

@@ -26,7 +26,7 @@ JOB_COLUMNS = (
 )
 #: Where ``finished_ms`` stands among them.
 FINISHED_AT = 16
-#: What ``changed_row`` writes, in its order, but for the row's number.
+#: What ``changed_row`` writes, in its order, except for the row's number.
 JOB_CHANGED = (
     *("state", "priority", "place", "options", "ready_ms", "due_ms", "expires_ms", "started_ms"),
     *("finished_ms", "attempts", "deliveries", "stalls", "manual_retries", "misses", "token"),
@@ -193,7 +193,7 @@ def _check_types(row: Row) -> None:
 
 
 def record(row: Row, queue: str) -> JobRecord:
-    """The job that ``row`` (its columns as in ``JOB_COLUMNS``) describes, or what stands in for it."""
+    """The job that ``row`` (its columns as in ``JOB_COLUMNS``) describes, or what replaces it."""
     try:
         return _record(row, queue)
     except bad_records.UNREADABLE as exc:

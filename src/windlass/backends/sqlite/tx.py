@@ -82,12 +82,12 @@ class QueueState:
         self.last_history: int = max(last_history, (newest_history or 0) % LOG_KEY)
         self.row = QueueRow(bool(paused), bool(known), grouped=bool(self.special & GROUPED))
         self.starts: list[int] = []
-        #: How many jobs are in each state (None: not counted yet), but for this transaction.
+        #: How many jobs are in each state (None: not counted yet), except for this transaction.
         self.totals: dict[JobState, int] | None = None
 
 
 class Queues:
-    """The queues as one connection knows them: numbers and names for ever, the rest until ``forget``."""
+    """The queues as one connection knows them: numbers and names forever, the rest until ``forget``."""
 
     def __init__(self, conn: Executor, sql: Statements) -> None:
         self._conn = conn

@@ -1,7 +1,7 @@
 """Adding flows, and looking at their edges.
 
 A flow whose queues share a slot (on one server: every flow) of up to about 2,000 jobs and edges is added in
-one step. Else the order of writes stands in for that: dependents first, blocked by all of their edges; then
+one step. Else the order of writes replaces that: dependents first, blocked by all of their edges; then
 their children, which know their dependents from the start; last, children that existed before are asked if
 they have ended. A client that dies on the way leaves its dependents in a list that ``relay`` looks at.
 """

@@ -91,7 +91,7 @@ class _Common(NamedTuple):
 
     text: bytes
     request_id: int | str
-    #: A record of such a job that is leased for the first time, but for what is its own and its lease's.
+    #: A record of such a job that is leased for the first time, except for what is its own and its lease's.
     model: Any
 
 
@@ -524,7 +524,7 @@ def completed(news: bytes) -> list[Completed]:
 
 
 def _shown(queue: str, job_id: str, stored: bytes, packed: bytes, errors: bytes | None) -> JobRecord:
-    """As ``job_record``; what stands in for a job whose record cannot be read."""
+    """As ``job_record``; what replaces a job whose record cannot be read."""
     try:
         return job_record(queue, job_id, stored, packed, errors)
     except StorageError as exc:

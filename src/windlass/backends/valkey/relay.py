@@ -175,7 +175,7 @@ async def _notify_slot(
 
 
 def packed_fate(fate: Fate) -> tuple[Any, ...]:
-    """How a child ended, as the server reads it, but for the value."""
+    """How a child ended, as the server reads it, except for the value."""
     seq, completed, codec, reason, error, has_value, _ = fate
     return seq, completed, _text(codec), _text(reason), _text(error), has_value
 

@@ -237,7 +237,7 @@ class Task:
             inspect.signature(self.run).bind(*args, **kwargs)
 
     def takes(self, count: int) -> bool:
-        """Whether it can be called with so many arguments."""
+        """Whether it can be called with this many arguments."""
         try:
             inspect.signature(self.run).bind(*[None] * count)
         except TypeError:

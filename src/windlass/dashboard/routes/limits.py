@@ -98,7 +98,7 @@ async def remove_limits(store_view: TheStoreView, queue: QueueName) -> None:
 async def hold_queue(
     store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[HoldBody]
 ) -> None:
-    """Start nothing of a queue for so long; 0 ends it."""
+    """Start nothing of a queue for this long; 0 ends it."""
     await store_view.queue(queue).rate_limit(data.seconds)
     note(request, seconds=data.seconds)
 

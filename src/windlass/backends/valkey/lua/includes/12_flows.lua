@@ -31,7 +31,7 @@ local damaged = {}
 local function begin(keys, looks)
   damaged.looks = looks
   flow.ended = nil
-  groups.left = STEP -- so many parked jobs may be moved in one call
+  groups.left = STEP -- this many parked jobs may be moved in one call
   flow.alone = string.sub(keys[#keys], -2) ~= ':?'
   if not flow.alone then
     keys[#keys] = nil

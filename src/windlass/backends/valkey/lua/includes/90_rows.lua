@@ -221,7 +221,7 @@ end
 -- priorities or returned ones wait; beyond that, of those that are first in line.
 function listing.oldest_ready(q)
   local ids = {}
-  local plain = unpicked(q, 100) -- in order of their times, but for a few
+  local plain = unpicked(q, 100) -- in order of their times, except for a few
   for index, entry in ipairs(plain) do
     ids[index] = entry[2][2]
   end
