@@ -645,7 +645,7 @@ async def test_a_schedule_whose_end_has_passed_is_refused_and_not_kept(harness: 
         with pytest.raises(ConfigError, match="end must be in the future"):
             await live.queue.upsert_job_scheduler("late", {"every": 60, "end": past})
         assert await live.queue.get_job_schedulers() == []
-        # Code that was right when it was written goes on starting.
+        # Code that was right when it was written keeps starting.
         live.app.schedule("old", {"every": 60, "end": past}, "honest", queue="mail")
         await live.add("fine")
         await live.work(lambda job: "done")

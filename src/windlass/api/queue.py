@@ -598,7 +598,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     ) -> AsyncGenerator[StreamChunk, None]:
         """What a job puts out with ``job.stream``, as it comes; ends when the job has ended.
 
-        ``after`` a chunk's ``index`` goes on from there. Raises ``HistoryTrimmedError`` when chunks in
+        ``after`` a chunk's ``index`` continues from there. Raises ``HistoryTrimmedError`` when chunks in
         between are not kept any more, unless ``skip_gap``. An unreachable store is asked again.
         """
         return read_stream(

@@ -415,7 +415,7 @@ class GetJobs(Request[list["JobRecord | None"]], kw_only=True):
 
 
 class Page(msgspec.Struct):
-    """Some records and where to go on (None: that was all).
+    """Some records and where to continue (None: that was all).
 
     ``looked``: about how many records the store went through to find them.
     """
@@ -490,7 +490,7 @@ class ReadEvents(Request[EventPage], kw_only=True):
 
 
 class HistoryPage(msgspec.Struct):
-    """Attempt records in order. ``last`` is the cursor to go on from."""
+    """Attempt records in order. ``last`` is the cursor to continue from."""
 
     records: list[AttemptRecord]
     last: int

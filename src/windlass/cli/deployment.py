@@ -62,7 +62,7 @@ async def check_due_times(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def check_schedule_times(context: CheckContext) -> AsyncIterator[Finding]:
-    """Schedules that fired by a clock ahead go on when that time is reached."""
+    """Schedules that fired by a clock ahead continue when that time is reached."""
     if not context.app.store.capabilities.schedules:
         return
     now_ms = max(context.now, await _server_ms(context)) + _AHEAD_MS

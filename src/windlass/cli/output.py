@@ -154,7 +154,7 @@ class Out:
 
     @contextmanager
     def progress(self, title: str, total: float | None) -> Iterator[Callable[[float], None]]:
-        """A bar on stderr while something long goes on; yields the function that advances it."""
+        """A bar on stderr while something long continues; yields the function that advances it."""
         if self.as_json or not sys.stderr.isatty():
             yield lambda step: None
             return

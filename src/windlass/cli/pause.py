@@ -26,7 +26,7 @@ async def run(options: Options, out: Out) -> int:
         for queue in found:
             await queue.pause()
     names = ", ".join(options.queues)
-    out.done(f"Paused {names}. Running jobs go on; nothing new is handed out.", {"paused": options.queues})
+    out.done(f"Paused {names}. Running jobs continue; no new ones start.", {"paused": options.queues})
     return 0
 
 
@@ -36,7 +36,7 @@ async def run(options: Options, out: Out) -> int:
     examples="""
 windlass pause mail
 windlass pause mail images && windlass queues
-windlass resume mail                                goes on
+windlass resume mail                                start its jobs again
 """,
 )
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")

@@ -242,7 +242,7 @@ def prune(out: Out, *, lake: str, dry_run: bool, **days: int) -> int:
     "vacuum",
     examples="""
 windlass pipeline vacuum --lake lake                     files that no version of the last 7 days needs
-windlass pipeline vacuum --lake lake --hours 0           all old versions, while no run goes on
+windlass pipeline vacuum --lake lake --hours 0           all old versions, while no run continues
 """,
 )
 @lake_option

@@ -155,7 +155,7 @@ async def _closes(app: Windlass) -> bool:
         log.error("the client of the store was abandoned: its end was not answered in time")
         return False
     finally:
-        app.store.allow_open()  # the app is borrowed: code in this process may go on with it
+        app.store.allow_open()  # the app is borrowed: code in this process may continue with it
     return True
 
 

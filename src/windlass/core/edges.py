@@ -17,7 +17,7 @@ from windlass.errors import ConfigError, CycleError, DependencyError
 
 #: Most jobs of one flow (one ``Add`` with edges), and most children of one job.
 FLOW_LIMIT = 10_000
-#: Most edges that one request settles; what is left goes on through ``Relay``.
+#: Most edges that one request settles; what is left continues through ``Relay``.
 RELAY_STEP = 1_000
 
 

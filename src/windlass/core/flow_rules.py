@@ -49,7 +49,7 @@ BLOCKABLE = PENDING - {JobState.BLOCKED, JobState.SUSPENDED}
 def block(job: JobRecord, recorder: ChangeRecorder) -> bool:
     """Make a job that has not started wait for its dependencies; whether that changed anything.
 
-    A due time stays and counts again once it is unblocked. A running job goes on: it waits when its handler
+    A due time stays and counts again once it is unblocked. A running job continues: it waits when its handler
     says so.
     """
     if job.state not in BLOCKABLE:

@@ -321,7 +321,7 @@ def host_of(worker: str | None) -> str | None:
     return name if name and pid.isdecimal() else None
 
 
-#: What a worker can be ordered from afar: claim no more, go on, stop, write all stacks to its log.
+#: What a worker can be ordered from afar: claim no more, continue, stop, write all stacks to its log.
 Action = Literal["quiet", "resume", "stop", "dump"]
 
 

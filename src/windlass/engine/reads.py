@@ -1,7 +1,7 @@
 """What verbs ask of a store: the batches that they read.
 
 A verb yields ``Reads``; the store's port (``drive.Port``) loads all of it, in as few statements as it likes,
-and puts it into the ``Work``; the verb goes on. How many times it does so is a constant, written beside it.
+and puts it into the ``Work``; the verb continues. How many times it does so is a constant, written beside it.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ class LakeBatch:
         """Commit the batch to those of ``tables`` that lack it; anew when one changed meanwhile.
 
         Another run may have done so by then, with the same outcome. The next commit of bronze decides which
-        of the two goes on.
+        of the two continues.
         """
         for _ in range(TRIES):
             lacking = [table for table in tables if self.lake.done(table, self.source) < self.number]

@@ -1,6 +1,6 @@
 """``windlass pipeline run``: batches from a store to a lake, once or forever.
 
-The lake's own offsets say where to go on; Spark's checkpoints play no part. The run registers itself with
+The lake's own offsets say where to continue; Spark's checkpoints play no part. The run registers itself with
 the store as an archiver, so that the log is held until its records are safely in the lake.
 """
 

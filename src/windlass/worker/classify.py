@@ -169,7 +169,7 @@ def _failed(
 
 
 def _rate_limited(job: JobRecord, delay_ms: int) -> Settlement:
-    """Come back later. A job of a group stops the group as well, and goes first when that may go on."""
+    """Come back later. A job of a group stops the group as well, and goes first when that may continue."""
     if job.options.group is not None and delay_ms:
         return end(job, Outcome.RELEASE, hold_ms=delay_ms, reason="rate_limited")
     return end(job, Outcome.SNOOZE, delay_ms=delay_ms, reason="rate_limited")

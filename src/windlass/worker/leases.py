@@ -171,7 +171,7 @@ class LeaseKeeper:
                 try:
                     await self._renew_with_a_client()
                 except Exception:
-                    log.exception("renewing leases met an unexpected error and goes on")
+                    log.exception("renewing leases met an unexpected error and continues")
                     await self._clock.wait(asyncio.Event(), _RETRY_MS)
         finally:
             self._call_soon(self._ended.set)

@@ -257,7 +257,7 @@ class Lifecycle:
     def _closing_ended(self, closing: asyncio.Task[None]) -> None:
         """All tasks of the loop were cancelled, this one before its first step: all is yet to be closed."""
         if closing.cancelled() and self.state != "closed" and not self._stop.is_over:
-            log.error("the close of the worker was cancelled; it goes on, in a hurry")
+            log.error("the close of the worker was cancelled; it continues, in a hurry")
             self._stop.hurry()
             self._close_apart()
 

@@ -26,7 +26,7 @@ EVERY_MS = 500
 #: A loop that is silent for this long is blocked.
 LIMIT_MS = 2_000
 _REMEDY: Final = (
-    "no other job of this worker goes on meanwhile. Write the task as a plain def, which runs in a thread, "
+    "no other job of this worker continues. Write the task as a plain def, which runs in a thread, "
     "or await asyncio.to_thread(...) around what blocks"
 )
 

@@ -61,7 +61,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     global_concurrency: int | None = None
     #: How long the store waits for a sign of life before it gives a job to someone else.
     lease: Duration = 30
-    #: How long running jobs may go on after a stop was asked for ...
+    #: How long running jobs may continue after a stop was asked for ...
     grace: Duration = 20
     #: ... and how long they have after they were cancelled, before they are given back.
     cancel_wait: Duration = 5

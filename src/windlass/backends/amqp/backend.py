@@ -109,7 +109,7 @@ class AmqpBackend:
         return answer
 
     async def _run(self, make: Any, limit_s: float | None = None) -> Any:
-        """Run ``make(client)`` on the connection's thread. What is under way when its time is over goes on;
+        """Run ``make(client)`` on the connection's thread. What is under way when its time is over continues;
         what has no connection until then never begins."""
         if not self._opened:
             raise StorageError("the client is not open")

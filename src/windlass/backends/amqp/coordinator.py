@@ -291,7 +291,7 @@ class Coordinator:
         session, names = self._session, self._names
         out: list[Outgoing] = []
         again = not self.live.done  # the coordinator before us may have done it already
-        # All is written down before anything is waited for: the jobs go on changing meanwhile.
+        # All is written down before anything is waited for: the jobs keep changing meanwhile.
         for job, gen in plan.publish:
             body, properties = to_message(job, gen, again=again)
             out.append(Outgoing(names.direct, job.queue, body, properties))

@@ -240,7 +240,7 @@ class AmqpSession:
     async def need_queues(self, names: list[str]) -> None:
         """Declare queues of jobs and their bindings, those that are new at once.
 
-        All who wait for one go on in the order in which they came: what they publish keeps that order.
+        All who wait for one continue in the order in which they came: what they publish keeps that order.
         """
         new = [name for name in names if (known := self._declared.get(name)) is None or known.failed]
         if new:

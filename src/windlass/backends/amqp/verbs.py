@@ -77,7 +77,7 @@ class Close(rq.Request[Closing], kw_only=True):
 
 
 class Lend(rq.Request["list[bool]"], kw_only=True):
-    """Attempts that go on for long: keep their jobs, so that the broker need not hold their messages.
+    """Attempts that continue for long: keep their jobs, so that the broker need not hold their messages.
 
     From the answer on the lease alone counts; True for those that are kept.
     """

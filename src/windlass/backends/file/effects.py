@@ -2,7 +2,7 @@
 
 An effect says how something *is* from now on, or adds numbered items to a list. Applying one that was applied
 before, or one that is older than what is there, changes nothing that the following effects do not put right
-again: so a snapshot may be taken while the store goes on working, with the log replayed from where it began.
+again: so a snapshot may be taken while the store keeps working, with the log replayed from where it began.
 
 Each effect is an array: its number, then its fields. Numbers and the meaning of fields never change; a new
 kind of effect means a new format (``frames.FORMAT``), which older versions refuse to follow.

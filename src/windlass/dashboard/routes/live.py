@@ -48,7 +48,7 @@ _SPEC = {
 }
 LastEventId = Annotated[
     int | None,
-    HeaderParameter(name="Last-Event-ID", ge=0, le=2**53, required=False, description="Go on from here."),
+    HeaderParameter(name="Last-Event-ID", ge=0, le=2**53, required=False, description="Continue from here."),
 ]
 Changes = Annotated[bool, QueryParameter(description="Of the queues, only what changed since the last tick.")]
 After = Annotated[
@@ -107,7 +107,7 @@ async def live_figures(
 
     With ``changes``, only the first tick has all queues, and each after it those that changed or are new; one
     of which ``names`` says nothing any more is gone. Event ``store_unreachable`` when the store does not
-    answer; ticks go on when it does.
+    answer; ticks continue when it does.
     """
     until = Until(store_view, seconds)
     ticker = tickers.of(store_view)
@@ -160,7 +160,7 @@ async def queue_events(
     last_event_id: LastEventId = None,
     seconds: StreamSeconds = 3_600,
 ) -> Stream:
-    """The events of a queue as they happen, each with its id; ``Last-Event-ID`` goes on without a gap.
+    """The events of a queue as they happen, each with its id; ``Last-Event-ID`` continues without a gap.
 
     Event ``gap`` says that events before its ``oldest`` are not kept any more, or, when its ``reason`` is
     ``lost``, that the store lost its data: what follows is all that is there.

@@ -61,7 +61,7 @@ async def get_process(store_view: TheStoreView, identity: PathText) -> Process:
     access=of_store("workers"),
 )
 async def tell_process(store_view: TheStoreView, identity: PathText, action: ActionName) -> None:
-    """Take no new jobs (quiet), go on (resume), finish and exit (stop), or log all stacks (dump).
+    """Take no new jobs (quiet), continue (resume), finish and exit (stop), or log all stacks (dump).
 
     The worker receives it at once or with its next heartbeat.
     """

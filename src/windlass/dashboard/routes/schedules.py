@@ -151,7 +151,7 @@ async def pause_one(store_view: TheStoreView, queue: QueueName, name: PathText) 
     access=of_queue("schedules"),
 )
 async def resume_one(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
-    """Go on with the first slot from now on."""
+    """Continue with the first slot from now on."""
     await store_view.queue(queue).resume_job_scheduler(unescape(name))
 
 

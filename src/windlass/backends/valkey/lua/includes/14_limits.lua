@@ -152,7 +152,7 @@ function limits.set(q, most, rate, per)
   limits.save(q)
 end
 
--- Starts nothing for `ms` (0: go on); returns until when.
+-- Starts nothing for `ms` (0: continue); returns until when.
 function limits.hold(q, ms)
   local own = limits.open(q)
   local until_ms = ms > 0 and math.max(own[LIMIT.HOLD], q.now + ms) or 0
