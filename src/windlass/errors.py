@@ -102,7 +102,7 @@ class PayloadTooLargeError(ConfigError):
 
 
 class OrderedGroupError(ConfigError):
-    """A priority or ``lifo`` does not go with an ordered group, whose jobs run in the order of adding.
+    """A priority or ``lifo`` is refused in an ordered group, whose jobs run as they were added.
 
     ``refused`` are the ids of jobs that were not added for that; ``added`` are the other jobs of the same
     call, which were added.
@@ -142,7 +142,7 @@ class OrderedGroupError(ConfigError):
         """The priority of a job of an ordered group was not changed."""
         want = (
             f"left as it is for job {job_id!r} of queue {queue!r}: its group is ordered, and runs its jobs "
-            "in the order of adding"
+            "in the order in which they were added"
         )
         return cls(queue, "", "priority", want)
 
@@ -182,13 +182,13 @@ class DependencyError(ConfigError):
 
 
 class CycleError(DependencyError):
-    """Jobs would wait for each other in a circle. ``path`` names them. Nothing was added."""
+    """Jobs would wait for each other in a cycle. ``path`` names them. Nothing was added."""
 
     code = "cycle"
 
     def __init__(self, path: list[str]) -> None:
         self.path = path
-        super().__init__("depends_on", f"free of circles: {' waits for '.join(path)}")
+        super().__init__("depends_on", f"without a cycle: {' waits for '.join(path)}")
 
 
 class UnsupportedByBackendError(WindlassError):
