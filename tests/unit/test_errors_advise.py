@@ -24,7 +24,7 @@ SAMPLES: dict[type[WindlassError], tuple[tuple[Any, ...], str]] = {
     errors.StoreReplacedError: (("sqlite:///jobs.db", "jobs.db"), "Put the file back"),
     errors.StoreFullError: (("valkey: no memory is left; raise maxmemory",), "raise maxmemory"),
     errors.ForkedError: (("sqlite", 10, 11), "Make a new Windlass"),
-    errors.HistoryTrimmedError: (("history", "mail", 5, 9), "Go on from 8 to accept the gap"),
+    errors.HistoryTrimmedError: (("history", "mail", 5, 9), "Continue from 8 to accept the gap"),
     errors.AbortedError: (("shutdown",), "left its work undone"),
     errors.ClosedError: (("queue 'mail'", "take another"), "take another"),
     errors.ResultExpiredError: (("mail", "j1"), "raise its result_ttl"),
