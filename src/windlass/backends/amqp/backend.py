@@ -127,8 +127,8 @@ class AmqpBackend:
     def listen(self, topics: Iterable[str]) -> HubListener | WorkerListener:
         return self._shared.offers.listen(self._shared.hub, topics)
 
-    def listen_completed(self, queue: str, told: Told) -> ReplyListener:
-        return self._shared.tellers.listen(self._shared.hub, queue, told)
+    def listen_completed(self, queue: str, receive: Told) -> ReplyListener:
+        return self._shared.tellers.listen(self._shared.hub, queue, receive)
 
     def clone(self) -> AmqpBackend:
         return AmqpBackend(self._shared)
