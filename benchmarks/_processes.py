@@ -10,10 +10,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks._common import ROOT
 from benchmarks._stamps import VARIABLE, StampFile
-from windlass.api.interfaces import App
+
+if TYPE_CHECKING:  # an older tree has it elsewhere
+    from windlass.api.interfaces import App
 
 #: Names the tree whose package the processes run: this one, unless ``scripts/bench against`` says another.
 TREE = "BENCH_TREE"

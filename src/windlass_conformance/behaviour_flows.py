@@ -781,7 +781,9 @@ async def test_a_result_that_does_not_fit_the_parameter_fails_the_step_by_name(h
 
         last = await chain(word.s(), count.s(RESULT)).enqueue()
         await drain(await stage.work())
-        with pytest.raises(JobFailedError, match=r"argument 'number' of task 'count' must be int"):
+        with pytest.raises(
+            JobFailedError, match=r"argument 'number' of task 'count' must be int, got str 'seven'"
+        ):
             await last.result()
         await last.refresh()
         assert (last.deliveries, last.reason) == (1, "unrecoverable")

@@ -1,29 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { inWords } from '../src/lib/cron.ts'
 import { diff } from '../src/lib/diff.ts'
 import { traceLink } from '../src/lib/trace.ts'
 import { addressOf, parseViews } from '../src/lib/views.ts'
-
-test('a cron text is said in words', () => {
-  const said: Record<string, string> = {
-    '0 6 * * *': 'at 06:00 every day',
-    '0 7 * * 1-5': 'at 07:00 on Monday to Friday',
-    '*/5 * * * *': 'every 5 minutes',
-    '* * * * *': 'every minute',
-    '@hourly': 'every hour',
-    '15 * * * *': 'every hour at minute 15',
-    '0 3 1 * *': 'at 03:00 on day 1 of the month',
-    '30 8,17 * * mon,7': 'at 08:30 and 17:30 on Monday and Sunday',
-    '0 0 1 jan *': 'at 00:00 on day 1 of the month in January',
-    '*/10 9-17 * * *': 'every 10 minutes in hour 09-17 every day',
-  }
-  for (const [cron, words] of Object.entries(said)) assert.equal(inWords(cron), words, cron)
-})
-
-test('a cron text that is written in another way is not explained wrongly', () => {
-  for (const cron of ['', '0 0 L * *', '0 0 * * MON#2', '1-30/2 * * * *', '0 0 0 * * *']) assert.equal(inWords(cron), '', cron)
-})
 
 test('a difference keeps what both texts have', () => {
   assert.deepEqual(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack, cast
 from weakref import WeakKeyDictionary
@@ -18,7 +19,7 @@ from windlass.api.event_feed import EventFeed, read_events
 from windlass.api.event_values import EventValues
 from windlass.api.metrics import MetricsVerbs
 from windlass.api.query import PlainReader, parse
-from windlass.api.search import Search, States, find_page, to_states
+from windlass.api.search import States, find_page, to_states
 from windlass.api.why import Why, explain
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
@@ -31,6 +32,7 @@ from windlass.core.job import (
     Event,
     JobRecord,
     JobRef,
+    LogLine,
     NewJob,
     WorkerInfo,
 )
@@ -438,14 +440,15 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         asked = parse(query)
         if asked.queues and self.name not in asked.queues:
             return self._page(rq.Page([]))
-        search = Search(
+        reader, now_ms = PlainReader(self.app.codecs), self.app.clock.now_ms()
+        search = replace(
+            asked.narrowed(now_ms),
             name=name or asked.search.name,
             state=to_states(state) or asked.search.state,
             data=data,
             tag=tag or asked.search.tag,
             error=error,
         )
-        reader, now_ms = PlainReader(self.app.codecs), self.app.clock.now_ms()
         return self._page(
             await find_page(
                 self.store,
@@ -525,10 +528,17 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     async def get_job_logs(self, job_id: str, start: int = 0, limit: int = 1_000) -> tuple[list[str], int]:
         """Log lines of a job from ``start``, and how many are kept."""
+        lines, count = await self.get_job_log_lines(job_id, start, limit)
+        return [line.text for line in lines], count
+
+    async def get_job_log_lines(
+        self, job_id: str, start: int = 0, limit: int = 1_000
+    ) -> tuple[list[LogLine], int]:
+        """As ``get_job_logs``, each line with its time, level, attempt and run."""
         check_int("start", start, 0, 10**9)
         check_int("limit", limit, 0, 10**9)
         page = await self.store.execute(rq.GetLogs(ref=self._ref(job_id), start=start, limit=limit))
-        return page.lines, page.count
+        return page.entries, page.count
 
     async def get_workers(self) -> list[WorkerInfo]:
         """Workers that serve this queue and were alive in the last 45 seconds."""

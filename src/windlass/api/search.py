@@ -53,10 +53,21 @@ class Search:
     error: str | None = None
     #: Keyword arguments with these values.
     data: Mapping[str, Any] | None = None
+    #: Its group, the worker that runs or ran it, the fingerprint of its last error.
+    group: str | None = None
+    worker: str | None = None
+    fingerprint: str | None = None
+    #: When it ended: from the first, before the second.
+    finished_from_ms: int | None = None
+    finished_to_ms: int | None = None
+    #: It is at the end of a flow.
+    tops: bool = False
+    #: Texts that it must hold, for the store to leave out most others.
+    hints: tuple[rq.Hint, ...] = ()
 
     def __post_init__(self) -> None:
         to_states(self.state)
-        for option in ("name", "tag", "error"):
+        for option in ("name", "tag", "error", "group", "worker", "fingerprint"):
             value = getattr(self, option)
             if value is not None and (not is_text(value) or len(value) > _TEXT_CHARS):
                 raise ConfigError(option, f"a text of at most {_TEXT_CHARS:,} characters", value)
@@ -71,6 +82,13 @@ class Search:
             task=self.name,
             tag=self.tag,
             error_class=self.error,
+            fingerprint=self.fingerprint,
+            group=self.group,
+            worker=self.worker,
+            finished_from_ms=self.finished_from_ms,
+            finished_to_ms=self.finished_to_ms,
+            tops=self.tops,
+            hints=list(self.hints),
             newest_first=newest_first,
             cursor=cursor,
             limit=limit,

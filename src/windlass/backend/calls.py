@@ -8,12 +8,13 @@ that its outcome is unknown. Cancelling the task that waits does not stop the wo
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from windlass.backend.requests import Request
 
@@ -27,26 +28,33 @@ UNKNOWN = "outcome unknown, repeat with the same id"
 _BEGUN_SHARE = 0.25
 
 
-class Pending(Generic[R]):
-    """Made and awaited on one event loop; begun and answered by another thread."""
+class StoreCall(Generic[R]):
+    """Made and awaited (``future``) on one event loop; begun and answered by another thread.
 
-    __slots__ = ("_deadline", "_explain", "_future", "_ticket", "loop", "timeout")
+    The time that it takes is counted from ``watch`` on.
+    """
 
-    def __init__(self, timeout: float, explain: Callable[[bool], str]) -> None:
+    __slots__ = ("_explain", "_ticket", "_watched", "future", "loop", "request", "timeout")
+
+    def __init__(
+        self, timeout: float, explain: Callable[[bool], str], request: Request[R] | None = None
+    ) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self._future: asyncio.Future[R] = self.loop.create_future()
+        self.future: asyncio.Future[R] = self.loop.create_future()
         # Popping the ticket decides: the thread begins the call, or the timer takes it back.
         self._ticket = [True]
         self.timeout: float = timeout
         self._explain = explain
-        self._deadline: Deadline | None = None
+        self._watched: _Deadlines | None = None
+        self.request: Any = request
 
-    def __await__(self) -> Generator[Any, None, R]:
-        return self._future.__await__()
-
-    def watch(self, deadline: Deadline) -> None:
+    def watch(self) -> None:
         """From now on the time that this takes is counted."""
-        self._deadline = deadline
+        watched = _of_thread.by_timeout.get(self.timeout)
+        if watched is None or watched.loop is not self.loop:
+            watched = _of_thread.by_timeout[self.timeout] = _Deadlines(self.loop, self.timeout)
+        self._watched = watched
+        watched.add(self)
 
     @property
     def waiting(self) -> bool:
@@ -62,73 +70,82 @@ class Pending(Generic[R]):
 
     def answer(self, value: R | None, error: BaseException | None) -> None:
         """End the call, on its own loop. An answer that comes too late is dropped."""
-        if self._deadline is not None:
-            self._deadline.answered()
-            self._deadline = None
-        if self._future.done():
+        if self._watched is not None:
+            self._watched.calls.pop(self, None)
+        if self.future.done():
             return
         if error is None:
-            self._future.set_result(value)  # type: ignore[arg-type]
+            self.future.set_result(value)  # type: ignore[arg-type]
         else:
-            self._future.set_exception(error)
+            self.future.set_exception(error)
 
-    def expire(self, *, begun: bool) -> bool:
-        """Its time is over; ``begun``: also when it has begun. False when it is still waited for."""
-        if self._deadline is None:
-            return True  # it was answered
-        if not begun and not self.begin():
-            return False
+    def expire(self, *, begun: bool) -> None:
+        """Its time is over."""
         self.answer(None, StorageError(self._explain(begun)))
-        return True
 
 
-class StoreCall(Pending[R]):
-    """A request to a database thread."""
+class _Deadlines:
+    """When the calls of one event loop must have been answered. All have the same time, so one timer does."""
 
-    __slots__ = ("request",)
+    __slots__ = ("_begun", "_timeout", "_timer", "calls", "loop")
 
-    def __init__(self, request: Request[R], timeout: float, explain: Callable[[bool], str]) -> None:
-        super().__init__(timeout, explain)
-        self.request: Request[R] = request
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
+        self.loop = loop
+        self._timeout = timeout
+        #: Calls that wait for their answer, each with its deadline: the earliest is first.
+        self.calls: dict[StoreCall[Any], float] = {}
+        #: Those that had begun when their time was over, with when it is over for good.
+        self._begun: dict[StoreCall[Any], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, call: StoreCall[Any]) -> None:
+        self.calls[call] = due = self.loop.time() + self._timeout
+        if self._timer is None:
+            self._timer = self.loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        """Take back what has not begun in its time; give up what had begun and had a little more."""
+        now = self.loop.time()
+        for call in _past(self.calls, now):
+            if call.begin():
+                call.expire(begun=False)
+            else:
+                self._begun[call] = now + self._timeout * _BEGUN_SHARE
+        for call in _past(self._begun, now):
+            if not call.future.done():
+                call.expire(begun=True)
+        nearest = [next(iter(calls.values())) for calls in (self.calls, self._begun) if calls]
+        self._timer = self.loop.call_at(min(nearest), self._look) if nearest else None
 
 
-class Deadline:
-    """When the calls that were handed over together must have been answered. One timer serves them all."""
+def _past(calls: dict[StoreCall[Any], float], now: float) -> list[StoreCall[Any]]:
+    """The calls whose deadline has come: they leave."""
+    past: list[StoreCall[Any]] = []
+    for call, due in calls.items():
+        if due > now:
+            break
+        past.append(call)
+    for call in past:
+        del calls[call]
+    return past
 
-    __slots__ = ("_calls", "_left", "_loop", "_timer")
 
-    def __init__(self, calls: Sequence[Pending[Any]]) -> None:
-        self._calls = list(calls)
-        self._left = len(calls)
-        self._loop = calls[0].loop
-        for call in calls:
-            call.watch(self)
-        self._timer = self._loop.call_later(calls[0].timeout, self._take_back)
+class _OfThread(threading.local):
+    """The deadlines of the event loop that runs in this thread, by how much time calls have."""
 
-    def answered(self) -> None:
-        """One of the calls was answered."""
-        self._left -= 1
-        if not self._left:
-            self._timer.cancel()
+    def __init__(self) -> None:
+        self.by_timeout: dict[float, _Deadlines] = {}
 
-    def _take_back(self) -> None:
-        self._calls = [call for call in self._calls if not call.expire(begun=False)]
-        if self._calls:
-            seconds = self._calls[0].timeout * _BEGUN_SHARE
-            self._timer = self._loop.call_later(seconds, self._give_up)
 
-    def _give_up(self) -> None:
-        for call in self._calls:
-            call.expire(begun=True)
+_of_thread = _OfThread()
 
 
 Answer = tuple[StoreCall[Any], Any, BaseException | None]
-_Outcome = tuple[Pending[Any], Any, BaseException | None]
 
 
-def deliver(answers: Iterable[_Outcome]) -> None:
+def deliver(answers: Iterable[Answer]) -> None:
     """Hand answers to the loops that wait for them: one wake-up for each loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[Answer]] = {}
     for answer in answers:
         by_loop.setdefault(answer[0].loop, []).append(answer)
     for loop, its in by_loop.items():
@@ -138,6 +155,6 @@ def deliver(answers: Iterable[_Outcome]) -> None:
             pass  # that loop is closed: no task waits any more
 
 
-def _answer_all(answers: list[_Outcome]) -> None:
+def _answer_all(answers: list[Answer]) -> None:
     for call, value, error in answers:
         call.answer(value, error)

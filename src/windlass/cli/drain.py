@@ -24,7 +24,7 @@ async def run(options: Options, out: Out) -> int:
     asks=True,
     examples="""
 windlass drain mail                                 asks, then deletes the waiting jobs
-windlass drain mail --delayed --yes
+windlass drain mail --delayed --yes                 scheduled and retrying jobs too
 windlass clear mail                                 the same command by its new name
 windlass worker mail_app --burst                    runs the waiting jobs, then stops
 """,

@@ -184,8 +184,10 @@ def command(queue: str | None, data: tuple[str, ...], cursor: str | None, **valu
     group:acme, worker:w1, args.customer.id:42, finished:<1h, due:<10m, took:>5s, and of words that appear
     anywhere in a job.
 
-    --export writes the id, queue, arguments and all options of each job, but not its attempts, errors and
-    results: it is not a backup. A finished job runs again when you add its line.
+    --export writes the id, queue, arguments, all options and the past of each job: state, times, attempts,
+    errors and result. 'windlass enqueue --file' adds the jobs as new ones, and finished jobs run again; with
+    --restore it restores them as they were. Log lines, live output, schedules and limits are not exported:
+    it is not a backup of the store.
     """
     if cursor is not None and queue is None:
         raise click.UsageError("--cursor is a place in one queue: name the queue too.")

@@ -27,6 +27,7 @@ from windlass.dashboard.openapi import describe_with
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.routes import (
     bulk,
+    export,
     flows,
     health,
     jobs,
@@ -58,6 +59,7 @@ _MODULES = (
     limits,
     sets,
     bulk,
+    export,
     jobs,
     flows,
     schedules,
@@ -91,6 +93,8 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
     limits: ServerLimits | None = None,
     audit_file: str | Path | None = None,
     trace_url: str = "",
+    stores: Sequence[str] = (),
+    store: str = "",
 ) -> Guard:
     """The dashboard of a store, to be run by any ASGI server or mounted in another application.
 
@@ -107,7 +111,8 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
     ``lake`` is the folder or URL of a pipeline's lake, for figures over years. ``allowed_hosts`` are further
     names of this machine; ``trusted_origins`` other sites that may send changes. ``audit_file`` collects the
     audit entries of all processes. ``trace_url`` is the address of a job's trace in another tool;
-    ``{trace_id}``, ``{span_id}``, ``{queue}``, ``{id}`` and ``{task}`` stand for those of the job.
+    ``{trace_id}``, ``{span_id}``, ``{queue}``, ``{id}`` and ``{task}`` stand for those of the job. ``stores``
+    and ``store`` are said by ``create_stores_app``, which shows several stores.
     """
     settings = Settings(
         operator_tokens=to_tokens(operator_tokens, "operator"),
@@ -128,6 +133,8 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
         limits=limits or ServerLimits(),
         audit_file=None if audit_file is None else Path(audit_file),
         trace_url=trace_url,
+        stores=tuple(stores),
+        store=store,
     )
     app = as_app(url_or_app)
     guard = Guard(StoreView(app, settings))

@@ -133,6 +133,9 @@ class Settings:
     audit_file: Path | None = None
     #: The address of a job's trace in another tool: a template with ``{trace_id}`` and the like.
     trace_url: str = ""
+    #: The names of all stores of this dashboard, and of this one; empty: there is only this one.
+    stores: tuple[str, ...] = ()
+    store: str = ""
 
     def __post_init__(self) -> None:
         for option in ("operator_tokens", "reader_tokens"):

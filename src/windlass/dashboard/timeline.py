@@ -185,6 +185,7 @@ def event_entry(event: Event, queue: str, mask: Mask) -> EventEntry:
 
 def _attempt_entry(one: AttemptRecord) -> AttemptEntry:
     return AttemptEntry(
+        run=one.delivery if one.attempt else 0,
         attempt=one.attempt,
         delivery=one.delivery,
         run_id=one.run_id,
@@ -203,6 +204,7 @@ def _attempt_entry(one: AttemptRecord) -> AttemptEntry:
 def _from_error(attempt: int, at_ms: int, error_class: str) -> AttemptEntry:
     """An attempt of which only the error is left."""
     return AttemptEntry(
+        run=0,
         attempt=attempt,
         delivery=0,
         run_id="",

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from windlass.core.edges import ChildEnd, Edge
-from windlass.core.job import AttemptRecord, JobRecord, JobRef
+from windlass.core.job import AttemptRecord, JobRecord, JobRef, LogLine
 from windlass.core.limit_rules import GroupLimits, QueueLimits
 from windlass.core.rollups import Mark
 from windlass.core.states import JobState
@@ -169,7 +169,7 @@ class Effects:
     )
 
     starts = Part[dict[Starter, Starts]](dict)
-    logs = Part[list[tuple[JobRecord, list[str]]]](list)
+    logs = Part[list[tuple[JobRecord, list[LogLine]]]](list)
     chunks = Part[list[tuple[JobRecord, StreamHead, list[Chunk]]]](list)
     #: Edges as they are now; new ones stand behind those that are there.
     edges = Part[dict[tuple[JobRef, JobRef], Edge]](dict)

@@ -219,7 +219,7 @@ def is_ordered(work: UnitOfWork, job: JobRecord | NewJob) -> bool:
     return name is not None and limits_of(work, work.groups[job.queue, name]).ordered
 
 
-def refuses(work: UnitOfWork, new: NewJob, coming: int = 0) -> AddOutcome | None:
+def refuses(work: UnitOfWork, new: NewJob | JobRecord, coming: int = 0) -> AddOutcome | None:
     """Why the group of a new job does not take it, after ``coming`` others; None when it does."""
     if new.options.group is None:
         return None

@@ -64,10 +64,11 @@ class LoopWatch:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(EVERY_MS / 1000):
+        assert self._loop is not None
+        while not self._stop.wait(EVERY_MS / 1000) and not self._loop.is_closed():
             try:
                 self.look()
-            except RuntimeError:  # the loop is closed
+            except RuntimeError:  # the loop was closed meanwhile
                 return
 
     def look(self) -> None:

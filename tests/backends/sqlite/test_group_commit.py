@@ -14,7 +14,7 @@ import pytest
 from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import SqliteBackend
-from windlass.backends.sqlite.writer import GROUP_CALLS
+from windlass.backends.sqlite.writer import SqliteWriter
 from windlass.core import probe
 from windlass.core.job import JobRef
 from windlass.core.outcome import AddOutcome, Extended, Settled
@@ -64,7 +64,7 @@ async def test_calls_that_wait_together_share_one_transaction(tmp_path: Path, po
 async def test_a_group_is_bounded(tmp_path: Path, points: probe.Probe) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         async with held_up(store, points):
-            calls = [asyncio.create_task(add(store, new())) for _ in range(GROUP_CALLS * 2 + 1)]
+            calls = [asyncio.create_task(add(store, new())) for _ in range(SqliteWriter.group_calls * 2 + 1)]
             await asyncio.sleep(0.01)
             before = points.count("sqlite.committing")
         await asyncio.gather(*calls)

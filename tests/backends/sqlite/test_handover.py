@@ -1,4 +1,4 @@
-"""How calls reach the thread that writes: in order, those of one turn of the loop together."""
+"""How calls reach the thread that writes: in order, and those that come while it begins together."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ async def test_calls_of_many_tasks_share_a_transaction(tmp_path: Path) -> None:
         await add(store, new())
         seen = commits(store)
         await asyncio.gather(*[add(store, new()) for _ in range(50)])
-        assert len(seen) == 1
+        assert len(seen) <= 5  # the thread may begin before the last task has made its call
         last = asyncio.create_task(add(store, new()))
-        await asyncio.sleep(0)  # it has gathered, and is not handed over yet: closing does that
+        await asyncio.sleep(0)  # it is lined up: closing waits for it
     assert len(await last) == 1
 
 

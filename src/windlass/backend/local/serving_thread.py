@@ -6,9 +6,10 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from windlass.backend.calls import StoreCall, deliver
+from windlass.backend import requests as rq
+from windlass.backend.calls import Answer, StoreCall, deliver
 from windlass.errors import StorageError
 
 
@@ -16,8 +17,8 @@ class ServingThread:
     """Base of the writer and the reader. ``opened`` and ``ended`` say how far the thread is."""
 
     def __init__(self, name: str) -> None:
-        #: Lists of calls; None stands for the end.
-        self._inbox: SimpleQueue[list[StoreCall[Any]] | None] = SimpleQueue()
+        #: Calls; None stands for the end.
+        self._inbox: SimpleQueue[StoreCall[Any] | None] = SimpleQueue()
         self._stopping = False
         self.opened: Future[None] = Future()
         self.ended: Future[None] = Future()
@@ -28,9 +29,9 @@ class ServingThread:
     def start(self) -> None:
         self.thread.start()
 
-    def put(self, calls: list[StoreCall[Any]]) -> None:
-        """Line up calls that were started, in this order."""
-        self._inbox.put(calls)
+    def put(self, call: StoreCall[Any]) -> None:
+        """Line up a call."""
+        self._inbox.put(call)
         if self.over:
             self._refuse(StorageError("the backend was closed"))
 
@@ -63,7 +64,7 @@ class ServingThread:
             if came is None:
                 self._stopping = True
             else:
-                calls += came
+                calls.append(came)
         return calls
 
     def _refuse(self, exc: Exception) -> None:
@@ -82,12 +83,67 @@ class ServingThread:
         raise NotImplementedError
 
 
-class WriterThread(ServingThread):
-    """Base of the writers. ``phase`` is what the thread does now: it explains why calls had to wait."""
+class WriterSession(Protocol):
+    """What serves the calls of a writer."""
 
-    def __init__(self, name: str) -> None:
+    def failed(self, call: StoreCall[Any], exc: Exception) -> Answer: ...
+
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=WriterSession)
+
+
+class WriterThread(ServingThread, Generic[S]):
+    """Base of the writers: all calls that wait at one moment are one group, lease renewals first.
+
+    ``phase`` is what the thread does now: it explains why calls had to wait.
+    """
+
+    #: Bounds of a group: requests, and jobs or items in them.
+    group_calls: ClassVar[int]
+    group_items: ClassVar[int] = 5_000
+
+    def __init__(self, name: str, session: S) -> None:
         super().__init__(name)
         self.phase = "open"
-        #: Calls that wait: renewals and their like, and all others.
+        self._session = session
+        #: Calls that wait: renewals, and all others.
         self._urgent: deque[StoreCall[Any]] = deque()
         self._line: deque[StoreCall[Any]] = deque()
+
+    def _line_up(self, *, block: bool) -> None:
+        """Take in all calls that have come; with ``block``, wait for a call or the end."""
+        for call in self._take(block=block):
+            (self._urgent if type(call.request) is rq.Extend else self._line).append(call)
+
+    def _next_group(self) -> list[StoreCall[Any]]:
+        """The calls that are served together next."""
+        group: list[StoreCall[Any]] = []
+        items = 0
+        for line in (self._urgent, self._line):
+            while line and len(group) < self.group_calls:
+                items += size_of(line[0].request)
+                if group and items > self.group_items:
+                    break
+                group.append(line.popleft())
+        return [call for call in group if call.begin()]
+
+    def _fail_all(self, exc: Exception) -> None:
+        left = [*self._urgent, *self._line]
+        deliver([self._session.failed(call, exc) for call in left if call.begin()])
+        self._urgent.clear()
+        self._line.clear()
+
+    def _close(self) -> None:
+        self._fail_all(StorageError("the backend was closed"))
+        self._session.close()
+
+
+def size_of(request: rq.Request[Any]) -> int:
+    """How many jobs a request is about."""
+    if type(request) is rq.Add:
+        return len(request.jobs)
+    if type(request) is rq.Settle:
+        return len(request.items) + (request.claim.limit if request.claim else 0)
+    return int(getattr(request, "limit", 1))

@@ -6,12 +6,11 @@ import asyncio
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from windlass.backend.calls import UNKNOWN, Deadline, StoreCall
-from windlass.backend.local.handover import Handover
-from windlass.errors import StorageError
+from windlass.backend.calls import UNKNOWN, StoreCall
+from windlass.errors import StorageError, UnsupportedByBackendError
 
 if TYPE_CHECKING:
     from windlass.backend.hub import Hub, HubListener
@@ -42,15 +41,19 @@ SessionT = TypeVar("SessionT")
 class LocalStore(ABC, Generic[SettingsT, SessionT]):
     """Threads and what they share, for one (place, namespace, settings) in this process."""
 
-    #: What it is called in messages.
+    #: The backend, and what the store is called in messages.
+    name: ClassVar[str]
     what: ClassVar[str]
     #: Opening has at least this long, whatever a call may take.
     open_s: ClassVar[float]
     #: Why calls had to wait, by the phase of the writer.
     waited: ClassVar[Mapping[str, str]]
+    #: Requests for the writer, and for the reader.
+    verbs: ClassVar[Container[type[Any]]]
+    reads: ClassVar[Container[type[Any]]]
 
     def __init__(
-        self, settings: SettingsT, hub: Hub, wake: Notifier, session: SessionT, writer: WriterThread
+        self, settings: SettingsT, hub: Hub, wake: Notifier, session: SessionT, writer: WriterThread[Any]
     ) -> None:
         self.settings = settings
         self.pid = os.getpid()
@@ -60,13 +63,8 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
         self.session = session
         self._writer = writer
         self._reader: ServingThread | None = None
-        self._handovers: dict[int, Handover] = {}
         self._reader_lock = threading.Lock()
         self._writer.start()
-
-    @abstractmethod
-    def is_read(self, request: Request[R]) -> bool:
-        """Whether the reader answers ``request``, not the writer."""
 
     @abstractmethod
     def make_reader(self) -> ServingThread:
@@ -87,19 +85,14 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
 
     async def execute(self, request: Request[R]) -> R:
         """See ``Backend.execute``."""
-        read = self.is_read(request)
-        if self._writer.over:
+        writer = self._writer
+        lane: ServingThread = writer if type(request) in self.verbs else self._reading(request)
+        if writer.over or lane.over:  # the reader may have ended by itself
             raise StorageError(f"{self.settings.shown} is closed")
-        lane: ServingThread = self._reading() if read else self._writer
-        if lane.over:  # the reader may have ended by itself
-            raise StorageError(f"{self.settings.shown} is closed")
-        call = StoreCall(request, self.settings.timeout, self._explain)
-        if read:
-            Deadline([call])
-            lane.put([call])
-        else:
-            self._handover(call.loop).add(call)
-        return await call
+        call = StoreCall(self.settings.timeout, self._explain, request)
+        call.watch()
+        lane.put(call)
+        return await call.future
 
     def listen(self, topics: Iterable[str]) -> HubListener:
         listener = self.hub.listen(topics)
@@ -109,7 +102,6 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
     async def stop(self) -> None:
         """End the threads after the calls that are under way."""
         lanes: list[ServingThread] = [self._writer] + ([self._reader] if self._reader else [])
-        self._handover(asyncio.get_running_loop()).flush()
         for lane in lanes:
             lane.stop()
         for lane in lanes:
@@ -123,7 +115,9 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
     def forked(self) -> None:
         """Called in a forked child, which leaves this store to its parent."""
 
-    def _reading(self) -> ServingThread:
+    def _reading(self, request: Request[Any]) -> ServingThread:
+        if type(request) not in self.reads:
+            raise UnsupportedByBackendError(self.name, type(request).__name__)
         if self._reader is None:
             with self._reader_lock:
                 if self._reader is None:
@@ -131,15 +125,6 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
                     reader.start()
                     self._reader = reader
         return self._reader
-
-    def _handover(self, loop: asyncio.AbstractEventLoop) -> Handover:
-        found = self._handovers.get(id(loop))
-        if found is None or found.loop is not loop:  # ids of closed loops are used again
-            for key, other in list(self._handovers.items()):
-                if other.loop.is_closed():
-                    self._handovers.pop(key, None)
-            found = self._handovers[id(loop)] = Handover(loop, self._writer)
-        return found
 
     def _explain(self, begun: bool) -> str:
         if begun:

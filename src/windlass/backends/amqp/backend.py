@@ -12,7 +12,7 @@ import pika
 from pika.exceptions import AMQPError
 
 from windlass.backend import requests as rq
-from windlass.backend.calls import UNKNOWN, Deadline, Pending, deliver
+from windlass.backend.calls import UNKNOWN, StoreCall, deliver
 from windlass.backend.hub import Hub, HubListener
 from windlass.backend.urls import BackendUrl
 from windlass.backends.amqp import verbs
@@ -113,10 +113,10 @@ class AmqpBackend:
         what has no connection until then never begins."""
         if not self._opened:
             raise StorageError("the client is not open")
-        call: Pending[Any] = Pending(limit_s or self._shared.timeout_s, self._explain)
-        Deadline([call])
+        call: StoreCall[Any] = StoreCall(limit_s or self._shared.timeout_s, self._explain)
+        call.watch()
         self._shared.link.run(make, call.begin, lambda outcome: _hand_over(call, outcome))
-        return await call
+        return await call.future
 
     def _explain(self, begun: bool) -> str:
         late = f"{self._shared.shown} did not answer in time"
@@ -149,7 +149,7 @@ class AmqpBackend:
         await self._run(_remove_all)
 
 
-def _hand_over(call: Pending[Any], outcome: IoFuture[Any]) -> None:
+def _hand_over(call: StoreCall[Any], outcome: IoFuture[Any]) -> None:
     """Bring an outcome from the connection's thread to the task that waits for it; errors come out typed."""
     value: Any = None
     error: BaseException | None = None

@@ -13,6 +13,7 @@ from windlass.backend.local import together
 from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backend.local.modes import denied, mode_of
+from windlass.backend.local.serving_thread import size_of
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, readback
 from windlass.backends.file.compaction import Compaction, is_due
@@ -325,12 +326,3 @@ class FileSession:
     @property
     def directory(self) -> str:
         return self._directory
-
-
-def size_of(request: rq.Request[Any]) -> int:
-    """How many jobs a request is about."""
-    if type(request) is rq.Add:
-        return len(request.jobs)
-    if type(request) is rq.Settle:
-        return len(request.items) + (request.claim.limit if request.claim else 0)
-    return int(getattr(request, "limit", 1))

@@ -5,28 +5,24 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from windlass.backend import requests as rq
 from windlass.backend.calls import Answer, StoreCall, deliver
 from windlass.backend.local.serving_thread import ServingThread, WriterThread
-from windlass.backends.file.session import FileSession, size_of
-from windlass.errors import StorageError, WindlassError
+from windlass.backends.file.session import FileSession
+from windlass.errors import WindlassError
 
 if TYPE_CHECKING:
     from windlass.backends.file.notify import FileNotifier
 
 log = logging.getLogger("windlass.file")
 
-#: Bounds of one step: requests, and jobs or items in them.
-GROUP_CALLS = 512
-GROUP_ITEMS = 5_000
 
+class FileWriter(WriterThread[FileSession]):
+    """Takes a group of calls into one step; one sync serves them all."""
 
-class FileWriter(WriterThread):
-    """Takes all calls that wait at one moment into one step, renewals first; one sync serves them all."""
+    group_calls = 512
 
     def __init__(self, session: FileSession, wake: FileNotifier) -> None:
-        super().__init__("windlass-file-writer")
-        self._session = session
+        super().__init__("windlass-file-writer", session)
         self._wake = wake
 
     def _open(self) -> None:
@@ -36,7 +32,7 @@ class FileWriter(WriterThread):
     def _serve_all(self) -> None:
         while not self._stopping or self._urgent or self._line:
             busy = bool(self._urgent or self._line) or self._session.upkeep_due
-            self._queue_up(self._take(block=not busy))
+            self._line_up(block=not busy)
             try:
                 if self._urgent or self._line:
                     self._serve_group()
@@ -48,40 +44,13 @@ class FileWriter(WriterThread):
                 self._fail_all(exc)
             self.phase = "idle"
 
-    def _close(self) -> None:
-        self._fail_all(StorageError("the backend was closed"))
-        self._session.close()
-
-    def _fail_all(self, exc: Exception) -> None:
-        left = [*self._urgent, *self._line]
-        deliver([self._session.failed(call, exc) for call in left if call.begin()])
-        self._urgent.clear()
-        self._line.clear()
-
-    def _queue_up(self, calls: list[StoreCall[Any]]) -> None:
-        for call in calls:
-            (self._urgent if type(call.request) is rq.Extend else self._line).append(call)
-
-    def _next_group(self) -> list[StoreCall[Any]]:
-        """The calls that share the next step, renewals first."""
-        group: list[StoreCall[Any]] = []
-        items = 0
-        for line in (self._urgent, self._line):
-            while line and len(group) < GROUP_CALLS:
-                size = size_of(line[0].request)
-                if group and items + size > GROUP_ITEMS:
-                    break
-                items += size
-                group.append(line.popleft())
-        return [call for call in group if call.begin()]
-
     def _serve_group(self) -> None:
         session = self._session
         self.phase = "lock"
         session.acquire()
         try:
             self.phase = "run"
-            self._queue_up(self._take(block=False))
+            self._line_up(block=False)
             answers, topics, written = session.run(self._next_group())
         finally:
             session.release()

@@ -23,6 +23,7 @@ from windlass.core.job import (
     Event,
     JobRecord,
     JobRef,
+    LogLine,
     WorkerInfo,
 )
 from windlass.core.rollups import MARKS_KEPT, Mark, MetricsRow, Step
@@ -127,7 +128,7 @@ class State:
         self.queues: dict[str, StoredQueue] = {}
         self.active: dict[tuple[str, str], JobRecord] = {}
         self.kept_ids: dict[JobRef, int] = {}
-        self.logs: dict[JobRef, deque[str]] = {}
+        self.logs: dict[JobRef, deque[LogLine]] = {}
         self.counters: Counter[tuple[str, str, str]] = Counter()
         self.workers: dict[str, WorkerInfo] = {}
         self.archivers: dict[str, ArchiverInfo] = {}

@@ -8,12 +8,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from windlass.backend import requests as rq
-from windlass.backend.calls import StoreCall, deliver
+from windlass.backend.calls import deliver
 from windlass.backend.local.serving_thread import WriterThread
-from windlass.errors import StorageError
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.notify import SqliteNotifier
@@ -21,19 +19,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("windlass.sqlite")
 
-#: Bounds of one transaction: requests, and jobs or items in them.
-GROUP_CALLS = 256
-GROUP_ITEMS = 5_000
 #: Seconds between attempts to begin while a program that does not use our lock file is writing.
 BUSY_PAUSES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 
 
-class SqliteWriter(WriterThread):
+class SqliteWriter(WriterThread["SqliteSession"]):
     """See the module."""
 
+    group_calls = 256
+
     def __init__(self, session: SqliteSession, wake: SqliteNotifier) -> None:
-        super().__init__("windlass-sqlite-writer")
-        self._session = session
+        super().__init__("windlass-sqlite-writer", session)
         self._wake = wake
 
     # --- life -------------------------------------------------------------------------------------
@@ -47,7 +43,7 @@ class SqliteWriter(WriterThread):
     def _serve_all(self) -> None:
         while not self._stopping or self._urgent or self._line:
             busy = self._urgent or self._line or self._session.sweep_due
-            self._queue_up(self._take(block=not busy))
+            self._line_up(block=not busy)
             try:
                 if self._urgent or self._line:
                     self._serve_group()
@@ -60,34 +56,9 @@ class SqliteWriter(WriterThread):
                 self._fail_all(exc)
             self.phase = "idle"
 
-    def _close(self) -> None:
-        self._fail_all(StorageError("the backend was closed"))
-        self._session.close()
-
-    def _fail_all(self, exc: Exception) -> None:
-        left = [*self._urgent, *self._line]
-        deliver([self._session.failed(call, exc) for call in left if call.begin()])
-        self._drop_dead()
-
-    # --- the line -----------------------------------------------------------------------------------
-
-    def _queue_up(self, calls: list[StoreCall[Any]]) -> None:
-        for call in calls:
-            (self._urgent if type(call.request) is rq.Extend else self._line).append(call)
-
     def _drop_dead(self) -> None:
         self._urgent = deque(call for call in self._urgent if call.waiting)
         self._line = deque(call for call in self._line if call.waiting)
-
-    def _next_group(self) -> list[StoreCall[Any]]:
-        """The calls that share the next transaction, renewals first."""
-        group: list[StoreCall[Any]] = []
-        items = 0
-        for line in (self._urgent, self._line):
-            while line and len(group) < GROUP_CALLS and (not group or items + _size(line[0]) <= GROUP_ITEMS):
-                items += _size(line[0])
-                group.append(line.popleft())
-        return [call for call in group if call.begin()]
 
     # --- one group ----------------------------------------------------------------------------------
 
@@ -100,13 +71,15 @@ class SqliteWriter(WriterThread):
             if not self._begin():
                 return
             self.phase = "run"
-            self._queue_up(self._take(block=False))
+            self._line_up(block=False)
             answers, topics = session.run(self._next_group())
         finally:
             session.lock.release()
         answers = session.secure(session.committed(answers))
         self.phase = "idle"  # callers that are answered may come back at once
-        self._answer(answers, topics)
+        if topics:
+            self._wake.announce(topics)
+        deliver(answers)
         if session.upkeep_due:
             self._checkpoint()
 
@@ -129,11 +102,6 @@ class SqliteWriter(WriterThread):
         if not begun:
             time.sleep(BUSY_PAUSES_S[-1])
 
-    def _answer(self, answers: list[Any], topics: set[str]) -> None:
-        if topics:
-            self._wake.announce(topics)
-        deliver(answers)
-
     def _begin(self) -> bool:
         """Begin a transaction; False when no caller waits for it any more.
 
@@ -148,16 +116,6 @@ class SqliteWriter(WriterThread):
                 deliver([self._session.failed(call, exc) for call in self._next_group()])
             time.sleep(BUSY_PAUSES_S[min(attempts, len(BUSY_PAUSES_S) - 1)])
             attempts += 1
-            self._queue_up(self._take(block=False))
+            self._line_up(block=False)
             self._drop_dead()
         return False
-
-
-def _size(call: StoreCall[Any]) -> int:
-    """How many jobs a request is about."""
-    request = call.request
-    if type(request) is rq.Add:
-        return len(request.jobs)
-    if type(request) is rq.Settle:
-        return len(request.items) + (request.claim.limit if request.claim else 0)
-    return int(getattr(request, "limit", 1))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from msgspec.structs import astuple
+
 from windlass.backends.sqlite import edges, tables
 from windlass.backends.sqlite.limits import GROUPED, LIMITED, group_row, is_limited, limits_row, pack_starts
 from windlass.backends.sqlite.rows import (
@@ -21,7 +23,7 @@ from windlass.backends.sqlite.rows import (
     whole_row,
 )
 from windlass.backends.sqlite.tx import fold
-from windlass.core.job import LOGS_KEPT
+from windlass.core.job import LOGS_KEPT, LogLine
 from windlass.core.paths import took
 from windlass.core.retention import spare_until
 from windlass.core.rollups import MARKS_KEPT
@@ -324,11 +326,11 @@ def _write_starts(step: RequestState, queue: str, group: str | None, starts: Sta
         step.run("grp_no_starts", num, group)
 
 
-def _write_log(step: RequestState, job: JobRecord, lines: list[str]) -> None:
+def _write_log(step: RequestState, job: JobRecord, lines: list[LogLine]) -> None:
     ((last,),) = step.all("log_last", job.seq)
     last = (last or 0) + len(lines)
     numbered = list(enumerate(lines, last - len(lines) + 1))[-LOGS_KEPT:]
-    step.many("log_insert", [(job.seq, n, line) for n, line in numbered])
+    step.many("log_insert", [(job.seq, n, *astuple(line)) for n, line in numbered])
     step.run("log_trim", job.seq, last - LOGS_KEPT)
 
 

@@ -12,7 +12,7 @@ import asyncio
 from typing import Any
 
 from windlass.backend import requests as rq
-from windlass.backend.calls import Deadline, Pending
+from windlass.backend.calls import StoreCall
 from windlass.backends.valkey import records
 from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.codes import ADD_OUTCOMES, ALONE, GIVEN_AWAY, NEW_QUEUE, STATES
@@ -28,7 +28,7 @@ _MOST_JOBS = 1_000
 _MOST_BYTES = 4_000_000
 
 
-class Waiting(Pending[list[rq.Added]]):
+class Waiting(StoreCall[list[rq.Added]]):
     """A request that waits for the batch before its own."""
 
     __slots__ = ("jobs", "now")
@@ -54,9 +54,9 @@ class Adder:
             return []
         if self._busy:
             call = Waiting(jobs, now, self._session.client)
-            Deadline([call])
+            call.watch()
             self._waiting.append(call)
-            return await call
+            return await call.future
         self._busy = True
         try:
             return await self._send(jobs, now)

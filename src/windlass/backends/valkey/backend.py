@@ -27,6 +27,7 @@ from windlass.backends.valkey import (
     metrics,
     output,
     relay,
+    restoring,
     schedules,
     server,
     unique,
@@ -57,9 +58,11 @@ _CAPABILITIES = Capabilities(
     flows=True,
     signals=True,
     streams=True,
+    restore=True,
 )
 
 _VERBS: dict[type[Any], Verb] = {
+    rq.Restore: restoring.restore,
     rq.Settle: work.settle,
     rq.Claim: work.claim,
     rq.Extend: work.extend,

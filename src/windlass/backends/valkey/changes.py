@@ -139,7 +139,8 @@ async def change(session: ValkeySession, request: rq.ChangeJob, now: str) -> rq.
 
 
 async def report(session: ValkeySession, request: rq.Report, now: str) -> rq.ChangeResult:
-    what = (request.ref.id, _token(request.token), int(request.progress is not None), LOGS_KEPT)
+    has_progress = int(request.progress is not None)
+    what = (request.ref.id, _token(request.token), has_progress, LOGS_KEPT, request.level)
     root = session.keys.queue(request.ref.queue)
     logs = [text(line) for line in request.logs]
     return _changed(await session.functions.report(root, now, what, request.progress or b"", logs))

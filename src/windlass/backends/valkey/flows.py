@@ -153,7 +153,12 @@ class _Adding:
         waiting = self._unlinked.get(ref, ()) if self._plan.stands_for(at) else ()
         links = [part for one in waiting for part in (one.ref.queue, one.ref.id, one.seq)]
         return records.new_job(index, new)._replace(
-            kind=flag, edges=flat, parent=above, links=links, waits=int(bool(new.depends_on))
+            kind=flag,
+            edges=flat,
+            parent=above,
+            links=links,
+            waits=int(bool(new.depends_on)),
+            out=int(self._plan.is_kept_out(at)),
         )
 
     def _note_job(self, at: int, edges: list[Dependency], answer: list[Any], now_ms: int) -> None:

@@ -38,6 +38,10 @@ class Functions:
         found: list[Any] = await self._call("add", roots, now, pack(jobs), *tails)
         return found
 
+    async def restore(self, roots: Roots, now: str, jobs: list[Any], tails: list[bytes]) -> list[Any]:
+        found: list[Any] = await self._call("restore", roots, now, pack(jobs), *tails)
+        return found
+
     def add_plain(self, root: str, now: str, jobs: list[Any]) -> Awaitable[list[Any]]:
         return self._call("add_plain", [root], now, *jobs)
 

@@ -131,6 +131,24 @@ class Wanted(NamedTuple):
     links: Any = ()
     #: 1: it names jobs that it depends on, whether they count for this mention of it or not.
     waits: int = 0
+    #: 1: another mention of its id in the same request makes the job, this one is kept out.
+    out: int = 0
+
+
+class Restored(NamedTuple):
+    """A job that is put back as it was."""
+
+    #: Which of the call's queues.
+    queue: int
+    id: str
+    head: Head
+    request_id: str
+    #: 0: none.
+    result: Any
+    progress: Any
+    errors: Any
+    #: Name, value, name, value, ...
+    signals: tuple[Any, ...]
 
 
 class Failure(NamedTuple):

@@ -32,6 +32,7 @@ from windlass.backends.valkey.layouts import (
     Failure,
     Head,
     Options,
+    Restored,
     Unique,
     Wanted,
 )
@@ -133,7 +134,62 @@ def new_job(index: int, new: NewJob) -> Wanted:
     )
 
 
-def tail(new: NewJob) -> bytes:
+def restored(index: int, job: JobRecord) -> Restored:
+    """A job that is put back: all that the server keeps of it."""
+    head = Head(
+        state=STATE_NUMBERS[job.state],
+        seq=0,
+        place=0,
+        priority=job.priority,
+        enqueued_ms=job.enqueued_ms,
+        ready_ms=job.ready_ms,
+        due_ms=job.due_ms or 0,
+        expires_ms=job.expires_ms or 0,
+        task=job.task,
+        options=_share(job).for_server,  # type: ignore[arg-type] # a tuple travels as a list
+        attempts=job.attempts,
+        deliveries=job.deliveries,
+        stalls=job.stalls,
+        manual_retries=job.manual_retries,
+        misses=job.misses,
+        worker=job.worker or "",
+        started_ms=job.started_ms or 0,
+        finished_ms=job.finished_ms or 0,
+        cancel="" if job.cancel_reason is None else f"={job.cancel_reason}",
+        result_until_ms=job.result_until_ms or 0,
+        reason=job.reason,
+        awaits=job.awaits or "",
+        signals=len(job.signals),
+    )
+    return Restored(
+        index,
+        job.id,
+        head,
+        job.request_id,
+        _result(job.result),
+        _result(job.progress),
+        _as_text(_encode([_error_row(error) for error in job.errors])) if job.errors else 0,
+        tuple(part for name, value in job.signals.items() for part in (name, _signal_text(value))),
+    )
+
+
+def _error_row(error: ErrorInfo) -> tuple[Any, ...]:
+    return (
+        error.at_ms,
+        error.attempt,
+        error.error_class,
+        error.message,
+        error.traceback,
+        error.fingerprint,
+    )
+
+
+def _signal_text(value: SignalValue) -> msgspec.Raw:
+    codec = value.codec.encode()
+    return _as_text(value.at_ms.to_bytes(6, "big") + bytes([len(codec)]) + codec + value.data)
+
+
+def tail(new: NewJob | JobRecord) -> bytes:
     """The part of a new job that the server only stores."""
     shared = _share(new)
     if new.request_id == new.id:
@@ -189,7 +245,7 @@ def plain_jobs(jobs: list[NewJob]) -> list[str | bytes] | None:
     return found
 
 
-def _share(new: NewJob) -> _Shared:
+def _share(new: NewJob | JobRecord) -> _Shared:
     key = (id(new.options), new.codec)
     found = _shared.get(key)
     if found is None:

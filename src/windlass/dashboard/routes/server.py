@@ -51,6 +51,8 @@ def _session(store_view: StoreView, identity: Identity | None) -> Session:
         lake=known and store_view.settings.lake is not None,
         trace_url=store_view.settings.trace_url if known else "",
         now_ms=store_view.now_ms(),
+        stores=list(store_view.settings.stores) if known else [],
+        store=store_view.settings.store if known else "",
     )
 
 

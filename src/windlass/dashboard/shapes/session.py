@@ -43,6 +43,10 @@ class Session(Shape):
     #: The address of a job's trace elsewhere, with fields such as ``{trace_id}``; empty: none was given.
     trace_url: str
     now_ms: int
+    #: The names of all stores of this dashboard (none: only this one), and of this one. The pages of another
+    #: are beside those of this one, under its name.
+    stores: list[str]
+    store: str
 
 
 class SignIn(Body):
