@@ -52,7 +52,7 @@ async def newsletter(edition: int) -> int:
 
 @app.task(name="build_report", queue="reports", timeout=60)
 async def build_report(month: str, rows: int = 40) -> dict[str, int]:
-    """Slow, and tells how far it is."""
+    """Slow, and shows how far it is."""
     job = current_job()
     await job.log(f"report for {month}: {rows} rows")
     total = 0

@@ -51,7 +51,7 @@ async def main() -> None:
         print(f"the life of the good job: {', '.join(life)}")
 
         rest = 0
-        async for event in app.queue("files").events(after=3):  # a reader that went on after a restart
+        async for event in app.queue("files").events(after=3):  # a reader that continued after a restart
             rest += 1
             if event.id == last:
                 break

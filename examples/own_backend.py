@@ -3,7 +3,7 @@
 It shows what a backend is: a name, what it can do, ``open``, ``close``, ``execute``, ``listen``, ``clone``,
 and a ``from_url`` for its scheme. The rules of jobs come from the state machine of the memory store, as they
 may in any backend; its own part is where things are kept. What it does not promise (here flows) it declares
-missing, and callers who ask for that are refused. ``docs/own-backend.md`` tells how to hold it to the suite.
+missing, and callers who ask for that are refused. ``docs/own-backend.md`` explains how to run the suite.
 
 Prints::
 

@@ -5,7 +5,7 @@ Prints::
     call: 42
     shared by 5 callers: [30, 30, 30, 30, 30], runs: 1
     cached: 30, runs: 1
-    too slow: the job goes on as waiting
+    too slow: the job continues as waiting
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def main() -> None:
         except WaitTimeoutError:
             job = await app.queue("maths").get_job("later")
             assert job is not None
-            print(f"too slow: the job goes on as {job.state}")
+            print(f"too slow: the job continues as {job.state}")
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def test_12_async_result():
 
 
 def test_13_timeout():
-    """`TimeoutError`: the caller stops waiting, the task goes on"""
+    """`TimeoutError`: the caller stops waiting, the task continues"""
     running = shop.convert.delay(3)
     with pytest.raises(TimeoutError):
         running.get(timeout=0.2)

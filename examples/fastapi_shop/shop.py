@@ -1,4 +1,4 @@
-"""A small web service: ``uvicorn shop:app``. POST /signup adds a job, GET /jobs/ID tells how it went."""
+"""A small web service: ``uvicorn shop:app``. POST /signup adds a job, GET /jobs/ID says how it went."""
 
 from __future__ import annotations
 

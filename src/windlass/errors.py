@@ -22,7 +22,7 @@
     ├── LeaseLostError                    the job belongs to a newer lease
     ├── ResultError                       a handler's result cannot be stored
     ├── ResultExpiredError (LookupError)  the job completed, but its result was not kept that long
-    ├── WaitTimeoutError (TimeoutError)   nothing finished in time; the job goes on
+    ├── WaitTimeoutError (TimeoutError)   nothing finished in time; the job continues
     ├── JobFailedError                    the awaited job failed for good
     │   └── MaxRetriesError               ... because its attempts are spent
     ├── JobCancelledError                 the awaited job was cancelled
@@ -102,7 +102,7 @@ class PayloadTooLargeError(ConfigError):
 
 
 class OrderedGroupError(ConfigError):
-    """A priority or ``lifo`` does not go with an ordered group, whose jobs run in the order of adding.
+    """A priority or ``lifo`` is refused in an ordered group, whose jobs run as they were added.
 
     ``refused`` are the ids of jobs that were not added for that; ``added`` are the other jobs of the same
     call, which were added.
@@ -142,7 +142,7 @@ class OrderedGroupError(ConfigError):
         """The priority of a job of an ordered group was not changed."""
         want = (
             f"left as it is for job {job_id!r} of queue {queue!r}: its group is ordered, and runs its jobs "
-            "in the order of adding"
+            "in the order in which they were added"
         )
         return cls(queue, "", "priority", want)
 
@@ -182,13 +182,13 @@ class DependencyError(ConfigError):
 
 
 class CycleError(DependencyError):
-    """Jobs would wait for each other in a circle. ``path`` names them. Nothing was added."""
+    """Jobs would wait for each other in a cycle. ``path`` names them. Nothing was added."""
 
     code = "cycle"
 
     def __init__(self, path: list[str]) -> None:
         self.path = path
-        super().__init__("depends_on", f"free of circles: {' waits for '.join(path)}")
+        super().__init__("depends_on", f"without a cycle: {' waits for '.join(path)}")
 
 
 class UnsupportedByBackendError(WindlassError):
@@ -225,7 +225,7 @@ class HistoryTrimmedError(StorageError):
         self.oldest = oldest
         super().__init__(
             f"the {log} of queue {queue!r} was asked for everything after {after}, but its oldest kept "
-            f"record is {oldest}; what was between is gone. Go on from {oldest - 1} to accept the gap"
+            f"record is {oldest}; what was between is gone. Continue from {oldest - 1} to accept the gap"
         )
 
 
@@ -242,7 +242,7 @@ class StoreReplacedError(StorageError):
         super().__init__(
             f"{store}: {path} was deleted or replaced while this process had it open; what this call wrote "
             "is not in the store. Put the file back, or close this app and open it again (restart the "
-            "process) to go on with what is there now, then repeat the call"
+            "process) to continue with what is there now, then repeat the call"
         )
 
 
@@ -350,7 +350,7 @@ class ResultExpiredError(WindlassError, LookupError):
 
 
 class WaitTimeoutError(WindlassError, TimeoutError):
-    """The awaited job did not finish in time. It goes on; only the waiting ended."""
+    """The awaited job did not finish in time. It continues; only the waiting ended."""
 
     code = "wait_timeout"
 
@@ -358,7 +358,7 @@ class WaitTimeoutError(WindlassError, TimeoutError):
         self.job_id = job_id
         self.timeout_s = timeout_s
         super().__init__(
-            f"job {job_id!r} did not finish within {timeout_s:g} s and goes on; wait longer (timeout=), or "
+            f"job {job_id!r} did not finish within {timeout_s:g} s and continues; wait longer (timeout=), or "
             "see with 'windlass doctor' whether a worker serves its queue"
         )
 
@@ -443,7 +443,7 @@ class JobTimeoutError(WindlassError, TimeoutError):
 class AbortedError(WindlassError):
     """A handler stopped early because its ``abort_signal`` asked it to. ``reason`` says why it was asked.
 
-    Any error does that: how the job goes on is decided by the reason of the stop.
+    Any error does that: how the job continues is decided by the reason of the stop.
     """
 
     code = "aborted"

@@ -50,7 +50,7 @@ def _work_and_exit(work: Callable[[], Awaitable[str]], writing: int) -> None:
 
     try:
         said = asyncio.run(answer())
-    except BaseException as exc:  # the child must not go on as a copy of the test
+    except BaseException as exc:  # the child must not continue as a copy of the test
         said = repr(exc)
     os.write(writing, said.encode())
     os._exit(0)

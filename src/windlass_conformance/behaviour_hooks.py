@@ -1,4 +1,4 @@
-"""Around jobs: middleware, carried context, dependencies, lifespan, error hooks."""
+"""Middleware and hooks: middleware, carried context, dependencies, lifespan, error hooks."""
 
 from __future__ import annotations
 

@@ -352,7 +352,7 @@ async def test_jobs_of_an_ordered_group_run_in_the_order_of_adding_or_are_refuse
         with pytest.raises(OrderedGroupError, match="without"):
             await stage.queue.add("t", 2, group="g", lifo=True)
         jobs = [await stage.queue.add("t", n, group="g", delay=delay) for n, delay in ((2, 5), (3, 0))]
-        with pytest.raises(OrderedGroupError, match="order of adding"):
+        with pytest.raises(OrderedGroupError, match="order in which they were added"):
             await jobs[1].change_priority(5)
         meter = Meter(stage, 0)
         await stage.work(meter, concurrency=8)

@@ -48,7 +48,7 @@ async def test_a_busy_worker_runs_every_job_once_and_no_more_at_a_time_than_it_h
 
 @pytest.mark.feature("J1", "H1")
 async def test_a_busy_worker_fills_all_its_slots_again_and_again(harness: Harness) -> None:
-    """Every claim counts: slots that one asked for and did not get answered would stay empty for ever."""
+    """Every claim counts: slots that one asked for and did not get answered would stay empty forever."""
     running, full = 0, asyncio.Condition()
 
     async def handler(job: Job[Any]) -> int:

@@ -138,7 +138,7 @@ async def test_a_handler_leaves_new_data_for_its_next_attempt(harness: Harness) 
             seen.append(job.data)
             if job.attempt == 1:
                 await job.update_data({"cursor": 500})
-                raise ValueError("go on later")
+                raise ValueError("continue later")
 
         await stage.work(handler)
         job = await stage.queue.add("n", {"cursor": 0}, backoff=0)

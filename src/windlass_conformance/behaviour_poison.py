@@ -633,7 +633,7 @@ async def test_a_worker_with_an_odd_label_is_refused_and_workers_can_be_listed(h
         worker = await live.work(lambda job: "done", tag="blue", heartbeat=0.05)
         await live.check_honest()
         async with asyncio.timeout(10):
-            while not (found := await live.app.workers()):  # noqa: ASYNC110 - nothing tells of a beat
+            while not (found := await live.app.workers()):  # noqa: ASYNC110 - there is no event for a beat
                 await asyncio.sleep(0.01)
         assert [(info.id, info.tag) for info in found] == [(worker.id, "blue")]
 
@@ -645,7 +645,7 @@ async def test_a_schedule_whose_end_has_passed_is_refused_and_not_kept(harness: 
         with pytest.raises(ConfigError, match="end must be in the future"):
             await live.queue.upsert_job_scheduler("late", {"every": 60, "end": past})
         assert await live.queue.get_job_schedulers() == []
-        # Code that was right when it was written goes on starting.
+        # Code that was right when it was written keeps starting.
         live.app.schedule("old", {"every": 60, "end": past}, "honest", queue="mail")
         await live.add("fine")
         await live.work(lambda job: "done")

@@ -263,7 +263,7 @@ async def test_two_sets_of_queues_in_one_process_have_slots_of_their_own(harness
         await eventually(lambda: (slow.running["all"], quick.running["all"]) == (2, 3))
         await stage.settle()
         assert (slow.running["all"], quick.running["all"]) == (2, 3)
-        quick.gate.open()  # one set goes on while the other is full
+        quick.gate.open()  # one set continues while the other is full
         await stage.workers[1].drain()
         slow.gate.open()
         await stage.workers[0].drain()
@@ -401,7 +401,7 @@ async def test_the_pool_can_grow_and_shrink_while_it_runs(harness: Harness) -> N
         await eventually(lambda: crowd.running["all"] == 5)
         worker.resize(3)
         await stage.settle()
-        assert (crowd.running["all"], worker.info().concurrency) == (5, 3), "running jobs go on"
+        assert (crowd.running["all"], worker.info().concurrency) == (5, 3), "running jobs continue"
         first, crowd.gate = crowd.gate, Gate()
         first.open()
         await eventually(lambda: crowd.running["all"] == 3 and crowd.gate.count == 3)

@@ -88,7 +88,7 @@ async def test_heartbeats_and_renewals_go_on_while_every_handler_thread_is_busy(
             job = await app.queue(QUEUE).add("n")
             await eventually(lambda: bool(threads))
             (before,) = await app.workers()
-            while (await app.workers())[0].beat_ms == before.beat_ms:  # noqa: ASYNC110 - as the store tells it
+            while (await app.workers())[0].beat_ms == before.beat_ms:  # noqa: ASYNC110 - as the store says
                 await asyncio.sleep(0.005)
             release.set()
             assert await job.result(10) == "kept"

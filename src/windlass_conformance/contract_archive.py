@@ -1,4 +1,4 @@
-"""``Archive``: history is held for those who copy it, and not for ever."""
+"""``Archive``: history is held for those who copy it, and not forever."""
 
 from __future__ import annotations
 

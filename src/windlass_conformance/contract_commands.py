@@ -1,4 +1,4 @@
-"""``CommandWorker``: telling a worker something through its heartbeat."""
+"""``CommandWorker``: commands that a worker receives with its heartbeat."""
 
 from __future__ import annotations
 

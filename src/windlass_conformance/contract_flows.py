@@ -945,7 +945,7 @@ async def relay_all(harness: Harness, limit: int = 1_000) -> int:
 
 
 async def add_many_dependents(harness: Harness, child: str) -> str:
-    """Jobs that wait for one of another queue, more than one step tells; the last of them."""
+    """Jobs that wait for one of another queue, more than one step notifies; the last of them."""
     for first in range(0, 1_010, 505):
         ids = range(first, first + 505)
         await add(harness, *(harness.new(f"p{n}", depends_on=[on(child, OTHER)]) for n in ids))

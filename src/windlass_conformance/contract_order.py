@@ -1,4 +1,4 @@
-"""Ordered groups: their jobs run in the order of adding, whatever becomes of single ones."""
+"""Ordered groups: their jobs run in the order in which they were added, whatever becomes of single ones."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def kinds(found: Why) -> list[str]:
 
 
 async def serve(harness: Harness, *, slots: int = 4, **fields: Any) -> None:
-    """A worker that serves the queue, as its heartbeat tells."""
+    """A worker that serves the queue, as its heartbeat says."""
     info = WorkerInfo(id="w1", queues=(QUEUE,), concurrency=slots, **fields)
     await harness.do(rq.Beat(worker=info))
 

@@ -27,7 +27,7 @@ from windlass.errors import UnsupportedByBackendError
 class Damaged(NamedTuple):
     """Where the damaged record is to be found afterwards, and whether the job itself is lost with it.
 
-    ``ref`` is None where nothing tells which job it was about.
+    ``ref`` is None where nothing says which job it was about.
     """
 
     ref: JobRef | None

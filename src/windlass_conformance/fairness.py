@@ -49,7 +49,7 @@ async def check_fairness(harness: Harness, jobs: int, groups: int, limits: Group
 async def _run(harness: Harness, sizes: dict[str, int], limits: GroupLimits | None) -> Run:
     """Add ``sizes`` jobs per group, the biggest first, and run them with slots for a fifth of the groups.
 
-    Time goes on to where a job ends, or to where the store says that there is something to do.
+    Time continues to where a job ends, or to where the store says that there is something to do.
     """
     began, spans = harness.now_ms, defaultdict(list)
     await _add(harness, sizes, limits)

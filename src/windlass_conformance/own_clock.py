@@ -27,7 +27,7 @@ from windlass_conformance import machine
 from windlass_conformance.machine import QUEUES, STEPS, Histories, Operations, Steps, Twin, drawn
 
 HOUR_MS = 3_600_000
-#: So much may lie between the two sides' times.
+#: This much may lie between the two sides' times.
 NEAR_MS = 60_000
 _SOON_MS = 5_000
 #: So often a worker looks for the job that it was notified of.

@@ -81,7 +81,7 @@ class Stage:
     async def until_state(self, job: Job[Any], state: JobState, timeout: float = 20) -> None:
         """Wait, in real time, until the store shows ``state``; then let the worker notice it too."""
         async with asyncio.timeout(timeout):
-            while await job.get_state() is not state:  # noqa: ASYNC110 - nothing tells of every state
+            while await job.get_state() is not state:  # noqa: ASYNC110 - not every state has an event
                 await asyncio.sleep(0.002)
         await self.settle()
 

@@ -108,7 +108,7 @@ def crash() -> None:
 
 
 def hang(path: str) -> None:
-    """Hold the interpreter busy for ever, once ``path`` tells that it began."""
+    """Hold the interpreter busy forever, once ``path`` shows that it began."""
     with open(path, "w"):
         pass
     while True:
@@ -116,7 +116,7 @@ def hang(path: str) -> None:
 
 
 def resource() -> Iterator[str]:
-    """Something that is opened and closed around a run; its job's log tells."""
+    """Something that is opened and closed around a run; its job's log says so."""
     job: Any = current_job()
     job.log("opened")
     yield "open"

@@ -1,4 +1,7 @@
-"""Pictures of every view, light and dark, wide and narrow: ``scripts/screenshots [FOLDER]``."""
+"""Pictures of every view, light and dark, wide and narrow: ``scripts/screenshots [FOLDER]``.
+
+With ``--docs``, only the one that the documentation shows, where it shows it.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ from windlass import FlowProducer, Windlass, chord, group, step
 WIDE: ViewportSize = {"width": 1440, "height": 900}
 MIDDLE: ViewportSize = {"width": 1024, "height": 900}
 NARROW: ViewportSize = {"width": 390, "height": 1500}
+#: The picture of the landing page of the documentation.
+IN_DOCS = ROOT / "docs" / "images" / "dashboard.png"
 QUEUES = "billing,images,mail,reports"
 KINDS: list[tuple[str, ViewportSize, Literal["light", "dark"]]] = [
     ("light", WIDE, "light"),
@@ -110,11 +115,16 @@ def views(ids: dict[str, str]) -> dict[str, str]:
 def take(page: Page, site: Site, folder: Path, ids: dict[str, str], kind: str) -> None:
     """One picture of each view."""
     for name, path in views(ids).items():
-        page.goto(site.address + path)
-        expect(page.locator("nav footer")).to_contain_text("Live")
-        expect(page.locator(".bone")).to_have_count(0)
-        page.wait_for_timeout(700)  # charts and fonts
-        page.screenshot(path=folder / f"{name}-{kind}.png", full_page=not kind.startswith("narrow"))
+        take_one(page, site.address + path, folder / f"{name}-{kind}.png", whole=not kind.startswith("narrow"))
+
+
+def take_one(page: Page, address: str, path: Path, *, whole: bool) -> None:
+    """A picture of one address when it has settled; ``whole``: beyond the screen."""
+    page.goto(address)
+    expect(page.locator("nav footer")).to_contain_text("Live")
+    expect(page.locator(".bone")).to_have_count(0)
+    page.wait_for_timeout(700)  # charts and fonts
+    page.screenshot(path=path, full_page=whole)
 
 
 def take_moments(page: Page, site: Site, folder: Path) -> None:
@@ -148,6 +158,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write a picture of every view of the dashboard.")
     parser.add_argument("folder", nargs="?", default=str(ROOT / ".reports" / "screenshots"))
     parser.add_argument("--only", choices=[kind for kind, _, _ in KINDS], help="one kind of pictures")
+    parser.add_argument("--docs", action="store_true", help="only the picture that the documentation shows")
     given = parser.parse_args()
     folder = Path(given.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -159,6 +170,11 @@ def main() -> int:
         for number in range(1, 4):
             (gate / f"step-{number}").touch()
         with serving(url, "--lanes", QUEUES) as site, chromium() as browser:
+            if given.docs:
+                page = browser.new_page(viewport=WIDE, color_scheme="light")
+                take_one(page, site.address, IN_DOCS, whole=False)
+                (gate / "end").touch()
+                return 0
             for kind, size, scheme in KINDS:
                 if given.only not in (None, kind):
                     continue

@@ -141,7 +141,7 @@ def test_a_queue_shows_its_jobs_and_is_paused_and_resumed(look: Look, lane: Lane
     first = lane.add("ok", {"number": 1})
     expect(page.locator(f"tr[data-job='{first}']")).to_contain_text('{"number":1}')
     page.get_by_role("button", name="Resume").click()
-    expect(page.get_by_role("status")).to_contain_text("goes on")
+    expect(page.get_by_role("status")).to_contain_text("is running again")
     lane.result(first)
     page.get_by_role("button", name="Pause", exact=True).click()
     expect(page.get_by_text("Paused: jobs are accepted and none is started.")).to_be_visible()

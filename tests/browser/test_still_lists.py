@@ -93,7 +93,7 @@ def test_a_paused_list_reads_nothing(look: Look, still: Lane) -> None:
         page.get_by_role("button", name="Refresh").click()
     assert len([url for url in asked if "/api/jobs?" in url]) == 1, "only what was asked for by hand"
     expect(rows(page)).to_have_count(5)
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume list").click()
     delayed(still, 1)
     expect(page.get_by_text("6 jobs", exact=True)).to_be_visible()
 

@@ -75,7 +75,7 @@ def test_jobs_that_are_kept_for_ever_are_named(cli: Cli) -> None:
         await Worker("mail", lambda job: None, url_or_app=app).drain()
 
     cli.app(arrange)
-    assert texts(cli, "warning") == ["mail: 2 completed jobs of the newest kept for ever"]
+    assert texts(cli, "warning") == ["mail: 2 completed jobs of the newest kept forever"]
 
 
 def test_a_job_that_never_ends_a_missing_leader_and_a_lost_archiver_are_named(

@@ -81,7 +81,7 @@ class Windlass:
     until the first use, or ``async with app``. ``compress`` stores payloads and results over 2 kB compressed.
     ``accept`` lists codecs that jobs may come in besides the app's own; an app whose codec is JSON or
     MessagePack accepts these two, any other app nothing else.
-    ``name`` tells the schedules of this code from those of other applications on the same store.
+    ``name`` distinguishes the schedules of this code from those of other applications on the same store.
     """
 
     def __init__(  # noqa: PLR0913 - each is named, and most apps give none
@@ -203,7 +203,7 @@ class Windlass:
         return await self.store.execute(rq.ListWorkers())
 
     async def command_worker(self, worker_id: str, action: Action) -> bool:
-        """Tell a worker to go ``quiet``, ``resume``, ``stop`` or ``dump`` its stacks; False when unknown.
+        """Make a worker go ``quiet``, ``resume``, ``stop`` or ``dump`` its stacks; False when unknown.
 
         The worker receives it at once or with its next heartbeat; ``workers`` shows when a worker is quiet.
         """
@@ -414,7 +414,7 @@ class Windlass:
         return value if known is None else known.signature.decode_result(value)
 
     def arguments(self, task: str, payload: bytes) -> dict[str, Any]:
-        """The arguments of a packed call by name, as far as the task's signature tells names."""
+        """The arguments of a packed call by name, as far as the task's signature names them."""
         call = unpack(self.codecs.unpacked(payload))
         known = self._tasks.get(task)
         names = known.signature.names if known is not None else ()
@@ -432,7 +432,7 @@ class Windlass:
         """Register a handler that receives the ``Job``, for all queues or for one; with ``batch`` many."""
         self.registry.add(name, job_handler(handler, batch), queue)
 
-    # --- around jobs -----------------------------------------------------------------------------------
+    # --- middleware -----------------------------------------------------------------------------------
 
     def use(self, middleware: Any) -> None:
         """Add a middleware: an object with ``enqueue``, ``execute``, ``ended`` or ``failed``.
@@ -442,13 +442,13 @@ class Windlass:
         self.hooks.use(middleware)
 
     def around_enqueue(self, hook: H) -> H:
-        """Put a function around every enqueue; also a decorator. ``windlass.handlers.hooks`` tells its
+        """Put a function around every enqueue; also a decorator. ``windlass.handlers.hooks`` explains its
         forms."""
         self.hooks.around_enqueue(hook)
         return hook
 
     def around_execute(self, hook: H) -> H:
-        """Put a function around every run of a job; also a decorator. ``windlass.handlers.hooks`` tells its
+        """Put a function around every run of a job; also a decorator. ``windlass.handlers.hooks`` has its
         forms."""
         self.hooks.around_execute(hook)
         return hook
@@ -560,7 +560,7 @@ class SyncApp:
         PORTAL.run(self._app.deploy_schedules())
 
     def command_worker(self, worker_id: str, action: Action) -> bool:
-        """Tell a worker to do something; see ``Windlass.command_worker``."""
+        """Send a worker a command; see ``Windlass.command_worker``."""
         return PORTAL.run(self._app.command_worker(worker_id, action))
 
     def mark(self, label: str) -> Mark:

@@ -110,7 +110,7 @@ class EventCursor:
         self._last: Event | None = None
 
     async def read(self) -> list[Event]:
-        """What is new. When events are missing before it, a ``gap`` comes first; its id is where to go on."""
+        """New events. When some before them are missing, a ``gap`` comes first; continue after its id."""
         after, again = self._after, self._last is not None
         page = await self._page(after - 1 if again else after)
         lost = page.last_id < after
@@ -180,7 +180,7 @@ class EventFeed:
         self._store = store
         self._values = values
         self._queue = queue
-        #: The id of the last event that was handed out; give it as ``after`` to go on from here.
+        #: The id of the last event that was handed out; give it as ``after`` to continue from here.
         self.last_id = after
         self._callbacks: list[_Registered] = []
         self._task: asyncio.Task[None] | None = None

@@ -78,7 +78,7 @@ def _is_open(event: Event) -> bool:
 
 
 def _is_end_of(event: Event, record: JobRecord) -> bool:
-    """Whether ``event`` tells of the last completion of the job; a later one has another result."""
+    """Whether ``event`` is about the last completion of the job; a later one has another result."""
     return record.state is JobState.COMPLETED and (record.finished_ms or 0) <= event.at_ms
 
 

@@ -30,16 +30,16 @@ from windlass.core.text import many, show_age
 if TYPE_CHECKING:
     from windlass.api.app import Windlass
 
-#: A worker that was silent for so long is lost.
+#: A worker that was silent for this long is lost.
 LOST_MS = 45_000
 #: Living workers take back a lease at most this long after it ran out.
 _RECOVER_MS = 30_000
-#: Jobs that wait so long although workers are there need a look.
+#: Jobs that wait this long although there are workers need attention.
 _BACKLOG_MS = 5 * 60_000
 #: Failures are compared over this window with the hour before it.
 _SPIKE_MS, _BEFORE_MS = 10 * 60_000, 60 * 60_000
 _SPIKE_LEAST, _SPIKE_SHARE, _SPIKE_TIMES = 10, 0.2, 3
-#: An archiver that was not seen for so long, or is so far behind, lets the log grow until its cap.
+#: An archiver that was not seen for this long, or is so far behind, lets the log grow until its cap.
 _LATE_ARCHIVER_MS = 24 * 3_600_000
 _FAR_BEHIND = 100_000
 #: Attempt records, the newest of a queue, in which the runs of a lost worker are looked for.

@@ -292,7 +292,7 @@ def _contains(words: str) -> Test:
     return fits
 
 
-# --- what a store can tell ----------------------------------------------------------------------------
+# --- what a store knows ----------------------------------------------------------------------------
 
 #: Characters that stand in JSON as they are, whatever wrote it.
 _PLAIN_TEXT = re.compile(r"[A-Za-z0-9_.@# -]+")
@@ -410,7 +410,7 @@ def _instant_ms(text: str) -> int | None:
 
 
 def _time(field: str, name: str, value: str) -> Test:
-    """``<1h``: less than an hour from now (ago, but for due times); ``>=2026-01-31``: from that day on."""
+    """``<1h``: less than an hour from now (ago, except for due times); ``>=2026-01-31``: from that day on."""
     sign, text = _compared(field, value)
     compare = _COMPARISONS[sign]
     span = _span_ms(text)

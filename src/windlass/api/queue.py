@@ -77,7 +77,7 @@ _REPEAT_AFTER_MS = (20, 100)
 _REPEAT_WITHIN_MS = 1_000
 #: What an add is answered that made no job. (Members of an enum are slow to look up.)
 _REFUSED, _OUT_OF_ORDER = AddOutcome.REFUSED, AddOutcome.OUT_OF_ORDER
-#: With so many at once, the jobs to return are made while the store adds them.
+#: With this many at once, the jobs to return are made while the store adds them.
 _AHEAD_FROM = 16
 #: Longer than any id that can be given: what is there by another way can still be seen and removed.
 _LONGEST_ID = 1_024
@@ -160,7 +160,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     # --- add -----------------------------------------------------------------------------------------
 
     async def add(self, /, name: str, data: Any = None, **options: Unpack[AddOptionsDict]) -> Job[Any]:
-        """Add one job. ``job.outcome`` tells whether it was queued or answered by an existing one.
+        """Add one job. ``job.outcome`` says whether it was queued or answered by an existing one.
 
         ``depends_on`` names jobs that must end first; ``children`` and ``then`` add jobs along with it,
         before and after (as in ``FlowProducer.add``), all in one step.
@@ -266,7 +266,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         return jobs
 
     async def _send(self, news: Sequence[NewJob], chunk: int) -> list[Job[Any]]:
-        """Add prepared jobs, chunk by chunk. The error of a refusal tells which were refused, of all."""
+        """Add prepared jobs, chunk by chunk. The error of a refusal names those that were refused, of all."""
         jobs: list[Job[Any]] = []
         refused: list[tuple[NewJob, rq.Added]] = []
 
@@ -354,7 +354,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         return plan.new_job(self, name, pack_data(item.get("data")), fresh_id)
 
     def _made(self, new: NewJob) -> Job[Any]:
-        """A job as it is when it was just added, but for what the store has to tell."""
+        """A job as it is when it was just added, except for what only the store knows."""
         record = JobRecord(
             queue=new.queue,
             id=new.id,
@@ -501,7 +501,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     async def get_result(self, job_id: str) -> Any:
         """The result of a job that has completed, without waiting. Raises like ``Job.result``.
 
-        ``IllegalTransitionError`` when the job has not ended; ``get_status`` tells the same without raising.
+        ``IllegalTransitionError`` when the job has not ended; ``get_status`` says the same without raising.
         """
         record = await self.store.get(self._ref(job_id))
         if record is None:
@@ -608,7 +608,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     ) -> AsyncGenerator[StreamChunk, None]:
         """What a job puts out with ``job.stream``, as it comes; ends when the job has ended.
 
-        ``after`` a chunk's ``index`` goes on from there. Raises ``HistoryTrimmedError`` when chunks in
+        ``after`` a chunk's ``index`` continues from there. Raises ``HistoryTrimmedError`` when chunks in
         between are not kept any more, unless ``skip_gap``. An unreachable store is asked again.
         """
         return read_stream(
@@ -703,7 +703,7 @@ def _limit(value: int) -> int:
 
 
 def _refusal(refused: list[tuple[NewJob, rq.Added]], jobs: list[Job[Any]]) -> WindlassError:
-    """The error that tells of jobs which their groups did not take, and of those that were added."""
+    """The error for jobs that their groups did not take; it also names those that were added."""
     ids = [new.id for new, _ in refused]
     for new, added in refused:
         if added.outcome is _OUT_OF_ORDER:

@@ -332,7 +332,7 @@ class BoundTask(Generic[P, R]):
         return await self.call_within(WAIT_S, *args, **kwargs)
 
     async def call_within(self, timeout: float | timedelta | None, *args: P.args, **kwargs: P.kwargs) -> R:
-        """``call`` with a time limit of its own (None: wait for ever)."""
+        """``call`` with a time limit of its own (None: wait forever)."""
         task = self.task
         task.check(args, kwargs)
         if self._call_plan is None:

@@ -192,7 +192,7 @@ class _Scene:
         return causes
 
     async def _rate_of_queue(self, rate: Rate) -> list[Cause]:
-        """Only when the window is full, as far as the records of running and ended jobs tell."""
+        """Only when the window is full, as far as the records of running and ended jobs show."""
         ran = [JobState.ACTIVE, JobState.COMPLETED, JobState.FAILED, JobState.RETRYING]
         starts = sorted(job.started_ms for job in await self._jobs(ran) if job.started_ms is not None)
         window = starts[-rate.max :]
@@ -255,7 +255,7 @@ class _Scene:
     # --- the line ----------------------------------------------------------------------------------------
 
     async def place(self) -> tuple[int | None, int]:
-        """How many waiting jobs are claimed before this one, plus one; None when too many wait to tell."""
+        """How many waiting jobs are claimed before this one, plus one; None when too many wait to count."""
         mine = _rank(self.job)
         request = rq.ListJobs(queue=self.job.queue, states=[JobState.WAITING], limit=_LOOKED)
         before, seen = 0, 0

@@ -23,7 +23,7 @@ R = TypeVar("R")
 #: What is said of a call that was sent and not answered.
 UNKNOWN = "outcome unknown, repeat with the same id"
 
-#: A call that has begun gets so much of its time more: after a suspended machine wakes up, or a handler that
+#: A call that has begun gets this much more time: after a suspended machine wakes up, or a handler that
 #: blocked the loop returns, the timer fires before the answer that is on its way.
 _BEGUN_SHARE = 0.25
 

@@ -1,8 +1,8 @@
-"""Requests about flows: who waits for whom, what is left to tell, signals to suspended jobs.
+"""Requests about flows: who waits for whom, what is left to relay, signals to suspended jobs.
 
 Flows are added by ``Add``: its jobs name what they depend on. A job that ends settles the edges of those
 that wait for it in the same step, about 1,000 of them; the rest, and what crosses from one slot of a cluster
-to another, stands in an outbox until ``Relay`` has carried it over. Telling twice changes nothing: an edge
+to another, stands in an outbox until ``Relay`` has carried it over. Relaying twice changes nothing: an edge
 is settled once.
 """
 

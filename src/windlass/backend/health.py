@@ -1,7 +1,7 @@
 """What can be said about a store from outside, without opening it: for ``windlass doctor``.
 
 A backend whose store is made of files may offer two functions beside its ``from_url``:
-``examine(url, deep)`` yields what it finds in them, ``repair(url)`` sets aside what cannot be read and tells
+``examine(url, deep)`` yields what it finds in them, ``repair(url)`` sets aside what cannot be read and says
 what it did. Both may be called while processes use the store.
 """
 

@@ -47,7 +47,7 @@ class SetGroupLimits(Request[None], kw_only=True):
 
 
 class PauseGroup(Request[bool], kw_only=True):
-    """Start no more jobs of a group, or go on; True when that changed something."""
+    """Start no more jobs of a group, or continue; True when that changed something."""
 
     needs: ClassVar[str] = "groups"
 
@@ -90,7 +90,7 @@ class GetLimits(Request[Limits], kw_only=True):
 
 
 class GroupPage(msgspec.Struct):
-    """Some groups and where to go on (None: that was all)."""
+    """Some groups and where to continue (None: that was all)."""
 
     groups: list[GroupInfo]
     cursor: str | None = None
@@ -128,7 +128,7 @@ class FreeUniqueKey(Request[bool], kw_only=True):
 
 
 class KeyPage(msgspec.Struct):
-    """Some keys and where to go on (None: that was all)."""
+    """Some keys and where to continue (None: that was all)."""
 
     keys: list[UniqueHolder]
     cursor: str | None = None

@@ -43,7 +43,7 @@ class AddMetrics(Request[bool], kw_only=True):
 
 
 class MetricsPage(msgspec.Struct):
-    """Rows by time and task, and where to go on (None: that was all)."""
+    """Rows by time and task, and where to continue (None: that was all)."""
 
     rows: list[MetricsRow]
     cursor: str | None = None

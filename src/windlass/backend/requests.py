@@ -120,7 +120,7 @@ class Claimed(msgspec.Struct):
     jobs: list[JobRecord]
     now_ms: int
     next_due_in_ms: int | None = None
-    #: These leases had begun so long, at most, before the claim was asked for.
+    #: These leases had begun this long, at most, before the claim was asked for.
     held_ms: int = 0
 
 
@@ -288,7 +288,7 @@ class Beat(Request[Command | None], kw_only=True):
 
 
 class CommandWorker(Request[bool], kw_only=True):
-    """Tell a worker what to do; False when no such worker is known.
+    """Leave a command for a worker; False when no such worker is known.
 
     The worker receives it with the answer to its next ``Beat``, hurried by the hint ``worker:<id>``. A newer
     command replaces one that was not received yet. ``id`` is new for every command: workers obey each once.
@@ -433,7 +433,7 @@ class GetJobs(Request[list["JobRecord | None"]], kw_only=True):
 
 
 class Page(msgspec.Struct):
-    """Some records and where to go on (None: that was all).
+    """Some records and where to continue (None: that was all).
 
     ``looked``: about how many records the store went through to find them.
     """
@@ -549,7 +549,7 @@ class ReadEvents(Request[EventPage], kw_only=True):
 
 
 class HistoryPage(msgspec.Struct):
-    """Attempt records in order. ``last`` is the cursor to go on from."""
+    """Attempt records in order. ``last`` is the cursor to continue from."""
 
     records: list[AttemptRecord]
     last: int

@@ -28,7 +28,7 @@ class PutSchedule(Request[ScheduleRecord], kw_only=True):
 
 
 class SchedulePage(msgspec.Struct):
-    """Schedules by queue and name, the store's time, and where to go on (None: that was all)."""
+    """Schedules by queue and name, the store's time, and where to continue (None: that was all)."""
 
     schedules: list[ScheduleRecord]
     now_ms: int

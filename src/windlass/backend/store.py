@@ -1,7 +1,7 @@
 """A backend with a clock: what the rest of the package talks to.
 
 Opens on first use and never again by itself once it was closed, lets its clock stamp requests,
-turns per-item answers into errors in one place, and refuses to go on in a process that was forked after it
+turns per-item answers into errors in one place, and refuses to continue in a process that was forked after it
 was opened. Backends hold no such code.
 """
 

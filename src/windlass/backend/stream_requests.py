@@ -43,7 +43,7 @@ class StreamPage(msgspec.Struct):
 
 class ReadStream(Request[StreamPage], kw_only=True):
     """Chunks after number ``after``, oldest first, at most ``limit``; trimmed ones are skipped
-    (``oldest`` tells)."""
+    (see ``oldest``)."""
 
     needs: ClassVar[str] = "streams"
 

@@ -252,7 +252,7 @@ windlass bench --url sqlite:///shop.db --json       beside shop.db, on its disk
 def command(**values: Any) -> Options:
     """Measure adding, draining and latency on this machine.
 
-    Works in a namespace of its own (for sqlite: in a file of its own beside the database), and
-    removes it afterwards. Jobs carry about 100 bytes and do nothing.
+    Uses a separate namespace (for sqlite, a separate file next to the database) and removes it afterwards.
+    Jobs have about 100 bytes and do nothing.
     """
     return Options(**values)

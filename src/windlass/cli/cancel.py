@@ -56,7 +56,7 @@ windlass cancel mail --all --state scheduled --tag campaign-7
 """,
 )
 @selects([state.value for state in JobState if state not in FINISHED])
-@click.option("--reason", default="", help="Kept with the job, for people.")
+@click.option("--reason", default="", help="A reason, stored with the job.")
 def command(**values: Any) -> Options:
     """Cancel jobs of QUEUE.
 

@@ -70,7 +70,7 @@ async def check_workers(context: CheckContext) -> AsyncIterator[Finding]:
     """Are there workers, all of one version?"""
     workers = context.workers
     if not workers:
-        yield fact("no worker is alive")  # whether that matters, check_unserved tells
+        yield fact("no worker is alive")  # check_unserved finds whether that matters
         return
     busy, slots = sum(w.busy for w in workers), sum(w.concurrency for w in workers)
     yield fact(f"{many(len(workers), 'worker')} alive, {busy} of {slots} slots busy")

@@ -71,12 +71,17 @@ windlass clean mail --state completed --state cancelled
     help="Which jobs (repeatable).",
 )
 @click.option(
-    "--grace", "-g", type=DURATION, default="0s", show_default=True, help="Spare those younger than this."
+    "--grace",
+    "-g",
+    type=DURATION,
+    default="0s",
+    show_default=True,
+    help="Keep jobs that ended less than this ago.",
 )
-@click.option("--limit", "-l", type=click.IntRange(1), help="Delete at most so many, oldest first.")
+@click.option("--limit", "-l", type=click.IntRange(1), help="Delete at most this many, oldest first.")
 def command(**values: Any) -> Options:
     """Delete finished jobs of QUEUE.
 
-    Workers do this by themselves after a job's own keep time; this is for when you cannot wait.
+    Workers delete finished jobs by themselves after the retention time. Use this command to do it now.
     """
     return Options(**values)

@@ -35,7 +35,7 @@ def script(shell: str) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
 def command(shell: str, as_json: bool, debug: bool) -> None:
-    """Print what SHELL needs to complete commands and options of windlass.
+    """Print the completion script of windlass for SHELL.
 
     Nothing is installed: add the line below to your shell's start file.
     """

@@ -107,16 +107,40 @@ windlass dashboard --host 0.0.0.0 --access access.toml        who may do what, i
 windlass dashboard --trusted-proxy 10.0.0.5 --proxy-user-header X-Forwarded-User --operator-role ada
 """,
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65_535), default=8080, show_default=True, help="0: any free one."
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=8080,
+    show_default=True,
+    help="Port to listen on; 0 picks a free one.",
 )
 @click.option(
-    "--operator-token", envvar="WINDLASS_OPERATOR_TOKEN", show_envvar=True, help="May change things."
+    "--operator-token",
+    envvar="WINDLASS_OPERATOR_TOKEN",
+    show_envvar=True,
+    help="Token of users who may change jobs.",
 )
-@click.option("--reader-token", envvar="WINDLASS_READER_TOKEN", show_envvar=True, help="May look.")
-@click.option("--user", "users", multiple=True, metavar="NAME[:PASSWORD]", help="Who may change things.")
-@click.option("--reader", "readers", multiple=True, metavar="NAME[:PASSWORD]", help="Who may look.")
+@click.option(
+    "--reader-token",
+    envvar="WINDLASS_READER_TOKEN",
+    show_envvar=True,
+    help="Token of users who may only read.",
+)
+@click.option(
+    "--user",
+    "users",
+    multiple=True,
+    metavar="NAME[:PASSWORD]",
+    help="A user who may change jobs (repeatable).",
+)
+@click.option(
+    "--reader",
+    "readers",
+    multiple=True,
+    metavar="NAME[:PASSWORD]",
+    help="A user who may only read (repeatable).",
+)
 @click.option(
     "--access",
     metavar="FILE",
@@ -131,7 +155,7 @@ windlass dashboard --trusted-proxy 10.0.0.5 --proxy-user-header X-Forwarded-User
     metavar="USER|@GROUP",
     envvar="WINDLASS_OPERATOR_ROLE",
     show_envvar=True,
-    help="Who of the provider's or proxy's users may change things; * and ? match.",
+    help="Users or groups of the provider or proxy that may change jobs; * and ? match.",
 )
 @click.option(
     "--reader-role",
@@ -140,7 +164,7 @@ windlass dashboard --trusted-proxy 10.0.0.5 --proxy-user-header X-Forwarded-User
     metavar="USER|@GROUP",
     envvar="WINDLASS_READER_ROLE",
     show_envvar=True,
-    help="Who of them may look.",
+    help="Users or groups that may only read.",
 )
 @click.option(
     "--openid-issuer",
@@ -154,14 +178,14 @@ windlass dashboard --trusted-proxy 10.0.0.5 --proxy-user-header X-Forwarded-User
     metavar="ID",
     envvar="WINDLASS_OPENID_CLIENT_ID",
     show_envvar=True,
-    help="This dashboard's name at the provider.",
+    help="The client id of this dashboard at the provider.",
 )
 @click.option(
     "--public-url",
     metavar="URL",
     envvar="WINDLASS_PUBLIC_URL",
     show_envvar=True,
-    help="Where browsers reach this dashboard; the provider sends users back to it.",
+    help="The URL at which browsers reach this dashboard; the provider redirects users to it.",
 )
 @click.option(
     "--trusted-proxy",
@@ -170,41 +194,49 @@ windlass dashboard --trusted-proxy 10.0.0.5 --proxy-user-header X-Forwarded-User
     metavar="ADDRESS",
     envvar="WINDLASS_TRUSTED_PROXY",
     show_envvar=True,
-    help="A proxy, or its network, that tells the client's address. Its secret: $WINDLASS_PROXY_SECRET.",
+    help="A trusted proxy or network that reports the client's address. Its secret: $WINDLASS_PROXY_SECRET.",
 )
 @click.option(
     "--proxy-user-header",
     metavar="NAME",
     envvar="WINDLASS_PROXY_USER_HEADER",
     show_envvar=True,
-    help="Where it names the user who signed in there. It must remove this header from what clients send.",
+    help="The header with the user whom the proxy signed in. The proxy must remove it from client requests.",
 )
 @click.option(
     "--proxy-groups-header",
     metavar="NAME",
     envvar="WINDLASS_PROXY_GROUPS_HEADER",
     show_envvar=True,
-    help="Where it names the user's groups, with commas between; as above.",
+    help="The header with the user's groups, separated by commas. The same rule applies.",
 )
-@click.option("--read-only", is_flag=True, help="Nothing can be changed.")
-@click.option("--mask", multiple=True, metavar="FIELD", help="More fields whose values are hidden.")
-@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only these queues; * and ? match.")
+@click.option("--read-only", is_flag=True, help="Allow no changes.")
+@click.option(
+    "--mask", multiple=True, metavar="FIELD", help="Another field whose values are hidden (repeatable)."
+)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="Show only these queues (repeatable); * and ? match.",
+)
 @click.option("--prefix", default="", metavar="PATH", help="The path under which a proxy serves it.")
-@click.option("--lake", metavar="PLACE", help="The pipeline's lake, for figures over years.")
-@click.option("--audit-file", metavar="FILE", help="Write every change there too.")
+@click.option("--lake", metavar="PLACE", help="The pipeline's lake, for long-term figures.")
+@click.option("--audit-file", metavar="FILE", help="Also write every change to this file.")
 @click.option(
     "--trace-url",
     default="",
     metavar="TEMPLATE",
     envvar="WINDLASS_TRACE_URL",
     show_envvar=True,
-    help="Where the trace of a job is shown: https://traces.example/trace/{trace_id}.",
+    help="URL of a job's trace: https://traces.example/trace/{trace_id}.",
 )
 def command(**values: Any) -> Options:
-    """Serve the HTTP API and the pages.
+    """Serve the dashboard and the HTTP API.
 
-    Only this machine can reach it, unless there is a sign-in: tokens or passwords, best given in the
-    environment, an OpenID Connect provider, or a proxy that signs users in. Secrets of these two come from
-    the environment alone. API: /api/openapi.json.
+    Without a sign-in it serves only this machine. Users can sign in with tokens or passwords (set them in
+    the environment), through an OpenID Connect provider, or through a proxy. The secrets of provider and
+    proxy are read from the environment only. The API is described at /api/openapi.json.
     """
     return Options(**values)

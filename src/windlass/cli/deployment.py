@@ -19,7 +19,7 @@ from windlass.core.text import many
 
 #: Clocks that differ by more are worth a word; by much more, times in reports and schedules mislead.
 _SKEW_MS, _BAD_SKEW_MS = 1_000, 30_000
-#: What was written so long after now was written by another clock. So many of it are named.
+#: What was written this long after now was written by another clock; at most this many are named.
 _AHEAD_MS, _SHOWN = 10_000, 3
 #: A worker that has lived this long has reported whether it leads.
 _SETTLED_MS = 60_000
@@ -62,7 +62,7 @@ async def check_due_times(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def check_schedule_times(context: CheckContext) -> AsyncIterator[Finding]:
-    """Schedules that fired by a clock ahead go on when that time is reached."""
+    """Schedules that fired by a clock ahead continue when that time is reached."""
     if not context.app.store.capabilities.schedules:
         return
     now_ms = max(context.now, await _server_ms(context)) + _AHEAD_MS
@@ -179,7 +179,7 @@ async def check_retention(context: CheckContext) -> AsyncIterator[Finding]:
             keeps = [job.options.keep_for(state.value) for job in newest]
             endless = sum(keep.age_ms is None and keep.count is None for keep in keeps)
             if endless:
-                text = f"{info.name}: {many(endless, f'{state.value} job')} of the newest kept for ever"
+                text = f"{info.name}: {many(endless, f'{state.value} job')} of the newest kept forever"
                 yield warning(text, advice)
 
 

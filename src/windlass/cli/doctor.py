@@ -95,11 +95,11 @@ windlass doctor --strict --json                     for monitoring
 """,
 )
 @click.argument("store", metavar="[URL]", required=False)
-@click.option("--deep", is_flag=True, help="Also read everything that is stored to check its integrity.")
-@click.option("--repair", is_flag=True, help="First set aside what cannot be read, with its bytes.")
+@click.option("--deep", is_flag=True, help="Also read all stored data to check its integrity.")
+@click.option("--repair", is_flag=True, help="First move unreadable records aside; their bytes are kept.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 def command(**values: Any) -> Options:
-    """Look for problems and say what to do about each.
+    """Find problems and explain how to fix each.
 
     Exit code 1 when something is wrong: the store cannot be used or would lose jobs (no persistence,
     eviction), clocks are far apart, jobs wait without a worker, jobs lost their worker and were not

@@ -23,10 +23,10 @@ async def run(options: Options, out: Out) -> int:
     run,
     asks=True,
     examples="""
-windlass drain mail
-windlass drain mail --delayed --yes                 scheduled and retrying ones too
-windlass clear mail                                 the same, by its name
-windlass worker mail_app --burst                    runs what waits, then stops
+windlass drain mail                                 asks, then deletes the waiting jobs
+windlass drain mail --delayed --yes                 scheduled and retrying jobs too
+windlass clear mail                                 the same command by its new name
+windlass worker mail_app --burst                    runs the waiting jobs, then stops
 """,
 )
 @click.argument("queue")
@@ -34,6 +34,6 @@ windlass worker mail_app --burst                    runs what waits, then stops
 def command(**values: Any) -> Options:
     """Old name of 'windlass clear': delete all waiting jobs of QUEUE.
 
-    To run what waits and then stop, use 'windlass worker --burst'.
+    To run the waiting jobs and then stop, use 'windlass worker --burst'.
     """
     return Options(**values)

@@ -254,7 +254,7 @@ windlass jobs --export > saved.jsonl && windlass enqueue --file saved.jsonl --re
 )
 @click.option("--delay", type=DURATION, help="Start no earlier than this from now.")
 @click.option("--priority", "-p", type=int, help="Higher runs first.")
-@click.option("--id", "job_id", help="Your own id: a second job under it is not added.")
+@click.option("--id", "job_id", help="Your own job id; a duplicate is not added.")
 @click.option("--tag", "tags", multiple=True, help="A label to search by (repeatable).")
 @click.option("--max-attempts", type=click.IntRange(1), help="Runs in all, the first included.")
 @click.option(
@@ -266,11 +266,11 @@ windlass jobs --export > saved.jsonl && windlass enqueue --file saved.jsonl --re
 def command(**values: Any) -> Options:
     """Add a job that runs task NAME in QUEUE.
 
-    With --app the options that the task declares in code hold, where none is given here. Without it,
-    those of the worker's task fill attempts, backoff, timeout and how long the job is kept.
+    With --app, the options that the task declares in code apply where none is given here. Without --app,
+    the task of the worker that runs the job sets attempts, backoff, timeout and retention.
 
-    With --file the options apply to every line that does not set its own. A line may name its "queue";
-    QUEUE, when it is given, counts instead.
+    With --file, the options apply to every line that does not set its own. A line may have a "queue";
+    QUEUE, when given, overrides it.
     """
     return _options(**values)
 

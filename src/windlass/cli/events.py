@@ -107,7 +107,7 @@ windlass events mail --after 0 --limit 1000 --json
 )
 @click.argument("queue")
 @click.option("--after", type=click.IntRange(0), help="Only events after this id (0: all that are kept).")
-@click.option("--follow", "-f", is_flag=True, help="Go on as events happen, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Follow new events until Ctrl-C.")
 @click.option(
     "--type",
     "-t",

@@ -116,8 +116,8 @@ windlass flow reports nightly-2026-07-01 --remove --yes
 @click.argument("job_id", metavar="ID")
 @click.option("--cancel", is_flag=True, help="Cancel the job and all that it waits for.")
 @click.option("--remove", is_flag=True, help="Delete the job and all that it waits for.")
-@click.option("--force", is_flag=True, help="With --remove: also while one of them runs.")
-@click.option("--reason", default="", help="With --cancel: kept with the jobs, for people.")
+@click.option("--force", is_flag=True, help="With --remove: also when one of them is running.")
+@click.option("--reason", default="", help="With --cancel: a reason, stored with the jobs.")
 @click.option(
     "--depth", type=click.IntRange(0, 1_000), default=100, show_default=True, help="Levels to show."
 )

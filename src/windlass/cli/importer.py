@@ -45,7 +45,7 @@ class Options(StoreOptions):
 
 
 async def run(options: Options, out: Out) -> int:
-    """Look, or copy, or move; then tell what was found."""
+    """Look, or copy, or move; then report what was found."""
     from windlass.importing import Mode, Mover, open_reader
     from windlass.importing.client import SourceClient
 
@@ -141,17 +141,17 @@ windlass import bullmq redis://localhost --map-queue emails=mail --app shop.jobs
 @click.argument("source", type=click.Choice(_SOURCES))
 @click.argument("source_url", metavar="SOURCE_URL")
 @click.option("--queues", "-q", metavar="A,B", help="Only these queues of the other system.")
-@click.option("--copy", is_flag=True, help="Add the jobs here and leave them there, too.")
+@click.option("--copy", is_flag=True, help="Add the jobs here and keep them there too.")
 @click.option("--confirm", is_flag=True, help="Take the jobs out of their old queue and add them here.")
-@click.option("--rename", multiple=True, metavar="OLD=NEW", help="Another name for a task (repeatable).")
-@click.option("--map-queue", multiple=True, metavar="OLD=NEW", help="Another queue (repeatable).")
+@click.option("--rename", multiple=True, metavar="OLD=NEW", help="Rename a task (repeatable).")
+@click.option("--map-queue", multiple=True, metavar="OLD=NEW", help="Rename a queue (repeatable).")
 @click.option(
     "--app",
     "app_name",
     metavar="MODULE:APP",
-    help="Give jobs the codec of this app, and the options of its tasks.",
+    help="Use the codec of this app and the options of its tasks.",
 )
-@click.option("--prefix", default="", help="What the other system's keys begin with, if not its default.")
+@click.option("--prefix", default="", help="Prefix of the other system's keys, if not its default.")
 def command(
     queues: str | None,
     copy: bool,
@@ -160,15 +160,15 @@ def command(
     map_queue: tuple[str, ...],
     **values: Any,
 ) -> Options:
-    """Move the waiting and scheduled jobs of another system over.
+    """Move waiting and scheduled jobs from another system.
 
-    SOURCE is celery, rq, bullmq, arq, dramatiq or saq, each on Redis; SOURCE_URL is its Redis or
-    Valkey. Without --copy or --confirm nothing is changed: it shows what it found. With --confirm
-    each job is taken from its old queue, added here under an id derived from its old one, and only
-    then deleted there; an interrupted run is finished by the next.
+    SOURCE is celery, rq, bullmq, arq, dramatiq or saq, each on Redis; SOURCE_URL is its Redis or Valkey.
+    Without --copy or --confirm the command changes nothing and reports what it found. With --confirm it
+    takes each job from its old queue, adds it here under an id derived from the old one, and only then
+    deletes it there. The next run finishes an interrupted one.
 
-    Messages are never run: pickles are read only when they hold plain data. What cannot be moved
-    (other pickles, canvases, flows, jobs of schedulers) is counted, with the reason, and stays.
+    Messages are never executed: pickles are read only when they contain plain data. Jobs that cannot be
+    moved (other pickles, canvases, flows, jobs of schedulers) stay; they are counted, with the reason.
     """
     if copy and confirm:
         raise click.UsageError("Choose one of --copy and --confirm.")

@@ -168,7 +168,7 @@ windlass jobs mail --state failed --export > failed.jsonl
 @click.option("--data", "-d", multiple=True, metavar="KEY=VALUE", help="Only jobs with this argument.")
 @click.option("--search", "-q", default="", metavar="QUERY", help="Only jobs that fit a query (see below).")
 @click.option("--limit", "-l", type=click.IntRange(1, 100_000), default=20, show_default=True)
-@click.option("--cursor", help="Go on where an earlier page ended (needs QUEUE).")
+@click.option("--cursor", help="Continue after an earlier page (needs QUEUE).")
 @click.option(
     "--export",
     is_flag=True,
@@ -176,18 +176,18 @@ windlass jobs mail --state failed --export > failed.jsonl
 )
 @app_option
 def command(queue: str | None, data: tuple[str, ...], cursor: str | None, **values: Any) -> Options:
-    """List jobs of QUEUE (of all queues without it), newest first.
+    """List the jobs of QUEUE, or of all queues, newest first.
 
-    'runs' counts the runs so far, of the most that the job may have.
+    'runs' shows the runs so far and the maximum.
 
-    A QUERY is made of terms such as task:charge_*, state:failed,retrying, error:Payment*, tag:vip,
-    group:acme, worker:w1, args.customer.id:42, finished:<1h, due:<10m, took:>5s, and of words that stand
+    A QUERY consists of terms such as task:charge_*, state:failed,retrying, error:Payment*, tag:vip,
+    group:acme, worker:w1, args.customer.id:42, finished:<1h, due:<10m, took:>5s, and of words that appear
     anywhere in a job.
 
-    --export writes id, queue, arguments, all options and the past of each job: state, times, attempts, errors
-    and result. 'windlass enqueue --file' adds the jobs anew, and those that ended run again; with --restore
-    it puts them back as they were. Log lines, live output, schedules and limits are not exported: it is no
-    backup of the store.
+    --export writes the id, queue, arguments, all options and the past of each job: state, times, attempts,
+    errors and result. 'windlass enqueue --file' adds the jobs as new ones, and finished jobs run again; with
+    --restore it restores them as they were. Log lines, live output, schedules and limits are not exported:
+    it is not a backup of the store.
     """
     if cursor is not None and queue is None:
         raise click.UsageError("--cursor is a place in one queue: name the queue too.")

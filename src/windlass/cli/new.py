@@ -67,14 +67,14 @@ def module_name(name: str) -> str:
     "--into",
     type=click.Path(file_okay=False, path_type=Path),
     default=".",
-    help="The folder to make it in.  [default: this one]",
+    help="The parent folder.  [default: this one]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
 def command(name: str, into: Path, as_json: bool, debug: bool) -> None:
     """Write a small project: tasks, tests, README, systemd unit, Containerfile.
 
-    It goes into a new folder NAME. Its tests pass as they stand.
+    It creates the folder NAME. The tests of the new project pass without changes.
     """
     out = Out(as_json=as_json, debug=debug)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Pipes get whole lines: nothing is cut or folded for a terminal that is not there.
 _PIPE_WIDTH = 4_000
-#: A column that may be cut keeps at least so much, as long as there are columns to drop.
+#: A column that may be cut keeps at least this much, as long as there are columns to drop.
 _CUT_WIDTH = 16
 
 STATE_STYLES = {
@@ -154,7 +154,7 @@ class Out:
 
     @contextmanager
     def progress(self, title: str, total: float | None) -> Iterator[Callable[[float], None]]:
-        """A bar on stderr while something long goes on; yields the function that advances it."""
+        """A bar on stderr while something long continues; yields the function that advances it."""
         if self.as_json or not sys.stderr.isatty():
             yield lambda step: None
             return

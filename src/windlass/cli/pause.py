@@ -26,7 +26,7 @@ async def run(options: Options, out: Out) -> int:
         for queue in found:
             await queue.pause()
     names = ", ".join(options.queues)
-    out.done(f"Paused {names}. Running jobs go on; nothing new is handed out.", {"paused": options.queues})
+    out.done(f"Paused {names}. Running jobs continue; no new ones start.", {"paused": options.queues})
     return 0
 
 
@@ -36,11 +36,11 @@ async def run(options: Options, out: Out) -> int:
     examples="""
 windlass pause mail
 windlass pause mail images && windlass queues
-windlass resume mail                                goes on
+windlass resume mail                                start its jobs again
 """,
 )
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 @click.option("--new", is_flag=True, help="Also a queue that has no job yet.")
 def command(**values: Any) -> Options:
-    """Stop handing out jobs of QUEUE, on every worker. Jobs can still be added."""
+    """Stop starting jobs of QUEUE, on every worker. You can still add jobs."""
     return Options(**values)

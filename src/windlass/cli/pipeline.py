@@ -47,7 +47,7 @@ conf_option = click.option(
 
 @click.group("pipeline", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Copy every finished attempt into a lake of Delta tables, and ask it questions.
+    """Copy every finished attempt into a lake of Delta tables, and query it.
 
     'run' fills the lake; 'report', 'sql' and 'replay' read it without a JVM. Needs
     pip install 'windlass[spark]' and, for run and backfill, Java 17.
@@ -88,15 +88,23 @@ windlass pipeline run --lake /mnt/lake --master spark://host:7077
 @source_option
 @master_option
 @conf_option
-@click.option("--once/--continuous", "once", default=True, help="Stop when all is copied, or go on.")
-@click.option("--interval", type=DURATION, default="10s", show_default=True, help="Time between looks.")
+@click.option(
+    "--once/--continuous", "once", default=True, help="Stop when everything is copied, or keep running."
+)
+@click.option(
+    "--interval",
+    type=DURATION,
+    default="10s",
+    show_default=True,
+    help="With --continuous: time between runs.",
+)
 @click.option("--max-records", type=click.IntRange(1), default=1_000_000, show_default=True)
 @click.option(
     "--on-gap",
     type=click.Choice(["fail", "skip"]),
     default="fail",
     show_default=True,
-    help="When records were trimmed unread: fail, or note the gap and go on.",
+    help="When unread records were trimmed: fail, or record the gap and continue.",
 )
 def run(
     out: Out, *, url: str | None, once: bool, master: str | None, conf: tuple[str, ...], **values: Any
@@ -171,7 +179,7 @@ def backfill(
     since: datetime | None,
     until: datetime | None,
 ) -> int:
-    """Work silver and gold out again from bronze, day by day."""
+    """Rebuild silver and gold from bronze, day by day."""
     from windlass.pipeline.backfill import bronze_dates, rebuild
     from windlass.pipeline.session import session
 
@@ -188,7 +196,7 @@ def backfill(
 @pipeline_command("compact", examples="windlass pipeline compact --lake lake")
 @lake_option
 def compact(out: Out, *, lake: str) -> int:
-    """Join the many small files of past batches. A run may go on meanwhile."""
+    """Merge the small files of past batches. A run may continue at the same time."""
     from windlass.pipeline.compact import compact as join_files
     from windlass.pipeline.compact import small_groups
     from windlass.pipeline.lake import Lake
@@ -213,7 +221,7 @@ windlass pipeline prune --lake lake --bronze-days 7 --dry-run
 @click.option("--gold-days", type=click.IntRange(1), default=5 * 366, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 def prune(out: Out, *, lake: str, dry_run: bool, **days: int) -> int:
-    """Drop days that are past their keep. 'vacuum' deletes their files."""
+    """Delete days that are past their retention. 'vacuum' deletes their files."""
     from windlass.pipeline.compact import Retention, expired
     from windlass.pipeline.compact import prune as drop_old
     from windlass.pipeline.lake import Lake
@@ -268,7 +276,7 @@ def status(out: Out, *, lake: str) -> int:
     "vacuum",
     examples="""
 windlass pipeline vacuum --lake lake                     files that no version of the last 7 days needs
-windlass pipeline vacuum --lake lake --hours 0           all old versions, while no run goes on
+windlass pipeline vacuum --lake lake --hours 0           all old versions, while no run continues
 """,
 )
 @lake_option
@@ -280,7 +288,7 @@ windlass pipeline vacuum --lake lake --hours 0           all old versions, while
     help="Keep what was replaced within this time. Below the length of a batch, stop all runs first.",
 )
 def vacuum(out: Out, *, lake: str, hours: int) -> int:
-    """Delete files of old versions, and those that killed tasks left."""
+    """Delete files of old versions and of killed tasks."""
     from windlass.pipeline.compact import vacuum as sweep
     from windlass.pipeline.lake import Lake
 
@@ -328,7 +336,7 @@ def erase(out: Out, *, lake: str, where: str, dry_run: bool) -> int:
 @master_option
 @conf_option
 def migrate(out: Out, *, old: str, lake: str, master: str | None, conf: tuple[str, ...]) -> int:
-    """Carry a lake of the first format over to Delta tables, in a new place."""
+    """Convert a lake of the first format to Delta tables, in a new place."""
     from windlass.pipeline.lake import Lake
     from windlass.pipeline.migrate import OldLake, steps
     from windlass.pipeline.migrate import migrate as carry_over
@@ -354,8 +362,10 @@ windlass pipeline report --lake lake --last 7d --html report.html
 """,
 )
 @lake_option
-@click.option("--last", type=DURATION, help="Only this long until now, such as 24h or 7d.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with charts.")
+@click.option("--last", type=DURATION, help="Only the last period, such as 24h or 7d.")
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page with charts."
+)
 def report(out: Out, *, lake: str, last: float | None, html: Path | None) -> int:
     """Show throughput, run and waiting times, failures and errors."""
     from windlass.pipeline.gold import Gold
@@ -405,7 +415,7 @@ windlass pipeline sql --lake lake --engine spark "select count(*) from attempts"
 def sql(
     out: Out, *, lake: str, master: str | None, conf: tuple[str, ...], query: str, engine: str, limit: int
 ) -> int:
-    """Ask the lake: attempts, jobs, minute, hour, day, errors, workers, backlog, gaps, erased."""
+    """Query the lake: attempts, jobs, minute, hour, day, errors, workers, backlog, gaps, erased."""
     from windlass.pipeline import sqlquery
 
     if engine == "duckdb":
@@ -443,7 +453,7 @@ windlass pipeline replay --lake lake --where "queue = 'pay' and date >= current_
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would run again.")
 def replay(out: Out, *, url: str | None, lake: str, source: str, where: str, dry_run: bool) -> int:
-    """Run failed jobs again, chosen by SQL; says which of them the store has already pruned."""
+    """Run failed jobs again, chosen by SQL; reports which of them the store has already pruned."""
     from windlass.pipeline.replay import replay as run_again
     from windlass.pipeline.replay import select_failed
     from windlass.pipeline.store import settled_url

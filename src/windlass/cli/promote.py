@@ -45,5 +45,5 @@ windlass promote mail --all --state scheduled --name 'send_*'
 )
 @selects(["scheduled", "retrying"], default=["scheduled", "retrying"])
 def command(**values: Any) -> Selection:
-    """Make jobs ready at once that are due later: scheduled ones, or ones that wait for a retry."""
+    """Run jobs now that are scheduled or wait for a retry."""
     return Selection(**check_selection(values))

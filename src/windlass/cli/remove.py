@@ -56,7 +56,7 @@ windlass remove mail --all --state failed --error SMTPError
 """,
 )
 @selects([state.value for state in JobState if state is not JobState.ACTIVE])
-@click.option("--force", is_flag=True, help="Also a job that runs; its result is lost.")
+@click.option("--force", is_flag=True, help="Also delete a running job; its result is lost.")
 def command(**values: Any) -> Options:
     """Delete jobs of QUEUE with their arguments, results, errors and logs."""
     return Options(**check_selection(values))

@@ -37,5 +37,5 @@ windlass resume mail images
 )
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 def command(**values: Any) -> Options:
-    """Hand out the jobs of a paused QUEUE again."""
+    """Start jobs of a paused QUEUE again."""
     return Options(**values)

@@ -58,7 +58,7 @@ windlass retry mail --all --state retrying          do not wait for the backoff
 )
 @selects(["failed", "cancelled", "completed", "retrying"], default=["failed"])
 def command(**values: Any) -> Selection:
-    """Run finished jobs again with a fresh number of attempts.
+    """Run finished jobs again, with all their attempts.
 
     A job that waits for its next attempt ('retrying') is made ready at once.
     """

@@ -195,9 +195,9 @@ windlass schedules --json | jq '.[] | {name, next_ms}'
 def command(**values: Any) -> Options:
     """List recurring schedules, or show, pause, resume, run or remove one.
 
-    'next' is when its next job is made, 'last' how long ago it made one, 'jobs' how many its slots
-    made. A schedule that the code declares comes back with the next worker that starts: remove it
-    there, or pause it.
+    'next' is the time of the next job, 'last' the age of the last one, 'jobs' how many jobs its slots have
+    added. A worker that starts adds the schedules of its code again: remove such a schedule from the code,
+    or pause it.
     """
     if values["action"] != "list" and values["name"] is None:
         raise click.UsageError(f"Say which: windlass schedules {values['action']} QUEUE NAME")

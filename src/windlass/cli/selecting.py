@@ -46,7 +46,7 @@ def selects(states: Sequence[str], default: Sequence[str] = ()) -> Callable[[Com
     options = [
         click.argument("queue"),
         click.argument("ids", nargs=-1, metavar="[ID]..."),
-        click.option("--all", is_flag=True, help="Every job in the state, instead of some by id."),
+        click.option("--all", is_flag=True, help="Every job in the given states, instead of jobs by id."),
         click.option(
             "--state",
             "-s",

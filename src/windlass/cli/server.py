@@ -52,9 +52,9 @@ windlass server --url "amqp://shop:secret@broker.internal/jobs?namespace=shop"
 """,
 )
 def command(**values: Any) -> Options:
-    """Coordinate an AMQP broker: release jobs that are due, keep the dead set, answer questions.
+    """Run the coordinator of an AMQP broker: it releases due jobs, keeps dead jobs and answers requests.
 
-    Any worker does that too. A server of its own is for brokers whose workers are all in other languages,
-    and for those who want the work off their workers.
+    Any Windlass worker can do this too. Run a separate server when all workers are in other languages, or
+    to take this load off the workers.
     """
     return Options(**values)

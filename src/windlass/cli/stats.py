@@ -35,7 +35,7 @@ _RATES = ("enqueued", "completed", "failed", "retrying")
 class Options(StoreOptions):
     """``watch``: sample every ``interval`` seconds, for ``seconds`` (None: until Ctrl-C).
 
-    ``tasks``: figures per task of the last ``period`` seconds. ``days``: totals of so many days.
+    ``tasks``: figures per task of the last ``period`` seconds. ``days``: totals of this many days.
     """
 
     tasks: bool = False
@@ -294,10 +294,10 @@ windlass stats --json | jq '.queues[] | {queue, rates, lifetime}'
 )
 @click.option("--tasks", "-t", is_flag=True, help="Figures per task: runs, success, run and wait times.")
 @click.option(
-    "--period", type=DURATION, default="1h", show_default=True, help="With --tasks: of the last so long."
+    "--period", type=DURATION, default="1h", show_default=True, help="With --tasks: the period to summarise."
 )
 @click.option("--days", type=click.IntRange(1, 1_830), metavar="N", help="Totals of the last N days.")
-@click.option("--watch", "-w", is_flag=True, help="Go on, with rates per second.")
+@click.option("--watch", "-w", is_flag=True, help="Keep updating, with rates per second.")
 @click.option(
     "--interval",
     "-i",
@@ -308,11 +308,11 @@ windlass stats --json | jq '.queues[] | {queue, rates, lifetime}'
 )
 @click.option("--for", "seconds", type=DURATION, help="With --watch: stop after this long.")
 def command(**values: Any) -> Options:
-    """Show what waits and runs now, and totals since the queue began.
+    """Show the waiting and running jobs of each queue, and its lifetime totals.
 
-    'later' are jobs due in the future. Totals only grow: added, completed, retried and failed count
-    attempts over the whole life of the queue, kept records or not. With --watch and --json, each
-    sample is one line.
+    'later' counts jobs that are due in the future. Totals never decrease: added, completed, retried and
+    failed count all attempts since the queue was created, even when their records are gone. With --watch
+    and --json, each sample is one line.
     """
     if values["tasks"] + values["watch"] + (values["days"] is not None) > 1:
         raise click.UsageError("Choose one of --tasks, --days and --watch.")

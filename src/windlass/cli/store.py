@@ -148,7 +148,7 @@ app_option = click.option(
     "--app",
     "app_name",
     metavar="MODULE:APP",
-    help="The app whose codecs (and keys) read and write the jobs' values.",
+    help="The app whose codecs and keys encode the jobs' values.",
 )
 
 

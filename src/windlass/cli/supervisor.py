@@ -96,7 +96,7 @@ class ProcessSupervisor:
                 log.warning("worker process %d %s; waiting for a change", number + 1, _how(code))
                 await self._first_of(self._changed)
             elif code == _WRONG_USAGE:
-                self._on_signal()  # it would fail the same way for ever, and so would the others
+                self._on_signal()  # it would fail the same way forever, and so would the others
                 return code
             else:
                 log.warning("worker process %d %s; another starts in %g s", number + 1, _how(code), pause)

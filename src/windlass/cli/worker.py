@@ -155,7 +155,7 @@ async def _closes(app: Windlass) -> bool:
         log.error("the client of the store was abandoned: its end was not answered in time")
         return False
     finally:
-        app.store.allow_open()  # the app is borrowed: code in this process may go on with it
+        app.store.allow_open()  # the app is borrowed: code in this process may continue with it
     return True
 
 
@@ -342,24 +342,28 @@ def _check_levels(_context: click.Context, _param: click.Parameter, value: str) 
     type=DURATION,
     default="20s",
     show_default=True,
-    help="How long running jobs may go on after a stop.",
+    help="How long running jobs may continue after a stop signal.",
 )
 @click.option(
     "--lease",
     type=DURATION,
     default="30s",
     show_default=True,
-    help="Silence after which a job is given to another worker.",
+    help="How long a worker may be silent before another one gets its jobs.",
 )
 @click.option("--tag", default="", help="A label, shown by 'windlass workers'.")
 @click.option(
     "--health-port",
     type=click.IntRange(0, 65_535),
     metavar="PORT",
-    help="Serve /live and /ready; process N uses PORT+N-1.",
+    help="Serve /live, /ready and /metrics; process N uses PORT+N-1.",
 )
 @click.option(
-    "--health-host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address for the probes."
+    "--health-host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="HOST",
+    help="Address of the health endpoints.",
 )
 @click.option(
     "--log-level",
@@ -383,14 +387,14 @@ def _check_levels(_context: click.Context, _param: click.Parameter, value: str) 
 def command(queues: str | None, caps: tuple[str, ...], reserves: tuple[str, ...], **values: Any) -> None:
     """Run the tasks of an app until stopped.
 
-    MODULE:APP names the Windlass object, such as shop.jobs:app; MODULE alone is enough when it holds
-    only one. The current folder comes first on the Python path. --url replaces the store that the
-    code chose. Every option can also be set by $WINDLASS_WORKER_<OPTION> or in [tool.windlass] of
-    pyproject.toml; 'windlass config' shows them.
+    MODULE:APP names the Windlass object, such as shop.jobs:app; MODULE is enough when it has only one. The
+    current folder is first on the Python path. --url overrides the store of the app. You can also set every
+    option with $WINDLASS_WORKER_<OPTION> or in [tool.windlass] of pyproject.toml; 'windlass config' shows
+    the settings.
 
-    The first Ctrl-C or SIGTERM lets running jobs finish, the second gives them back at once. Exit
-    codes: 0 done, 1 error, or a stop that could not wait for all of it (the log says what), 2 wrong
-    usage, 130 stopped by a second signal.
+    After the first Ctrl-C or SIGTERM running jobs may finish; after the second they are given back at once.
+    Exit codes: 0 done; 1 error, or a shutdown that had to abandon something (see the log); 2 wrong usage;
+    130 stopped by a second signal.
     """
     if values["lifeline"] is not None:  # one of several: what its parent is set to does not concern it
         values |= {"processes": 1, "reload": False}

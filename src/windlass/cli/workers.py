@@ -1,4 +1,4 @@
-"""``windlass workers``: who is alive, and telling them something."""
+"""``windlass workers``: which are alive, and commands to them."""
 
 from __future__ import annotations
 

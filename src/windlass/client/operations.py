@@ -856,7 +856,7 @@ class Operations(Connection):
         return found
 
     def cancel_job(self, queue: str, jid: str, body: ReasonBody | None = None) -> CancelAnswer:
-        """Cancel it: at once while pending, by telling its worker while it runs."""
+        """Cancel it: at once while pending, by notifying its worker while it runs."""
         found: CancelAnswer = self.send(
             "POST", f"/api/v1/jobs/{self.part(queue)}/{self.part(jid)}/cancel", body=body
         )
@@ -997,7 +997,7 @@ class Operations(Connection):
         return found
 
     def hold_queue(self, queue: str, body: HoldBody) -> None:
-        """Start nothing of a queue for so long; 0 ends it."""
+        """Start nothing of a queue for this long; 0 ends it."""
         self.send("POST", f"/api/v1/queues/{self.part(queue)}/hold", body=body)
 
     def list_all_schedules(self, *, queue: str | None = None) -> list[ScheduleEntry]:
@@ -1118,7 +1118,7 @@ class Operations(Connection):
         self.send("POST", f"/api/v1/queues/{self.part(queue)}/resume")
 
     def resume_schedule(self, queue: str, name: str) -> None:
-        """Go on with the first slot from now on."""
+        """Continue with the first slot from now on."""
         self.send("POST", f"/api/v1/schedules/{self.part(queue)}/{self.name(name)}/resume")
 
     def retry_flow(self, queue: str, jid: str) -> Changed:
@@ -1191,7 +1191,7 @@ class Operations(Connection):
         self.send("POST", f"/api/v1/jobs/{self.part(queue)}/{self.part(jid)}/signal", body=body)
 
     def tell_process(self, identity: str, action: Literal["quiet", "resume", "stop", "dump"]) -> None:
-        """Take no new jobs (quiet), go on (resume), finish and exit (stop), or log all stacks (dump)."""
+        """Take no new jobs (quiet), continue (resume), finish and exit (stop), or log all stacks ...."""
         self.send("POST", f"/api/v1/workers/{self.name(identity)}/{self.part(action)}")
 
     def trigger_job(self, queue: str, jid: str) -> None:

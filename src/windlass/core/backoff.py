@@ -86,7 +86,7 @@ def _to_ms(seconds: object) -> int | None:
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or math.isnan(seconds):
-        raise ValueError(f"it returned a {type(seconds).__name__} that is no number of seconds")
+        raise ValueError(f"it returned a {type(seconds).__name__}, which is not a number of seconds")
     if seconds > MAX_DELAY_MS / 1000:
         raise ValueError("it returned more than 100 years")
     return None if seconds < 0 else round(seconds * 1000)

@@ -1,4 +1,4 @@
-"""Stored records that cannot be read: what stands in for them, and the one way to read past them.
+"""Stored records that cannot be read: what replaces them, and the one way to read past them.
 
 Whatever a store holds may have been damaged: by a disk, by another program, by a version of ours with a bug.
 One such record must harm nothing else. Every store therefore reads through this module:
@@ -67,12 +67,12 @@ def error_of(why: Exception | str) -> ErrorInfo:
 
 
 def is_bad(job: JobRecord) -> bool:
-    """Whether ``job`` stands in for a record that cannot be read, or is what became of one."""
+    """Whether ``job`` replaces a record that cannot be read, or is what became of one."""
     return job.reason == BAD_RECORD
 
 
 def is_lost(job: JobRecord) -> bool:
-    """Whether ``job`` stands in for a record that cannot be read, and is yet to be set aside."""
+    """Whether ``job`` replaces a record that cannot be read, and is yet to be set aside."""
     return job.reason == BAD_RECORD and (job.state not in FINISHED or job.finished_ms is None)
 
 

@@ -125,7 +125,7 @@ class SteadyClock:
     """The time of a store that uses the node's clock, as one process sees it.
 
     A machine whose clock is behind what the store has seen was set back a little, or a process with a wrong
-    clock has been here. The store's time then stands still, but not for ever: after ``HOLD_MS`` it follows
+    clock has been here. The store's time then stands still, but not forever: after ``HOLD_MS`` it follows
     the machine's clock, also backwards. The store that keeps the stamp sees that the answer is below
     it, and puts right what was to end by the old time.
     """

@@ -17,7 +17,7 @@ from windlass.errors import ConfigError, CycleError, DependencyError
 
 #: Most jobs of one flow (one ``Add`` with edges), and most children of one job.
 FLOW_LIMIT = 10_000
-#: Most edges that one request settles; what is left goes on through ``Relay``.
+#: Most edges that one request settles; what is left continues through ``Relay``.
 RELAY_STEP = 1_000
 
 
@@ -61,7 +61,7 @@ class Edge(msgspec.Struct, kw_only=True):
 
     dependent: JobRef
     child: JobRef
-    #: The ``seq`` of the child's record: tells it from an older or newer job under the same id.
+    #: The ``seq`` of the child's record: distinguishes it from an older or newer job under the same id.
     child_seq: int = 0
     on_failure: OnFailure = OnFailure.FAIL
     status: EdgeStatus = EdgeStatus.OPEN

@@ -6,7 +6,7 @@ Pure, like ``core.transitions``, on which it is built. A store finds the edges a
 * ``after_edge`` each time one of its edges was settled;
 * ``review`` when a job has just been blocked, for edges may have been settled before;
 * ``wait_for_none`` when an attempt ends that waits for children, and none of them is open;
-* ``end_of`` to know what to tell the dependents of a job that ended;
+* ``end_of`` to know what to report to the dependents of a job that ended;
 * ``Doors`` to know which new jobs of a flow will not be made, and ``check_kept_out`` before it adds the rest.
 """
 
@@ -49,7 +49,7 @@ BLOCKABLE = PENDING - {JobState.BLOCKED, JobState.SUSPENDED}
 def block(job: JobRecord, recorder: ChangeRecorder) -> bool:
     """Make a job that has not started wait for its dependencies; whether that changed anything.
 
-    A due time stays and counts again once it is unblocked. A running job goes on: it waits when its handler
+    A due time stays and counts again once it is unblocked. A running job continues: it waits when its handler
     says so.
     """
     if job.state not in BLOCKABLE:
@@ -113,7 +113,7 @@ def wait_for_none(job: JobRecord, end: Settlement, children: int) -> Settlement:
     """How an attempt ends that waits for children, none of which is open; ``children``: how many it ever had.
 
     They may have ended while it ran: it runs again at once. But when it has got no other child since it last
-    waited for none, it would do so for ever: then the attempt has failed.
+    waited for none, it would do so forever: then the attempt has failed.
     """
     if job.cancel_reason is not None:
         return end
@@ -169,7 +169,7 @@ class Doors:
         """Whether the job will be made; if so, its key and its place in the group are taken.
 
         ``held``: a stored job holds its key, ``holder`` if that can be named. ``refuses``: whether its group
-        refuses it after so many others of the flow.
+        refuses it after this many others of the flow.
         """
         unique, group = new.options.unique, new.options.group
         if unique is not None:

@@ -4,7 +4,7 @@ A value below 50 has a bucket of its own. From there buckets grow by 4 %, and th
 is at most 2 % from everything in it. A histogram is a list of ``(bucket, count)``, sorted by bucket, holding
 integers only: adding two up in any order gives the same result, always.
 
-Percentiles are nearest-rank: the smallest value that at least so many reach.
+Percentiles are nearest-rank: the smallest value that at least the given share does not exceed.
 """
 
 from __future__ import annotations

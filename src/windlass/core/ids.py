@@ -70,7 +70,7 @@ class _Sequence:
         ms, first = self._reserve(count)
         start = int(_uuid7(ms, first), 16)
         low = start & 0xFFFF_FFFF
-        if low + count > 0xFFFF_FFFF:  # the last digits alone do not tell them apart
+        if low + count > 0xFFFF_FFFF:  # the last digits alone do not distinguish them
             return [_uuid7(ms, first + step) for step in range(count)]
         front = f"{start >> 32:024x}"
         return [f"{front}{last:08x}" for last in range(low, low + count)]

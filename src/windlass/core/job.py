@@ -40,7 +40,7 @@ HISTORY_KEPT_MS = 86_400_000
 HISTORY_HELD = 1_000_000
 #: ... for archivers that were seen within this time.
 ARCHIVER_KEPT_MS = 7 * 86_400_000
-#: Workers that were silent for so long are forgotten: until then people can see which fell silent.
+#: Workers that were silent for this long are forgotten: until then people can see which fell silent.
 WORKER_KEPT_MS = 86_400_000
 HISTORY_SCHEMA_VERSION = 2
 #: Most characters of an error's message that a record of history keeps.
@@ -253,7 +253,7 @@ class EventType(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     DRAINED = "drained"
-    #: The application's own: ``name`` and ``data`` (JSON) tell what.
+    #: The application's own: ``name`` and ``data`` (JSON) say what.
     CUSTOM = "custom"
     GAP = "gap"
 
@@ -288,7 +288,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     ``run_id`` is the lease token and never repeats. ``started_ms`` and ``finished_ms`` are the store's
     times; ``duration_ms`` is the worker's own monotonic clock (None when no worker reported).
-    Fields are only ever appended; readers tell old rows by ``schema_version``.
+    Fields are only ever appended; readers recognise old rows by ``schema_version``.
     """
 
     run_id: str
@@ -339,7 +339,7 @@ def host_of(worker: str | None) -> str | None:
     return name if name and pid.isdecimal() else None
 
 
-#: What a worker can be ordered from afar: claim no more, go on, stop, write all stacks to its log.
+#: What a worker can be ordered from afar: claim no more, continue, stop, write all stacks to its log.
 Action = Literal["quiet", "resume", "stop", "dump"]
 
 

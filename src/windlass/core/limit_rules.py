@@ -109,7 +109,7 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     bucket: Bucket | None = None
     #: Strict order: one job at a time, in the order of adding, and one that runs again is overtaken by none.
     ordered: bool = False
-    #: Refuse to add more while so many jobs of the group are not finished.
+    #: Refuse to add more while this many jobs of the group are not finished.
     max_size: int | None = None
     #: In an ordered group: a job whose first run is due later holds up none that was added after it.
     skip_delayed: bool = False

@@ -195,7 +195,7 @@ class Unique(msgspec.Struct, frozen=True):
     ``key``: any text up to 256 characters; or ``fields``: the names of the arguments that count (an empty
     list: all of them), together with the task's name. ``ttl`` is in seconds, or a ``timedelta``. With
     ``extend`` it begins anew with each add that is answered as a duplicate: nothing more until it was quiet
-    for so long.
+    for this long.
     """
 
     key: str | None = None
@@ -293,7 +293,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     stall_delay: Duration = 0
     #: Your own id: the same id is not added twice while its job is alive.
     job_id: str | None = None
-    #: How long the record of a completed job stays. True = for ever, False = only as long as its result, a
+    #: How long the record of a completed job stays. True = forever, False = only as long as its result, a
     #: number = that many, timedelta = that long, ``{"age": ..., "count": ...}`` = both.
     keep_completed: bool | int | timedelta | Mapping[str, Any] | Keep = KEEP_COMPLETED
     #: The same for a job that failed.

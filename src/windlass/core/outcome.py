@@ -84,7 +84,7 @@ class Settlement(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     uses_attempt: bool = True
     #: True: this release is due to a missing handler and counts in ``misses``.
     miss: bool = False
-    #: More than 0: nothing else of the job's group starts for so long.
+    #: More than 0: nothing else of the job's group starts for this long.
     hold_ms: int = 0
     #: The name of the signal that a suspended job waits for.
     signal: str = ""

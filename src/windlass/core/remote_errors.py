@@ -19,7 +19,7 @@ _NEVER_REBUILT = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
 
 
 def of_record(info: ErrorInfo) -> RemoteError:
-    """The error of a failed attempt, as its record tells it: ``except ValueError`` goes on working.
+    """The error of a failed attempt, as its record has it: ``except ValueError`` still works.
 
     Records keep no module: a class of the application that is named like a built-in one is taken for it.
     """

@@ -316,7 +316,7 @@ def _within(schedule: ScheduleRecord, slot_ms: int | None) -> int | None:
 
 
 class Firing(msgspec.Struct, frozen=True):
-    """What is to be done about a due schedule: jobs for these slots, and where it goes on."""
+    """What is to be done about a due schedule: jobs for these slots, and where it continues."""
 
     slots: list[int]
     next_ms: int | None
@@ -375,7 +375,7 @@ def put(old: ScheduleRecord | None, new: ScheduleRecord) -> ScheduleRecord:
 
 
 def pause(schedule: ScheduleRecord, paused: bool, next_ms: int | None) -> bool:
-    """Pause or resume; whether that changed something. A resumed schedule goes on with ``next_ms``."""
+    """Pause or resume; whether that changed something. A resumed schedule continues with ``next_ms``."""
     if schedule.paused is paused:
         return False
     schedule.paused = paused

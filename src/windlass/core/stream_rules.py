@@ -15,7 +15,7 @@ STREAM_BYTES = 16 * 1024 * 1024
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True):
-    """One piece of output. ``delivery`` tells the run that wrote it."""
+    """One piece of output. ``delivery`` is the run that wrote it."""
 
     index: int
     delivery: int

@@ -14,7 +14,7 @@ from typing import Final
 MESSAGE_CHARS: Final = 2_000
 
 _CUT: Final = "..."
-#: Control characters but for newline and tab, and surrogates, which UTF-8 cannot encode.
+#: Control characters except for newline and tab, and surrogates, which UTF-8 cannot encode.
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 #: Also what moves the cursor, breaks the line or turns the direction of writing.
 _UNPRINTABLE: Final = re.compile(

@@ -47,7 +47,7 @@ def format_error(error: BaseException, frames: TracebackType | None) -> str:
 def _has_many_behind(error: BaseException) -> bool:
     """Whether more errors stand behind ``error`` than are shown; one that is reached twice counts twice.
 
-    So it is formatted: groups that hold one another twice, thirty deep, would take for ever.
+    So it is formatted: groups that hold one another twice, thirty deep, would take forever.
     """
     left, count = [error], 0
     while left:

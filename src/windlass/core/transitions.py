@@ -170,7 +170,7 @@ def _is_debounced(new: NewJob) -> bool:
 
 
 def first_deadline(new: NewJob, now_ms: int) -> int | None:
-    """Until when a job that is added now may wait to be started (None: for ever)."""
+    """Until when a job that is added now may wait to be started (None: forever)."""
     first_ms, total_ms = new.expires_in_ms, new.options.expires_total_ms
     if first_ms is None:
         return None if total_ms is None else now_ms + total_ms

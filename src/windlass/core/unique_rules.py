@@ -64,7 +64,7 @@ def decide(
     if entry.until_ms is None and holder is not None and is_bad(holder):
         return (
             Verdict.NEW
-        )  # it never runs, and a record that cannot be read does not tell that it held this key
+        )  # it never runs, and a record that cannot be read does not show that it held this key
     if unique.mode not in (UniqueMode.DEBOUNCE, UniqueMode.KEEP_LAST):
         return Verdict.DUPLICATE
     if holder is None or holder.state in FINISHED:

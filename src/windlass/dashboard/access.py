@@ -44,7 +44,7 @@ class Access:
 
 
 def public() -> Access:
-    """Anyone: it tells and changes nothing of the store."""
+    """Anyone: it shows and changes nothing of the store."""
     return Access("nothing")
 
 

@@ -107,7 +107,7 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
 
     ``read_only`` refuses every change. ``mask`` names fields whose values are not shown (``*`` and ``?``
     match; ``["*"]`` hides all values). ``queues`` are the names of the queues that this dashboard is about
-    (all). ``prefix`` is the path under which it is reached, when neither the server nor a mount tells.
+    (all). ``prefix`` is the path under which it is reached, when neither the server nor a mount says it.
     ``lake`` is the folder or URL of a pipeline's lake, for figures over years. ``allowed_hosts`` are further
     names of this machine; ``trusted_origins`` other sites that may send changes. ``audit_file`` collects the
     audit entries of all processes. ``trace_url`` is the address of a job's trace in another tool;

@@ -37,7 +37,7 @@ REFUSED_FILE_BYTES = 1_048_576
 REFUSED_FILES = 2
 #: Answers to requests that were not let in.
 REFUSED = frozenset({401, 403, 429})
-#: Refused requests that are written down: so many at once, and so many more each second.
+#: Refused requests that are written down: this many at once, and this many more each second.
 _SAMPLE_BURST = 20
 _SAMPLES_PER_SECOND = 1.0
 #: Most characters of a name, of a path, of a fact.

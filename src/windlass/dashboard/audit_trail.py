@@ -73,7 +73,7 @@ class AuditTrail:
         raise OSError(f"{file.name} was turned over {_TRIES} times")
 
     def _turn_over(self, handle: int, file: Path) -> bool:
-        """Make room for a new file. False: another process is at it, and this line goes to the old one."""
+        """Make room for a new file. False: another process is doing it, and this line goes to the old one."""
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

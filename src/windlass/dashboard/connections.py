@@ -133,7 +133,7 @@ class Connections:
 
 
 class BoundedProtocol(H11Protocol):
-    """The server's HTTP protocol, which tells ``Connections`` what it waits for and keeps its deadlines."""
+    """The server's HTTP protocol, which reports its phases to ``Connections`` and keeps its deadlines."""
 
     registry: ClassVar[Connections]
     _address = ""
@@ -143,7 +143,7 @@ class BoundedProtocol(H11Protocol):
     _idle_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base
-        """A client is there; it has so long for the head of its request."""
+        """A client is there; it has this long for the head of its request."""
         super().connection_made(transport)
         self._address = network_of(self.client[0]) if self.client else "local"
         self._wait_for(Phase.HEAD)
@@ -191,7 +191,7 @@ class BoundedProtocol(H11Protocol):
         self.transport.abort()
 
     def _look(self, *, begun: bool) -> None:
-        """Tell the phase from the state of the parser. ``begun``: there are bytes of a request."""
+        """Derive the phase from the state of the parser. ``begun``: there are bytes of a request."""
         if self._phase is None:
             return
         if self.flow.write_paused or self.transport.is_closing():

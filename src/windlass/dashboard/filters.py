@@ -116,7 +116,7 @@ async def exact_page(
 ) -> Found | None:
     """The jobs whose id was asked for, at once: by ``id:``, which is all then, or as the only word.
 
-    None: no id was named, or no job has it. The search for a word goes on from the cursor of the answer, and
+    None: no id was named, or no job has it. The search for a word continues from the cursor of the answer and
     leaves these out.
     """
     ids = wanted.query.ids or _lone_word(wanted)
@@ -139,7 +139,7 @@ def _lone_word(wanted: Wanted) -> tuple[str, ...]:
 
 
 def without_exact(listed: Listing, wanted: Wanted) -> Listing:
-    """The search that goes on after ``exact_page`` has shown the jobs of that id."""
+    """The search that continues after ``exact_page`` has shown the jobs of that id."""
     ids = _lone_word(wanted)
     keep = listed.keep
     if not ids or keep is None:

@@ -18,7 +18,7 @@ HEADERS = "windlass.headers"
 #: Whether a trusted proxy sent the request.
 PROXIED = "windlass.proxied"
 CSRF_HEADER = "x-windlass-csrf"
-#: Headers that tell of a proxy in between.
+#: Headers that show a proxy in between.
 FORWARDING = frozenset(
     {
         "forwarded",
@@ -70,7 +70,7 @@ class Headers(Mapping[str, str]):
         for given, value in raw:
             self._add(given.decode("latin-1").lower(), value.decode("latin-1").strip(), once)
         if not _HOST.fullmatch(self.get("host", "")):
-            raise ApiError(400, "bad_host", "the Host header is no name and no address")
+            raise ApiError(400, "bad_host", "the Host header is not a host name or an address")
 
     def _add(self, name: str, value: str, once: frozenset[str]) -> None:
         if _CONTROL.search(value):
@@ -98,7 +98,7 @@ class Headers(Mapping[str, str]):
     def set_host(self, host: str) -> None:
         """Take the name under which the client reached a trusted proxy."""
         if not _HOST.fullmatch(host):
-            raise ApiError(400, "bad_host", "the X-Forwarded-Host header is no name and no address")
+            raise ApiError(400, "bad_host", "the X-Forwarded-Host header is not a host name or an address")
         self._values["host"] = host
 
     @property

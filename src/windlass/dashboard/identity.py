@@ -92,7 +92,7 @@ class Authenticator:
         return self._sessions.find(headers.get("cookie", ""), self._desk.now_ms())
 
     def still_knows(self, scope: Mapping[str, Any]) -> bool:
-        """Whether the caller of a request that goes on is still signed in: a session may end meanwhile."""
+        """Whether the caller of a request that continues is still signed in: a session may end meanwhile."""
         return not scope.get(_BY_SESSION) or self._by_session(headers_of(scope)) is not None
 
     def _by_basic(self, encoded: str, address: str) -> Identity | None:
@@ -158,7 +158,7 @@ class Authenticator:
         return set_cookie(key, scope.get(BASE, ""), self._is_https(scope))
 
     def _is_https(self, scope: Mapping[str, Any]) -> bool:
-        """Whether browsers come over TLS, as far as we can tell."""
+        """Whether browsers come over TLS, as far as we know."""
         openid = self._settings.openid
         public = openid is not None and openid.public_url.startswith("https:")
         return public or scope.get("scheme") == "https"

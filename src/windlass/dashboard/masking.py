@@ -33,7 +33,7 @@ class Mask:
         self.covers: Callable[[str], bool] = NameMask(patterns).covers
 
     def seeing(self, shows: Callable[[str], bool]) -> Mask:
-        """This mask, for a caller who sees the queues that ``shows`` tells: texts of ours name no other."""
+        """This mask, for a caller who sees the queues that ``shows`` allows: texts of ours name no other."""
         mine = copy.copy(self)
         mine._shows = shows
         return mine
@@ -71,7 +71,7 @@ class Mask:
         return data if self.nothing else HIDDEN
 
     def text(self, value: str) -> str:
-        """A text such as a log line: hidden only when everything is, or where it tells of a hidden queue."""
+        """A text such as a log line: hidden only when everything is, or where it names a hidden queue."""
         if self.everything:
             return HIDDEN if value else value
         return DEPENDENCY_MESSAGE.sub(self._told, value)

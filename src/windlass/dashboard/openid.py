@@ -141,7 +141,7 @@ class Provider:
             timeout=_TIMEOUT_S,
         )
 
-    # --- what the provider tells of itself -----------------------------------------------------------
+    # --- what the provider says about itself -----------------------------------------------------------
 
     async def _discover(self) -> _Metadata:
         if self._metadata is None or self._now_ms() - self._metadata[0] > _METADATA_MS:

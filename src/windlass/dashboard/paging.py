@@ -4,7 +4,7 @@ Stores list one queue by the time of adding, of being due or of ending. Over sev
 merged by the same time; the cursor says how far each of them was read. At most ``MERGED`` queues are merged
 at once: with more, the next block of queues (by name) begins where the one before has ended.
 
-A page goes on until it is full, for ``BUDGET_MS`` and ``SCAN`` records at most; then it answers with what was
+A page takes ``BUDGET_MS`` and ``SCAN`` records at most until it is full; then it answers with what was
 found and a cursor.
 """
 
@@ -31,7 +31,7 @@ from windlass.serde.codecs import Codecs
 
 #: Queues that are merged at once.
 MERGED = 32
-#: Records that one page looks at, at most, and how long it goes on looking.
+#: Records that one page looks at, at most, and how long it keeps looking.
 SCAN = 100_000
 BUDGET_MS = 180
 #: The furthest that ``offset`` reaches; cursors reach any.
@@ -42,7 +42,7 @@ Keep = Callable[[JobRecord], bool]
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """Where a listing goes on: from this queue on, and in each queue after the cursor of this record."""
+    """Where a listing continues: from this queue on, and in each queue after the cursor of this record."""
 
     queue: str = ""
     seen: dict[str, str] = {}
@@ -67,7 +67,7 @@ class Listing:
     store: Store
     codecs: Codecs
     search: Search
-    #: Milliseconds of a clock that only goes on.
+    #: Milliseconds of a clock that only continues.
     clock: Callable[[], float]
     sort: Sort = Sort.ADDED
     newest_first: bool = True

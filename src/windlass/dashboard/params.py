@@ -43,7 +43,7 @@ Cursor = Annotated[
 Text = Annotated[str | None, QueryParameter(max_length=1_000)]
 Instant = Annotated[int | None, QueryParameter(ge=0, le=2**53, description="Milliseconds since 1970.")]
 StreamSeconds = Annotated[
-    float, QueryParameter(ge=0, le=86_400, description="End the stream after so many seconds.")
+    float, QueryParameter(ge=0, le=86_400, description="End the stream after this many seconds.")
 ]
 
 SearchText = Annotated[

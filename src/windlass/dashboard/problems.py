@@ -74,8 +74,8 @@ def encode(document: Problem) -> bytes:
 _OURS: tuple[tuple[type[WindlassError], int, str], ...] = (
     (PayloadTooLargeError, 413, "Store large data elsewhere and pass a reference to it."),
     (ConfigError, 422, "Correct the named value; nothing was changed."),
-    (UnsupportedByBackendError, 501, "Use a store that declares it; the session's capabilities tell."),
-    (HistoryTrimmedError, 410, "Go on from the oldest record that is kept."),
+    (UnsupportedByBackendError, 501, "Use a store that declares it; the session lists the capabilities."),
+    (HistoryTrimmedError, 410, "Continue from the oldest record that is kept."),
     (StorageError, 503, "The store did not answer: try again; every request may be repeated."),
     (ClosedError, 503, "The server is stopping: ask the next one."),
     (JobNotFoundError, 404, "It was never added, or pruned, or removed: look at the lists."),

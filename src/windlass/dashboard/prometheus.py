@@ -28,7 +28,7 @@ def _escape(text: str) -> str:
 
 
 async def render(store_view: StoreView) -> bytes:
-    """All that the store tells of the queues that are shown."""
+    """The metrics of the queues that are shown."""
     text = _Text()
     infos, workers, counters = (
         await store_view.queues(),

@@ -21,7 +21,7 @@ _BUSY = b"Service Unavailable"
 
 
 class DashboardServer(uvicorn.Server):
-    """Tells its port once it listens. Connections are bounded by ``ServerLimits``, see ``connections``."""
+    """Reports its port once it listens. Connections are bounded by ``ServerLimits``, see ``connections``."""
 
     def __init__(self, app: Guard, host: str, port: int, on_up: Callable[[int], None]) -> None:
         limits = app.store_view.settings.limits

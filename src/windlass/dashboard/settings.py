@@ -81,7 +81,7 @@ class ServerLimits:
 
     body_bytes: int = 4_194_304
     query_bytes: int = 32_768
-    #: Requests: so many at once, and so many more each second.
+    #: Requests: this many at once, and this many more each second.
     burst: int = 200
     per_second: float = 50.0
     #: Changes.
@@ -100,8 +100,8 @@ class ServerLimits:
     head_seconds: float = 10.0
     body_seconds: float = 60.0
     read_seconds: float = 30.0
-    #: Connections that wait for their clients, of all addresses; of one (IPv6: of one /64 network) so many in
-    #: the middle of a request, and so many between two.
+    #: Connections that wait for their clients, of all addresses; of one (IPv6: of one /64 network) this many
+    #: in the middle of a request, and this many between two.
     connections: int = 1_000
     connections_per_address: int = 100
     #: Requests that are answered at the same time.

@@ -66,7 +66,7 @@ def _address(hop: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedProxy:
-    """A proxy before this server, by its addresses: it tells the client's address, and who signed in there.
+    """A proxy before this server, by its addresses: it reports the client's address, and who signed in there.
 
     ``addresses`` are addresses or networks. With ``secret`` the proxy also sends it in ``secret_header``, so
     that another program on its machine is not believed. ``user_header=None``: only addresses are believed.
@@ -116,7 +116,7 @@ class TrustedProxy:
     def client(self, peer: str, headers: Mapping[str, str]) -> str:
         """The client's address: the last one of X-Forwarded-For that is none of the proxy's own.
 
-        What is no address tells nothing: then it is that of the proxy. Without ports, or each connection of
+        What is no address is ignored: the proxy's address counts then. Without ports, or each connection of
         a client would count as another one.
         """
         hops = [_address(hop.strip()) for hop in headers.get("x-forwarded-for", "").split(",") if hop.strip()]

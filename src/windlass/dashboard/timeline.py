@@ -53,7 +53,7 @@ class TimelineLog(Generic[E]):
     async def of_job(self, record: JobRecord, moments: list[int]) -> tuple[list[E], bool]:
         """The entries of a job, and whether these are all that there were.
 
-        ``moments``: when something happened to it, of which the log may tell; in order.
+        ``moments``: when something happened to it, which the log may have; in order.
         """
         first = await self._read(self._oldest - 1, 1)
         whole = self._oldest <= 1 or (bool(first) and first[0].at_ms <= record.enqueued_ms)
@@ -100,13 +100,13 @@ class TimelineLog(Generic[E]):
 
 
 def _ends(record: JobRecord) -> list[int]:
-    """When attempts of a job ended, as its record tells."""
+    """When attempts of a job ended, as its record says."""
     times = [record.finished_ms, *(error.at_ms for error in record.errors[-_MOMENTS:])]
     return sorted({at_ms for at_ms in times if at_ms})
 
 
 def _moments(record: JobRecord) -> list[int]:
-    """When something happened to a job, as its record tells."""
+    """When something happened to a job, as its record says."""
     times = [record.enqueued_ms, record.ready_ms, record.started_ms]
     return sorted({at_ms for at_ms in times if at_ms} | set(_ends(record)))
 

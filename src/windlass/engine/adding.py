@@ -20,7 +20,7 @@ from windlass.engine.saving import drop, prepare, refuses, save, save_alike
 from windlass.engine.unit_of_work import QueueView, UnitOfWork, is_plain
 from windlass.engine.views import view
 
-#: What the counter of added jobs tells apart.
+#: What the counter of added jobs distinguishes.
 _counted = attrgetter("queue", "task")
 _placed = attrgetter("queue", "state")
 _QUEUED, _MADE = AddOutcome.QUEUED, Kind.MADE

@@ -1,7 +1,7 @@
 """What one request changed: the only thing that a verb gives to its store, besides the answer.
 
 Effects say how things *are* from now on, or what was added to a log; to write them takes no decision. The
-``Kind`` of a changed job tells a store which narrower statement is enough; all kinds may be written alike.
+``Kind`` of a changed job says to a store which narrower statement is enough; all kinds may be written alike.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):
-    """Jobs of one queue that made the same move in one go. Each is in no other move, and in no ``Change``."""
+    """Jobs of one queue that made the same move at once. Each is in no other move, and in no ``Change``."""
 
     jobs: list[JobRecord]
     queue: str
@@ -187,7 +187,7 @@ class Effects:
         #: Records that go, with their edges, log lines and output.
         self.gone: list[JobRecord] = []
         self.jobs: dict[tuple[str, str], Change] = {}  # by queue and id
-        #: Plain jobs that were saved in one go: see ``saving.save_alike``.
+        #: Plain jobs that were saved at once: see ``saving.save_alike``.
         self.moves: list[Move] = []
         #: Entries of tables as they are now; None: they go.
         self.rows: dict[Entry, Any] = {}
@@ -197,7 +197,7 @@ class Effects:
         #: By how much lifetime counters grow; every record of the history is counted here too.
         self.counts: dict[tuple[str, str, str], int] = {}
         self.relayed = 0
-        #: Whom to tell that something is new.
+        #: Whom to notify that something is new.
         self.topics: set[str] = set()
 
     def count(self, queue: str, task: str, outcome: str, by: int = 1) -> None:

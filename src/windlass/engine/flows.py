@@ -255,7 +255,7 @@ def review(work: UnitOfWork, job: JobRecord) -> None:
 
 
 def notify_dependents(work: UnitOfWork, limit: int = RELAY_STEP) -> Verb[int]:
-    """Tell up to ``limit`` dependents of what has ended, in the order of the ends; returns how many.
+    """Notify up to ``limit`` dependents of what has ended, in the order of the ends; returns how many.
 
     What earlier requests left goes first; what is left now goes behind it.
     Reads: 4 when nothing follows from what is relayed; at most 1 + 3 x ``ROUNDS``.
@@ -326,6 +326,6 @@ def _tell_one(work: UnitOfWork, stored: Edge, end: ChildEnd) -> None:
 
 
 def relay(work: UnitOfWork, request: fl.Relay) -> Verb[fl.Relayed]:
-    """Reads: as ``tell``."""
+    """Reads: as ``relay``."""
     count = yield from notify_dependents(work, request.limit)
     return fl.Relayed(count, work.left)

@@ -99,7 +99,7 @@ def hold(work: UnitOfWork, request: lrq.Hold) -> Verb[int]:
 
 
 def hold_group(work: UnitOfWork, group: GroupView, ms: int) -> int:
-    """Start nothing of a group for ``ms`` (0: go on)."""
+    """Start nothing of a group for ``ms`` (0: continue)."""
     usage = group.usage
     usage.hold_until_ms = max(usage.hold_until_ms, work.now_ms + ms) if ms else 0
     work.put_group(group)

@@ -1,7 +1,7 @@
 """What verbs ask of a store: the batches that they read.
 
 A verb yields ``Reads``; the store's port (``drive.Port``) loads all of it, in as few statements as it likes,
-and puts it into the ``Work``; the verb goes on. How many times it does so is a constant, written beside it.
+and puts it into the ``Work``; the verb continues. How many times it does so is a constant, written beside it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Reads(msgspec.Struct, kw_only=True, gc=False):
     #: Groups with what they use, their parked jobs and the line of their queue: ``work.groups``. With every
     #: parked job comes the entry of its unique key, ``work.rows``: the line may end it when it moves on.
     groups: Iterable[tuple[str, str]] = ()
-    #: The front of a queue's line, at least so many jobs of it: ``work.lines``.
+    #: The front of a queue's line, at least this many jobs of it: ``work.lines``.
     lines: dict[str, int] = {}
-    #: Timed jobs of a queue, the earliest first, at least so many: ``work.due``.
+    #: Timed jobs of a queue, the earliest first, at least this many: ``work.due``.
     due: dict[str, int] = {}
-    #: Groups of a queue that time lets in, the earliest first, at least so many: ``work.timed``.
+    #: Groups of a queue that time lets in, the earliest first, at least this many: ``work.timed``.
     timed: dict[str, int] = {}
 
 
@@ -55,9 +55,9 @@ class MoreReads(Reads, kw_only=True, gc=False):
     every_queue: bool = False
     #: The leases of a worker: ``work.found``.
     leased_by: str | None = None
-    #: Leases that ran out, the earliest first, at most so many: ``work.found``.
+    #: Leases that ran out, the earliest first, at most this many: ``work.found``.
     expired: int = 0
-    #: Pending jobs past their time (``transitions.is_expired``), the earliest first, at most so many:
+    #: Pending jobs past their time (``transitions.is_expired``), the earliest first, at most this many:
     #: ``work.overdue``.
     overdue: int = 0
     #: Edges by dependent and child: ``work.edges``, None where there is none.
@@ -80,9 +80,9 @@ class MoreReads(Reads, kw_only=True, gc=False):
     mark: str | None = None
     #: Jobs to be removed by hand: ``work.found``.
     purge: PurgeReads | None = None
-    #: Finished jobs that are past their keep (``core.retention``), at most so many: ``work.found``.
+    #: Finished jobs that are past their keep (``core.retention``), at most this many: ``work.found``.
     past_keep: int = 0
-    #: Entries whose time has passed, at most so many of each table: ``work.past``, with their groups.
+    #: Entries whose time has passed, at most this many of each table: ``work.past``, with their groups.
     past_time: int = 0
     #: The logs of all queues, and which of their records are younger than this instant: ``work.logs``;
     #: with all archivers and cursors: ``work.rows``.
@@ -93,7 +93,7 @@ class MoreReads(Reads, kw_only=True, gc=False):
 
 
 class UnsentEnds(NamedTuple):
-    """Ends in the order of their telling, and how many open edges to load in all."""
+    """Ends in the order in which they are relayed, and how many open edges to load in all."""
 
     ends: list[ChildEnd]
     limit: int

@@ -1,4 +1,4 @@
-"""What other programs did with a job, as they tell it: the record follows, nothing is decided.
+"""What other programs did with a job, as they report it: the record follows, nothing is decided.
 
 Only a store whose jobs others can take and hand in beside it (``backends.amqp``) gets such reports.
 """

@@ -295,7 +295,7 @@ def _takes_one(work: UnitOfWork, group: GroupView, limits: GroupLimits, job: Job
 def advance(work: UnitOfWork, group: GroupView, budget: int = STEP) -> int:
     """Let in parked jobs from the head of the line, as many as have room; returns how many it moved.
 
-    When the request has moved its share, the rest is due at once: the next claim goes on.
+    When the request has moved its share, the rest is due at once: the next claim continues.
     """
     limits, moved = limits_of(work, group), 0
     budget = min(budget, work.moves)

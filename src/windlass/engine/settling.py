@@ -26,7 +26,7 @@ _DONE, _MOVED = Kind.COMPLETED, Kind.MOVED
 
 
 def settle(work: UnitOfWork, request: rq.Settle) -> Verb[rq.SettleResult]:
-    """Reads: 1 for plain jobs, the claim included; with groups, keys or waits 3, then ``tell``."""
+    """Reads: 1 for plain jobs, the claim included; with groups, keys or waits 3, then ``relay``."""
     reads = claiming.reads(request.claim) if request.claim else Reads()
     reads.jobs = [ref_of((end.queue, end.id)) for end in request.items]
     yield reads

@@ -27,7 +27,7 @@ from windlass.engine.reads import STEP, LogSpan, Waits
 T = TypeVar("T")
 V = TypeVar("V")
 
-#: What lifetime counters tell apart, and how they call outcomes: asking a member for it takes longer.
+#: What lifetime counters distinguish, and how they call outcomes: asking a member for it takes longer.
 _NAMES = {outcome: outcome.value for outcome in AttemptOutcome}
 _counted = attrgetter("queue", "task", "outcome")
 _WAITING, _PARKED, _ACTIVE = JobState.WAITING, JobState.PARKED, JobState.ACTIVE
@@ -510,7 +510,7 @@ class UnitOfWork(ChangeRecorder):
         self.effects.starts[queue, group] = Starts(None, times)
 
     def notify(self, topic: str) -> None:
-        """Tell those who listen for ``topic``."""
+        """Wake the listeners of ``topic``."""
         self.effects.topics.add(topic)
 
     def wake(self, queue: str) -> None:

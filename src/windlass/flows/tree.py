@@ -184,7 +184,7 @@ class FlowVerbs:
         """The job with all that it waits for, as a tree with states; see ``JobNode``.
 
         A job that several others wait for stands below each of them. At most ``depth`` levels and ``limit``
-        nodes are read; ``node.truncated`` tells where there is more. ``JobNotFoundError`` when it is gone.
+        nodes are read; ``node.truncated`` says where there is more. ``JobNotFoundError`` when it is gone.
         """
         return await read_flow(cast("JobQueue", self), self._ref(job_id), depth, limit)
 

@@ -1,7 +1,7 @@
 """Code of the application around every enqueue and every run of a job.
 
 An app has one ``Hooks``. What is registered is composed once, when it is registered; without anything
-registered the producer and the worker each look at one attribute and go on. A hook has one of three forms:
+registered the producer and the worker each look at one attribute and continue. A hook has one of three forms:
 
 * ``async def hook(subject, proceed)`` awaits ``proceed()`` and returns its value, another one, or raises;
 * a generator ``def hook(subject)`` that yields once: code before, code after, ``try`` around the ``yield``;

@@ -51,7 +51,7 @@ class InjectedParameter:
 
 
 class _Injected:
-    """What stands in for a parameter that the worker fills."""
+    """What replaces a parameter that the worker fills."""
 
     def __repr__(self) -> str:
         return "INJECTED"

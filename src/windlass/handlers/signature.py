@@ -263,7 +263,7 @@ class _Param:
         self.want = describe(kind)
         self.convert = convert
         self.exact = kind if kind in _EXACT else None
-        #: Whether it says nothing of what its values hold, as ``dict`` and ``list[Any]`` do.
+        #: Whether it leaves open what its values hold, as ``dict`` and ``list[Any]`` do.
         self.open: bool = _is_open(kind)
 
 
@@ -383,7 +383,7 @@ class Signature:
         self._typed_kwargs = any(self._by_name.values()) or self._rest_by_name is not None
 
     def _read_binding(self, params: list[inspect.Parameter]) -> None:
-        """What it takes to tell whether a call would be accepted."""
+        """What it takes to know whether a call would be accepted."""
         kinds = {param.kind for param in params}
         self._takes_more = inspect.Parameter.VAR_POSITIONAL in kinds
         by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -440,7 +440,7 @@ class Signature:
         return self._places[min(place, len(self._places) - 1)]
 
     def accepts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the handler can be called with so many arguments of these names."""
+        """Whether the handler can be called with this many arguments of these names."""
         given, place = len(args), self._place
         if given > len(self._positional) and not self._takes_more:
             return False

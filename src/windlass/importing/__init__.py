@@ -6,7 +6,7 @@ pickles are read by an unpickler that knows plain data only (``plain``), everyth
 
 What always holds: a dry run changes nothing; a message that cannot be moved stays where it is and is counted
 with its reason; a message is first taken from its shelf into a holding hash, then added, then released, so a
-crash at any point loses nothing, and the next run goes on; ids are derived, so nothing is added twice.
+crash at any point loses nothing, and the next run continues; ids are derived, so nothing is added twice.
 """
 
 from windlass.importing.model import ForeignJob, Found, Refusal, Shelf

@@ -1,4 +1,4 @@
-"""The signal that tells a running handler to stop: timeout, cancel, shutdown or a lost lease."""
+"""The signal that asks a running handler to stop: timeout, cancel, shutdown or a lost lease."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ async def gather(
 async def gather(jobs: Iterable[Job[R]], *, timeout: _Timeout = 30, return_errors: bool = False) -> list[Any]:
     """The results of ``jobs``, in their order. ``timeout`` is for all of them together.
 
-    Raises what ``Job.result`` raises, of the first job that did not complete; jobs go on all the same. With
+    Raises what ``Job.result`` raises, of the first job that did not complete; other jobs continue. With
     ``return_errors`` such an error stands in the place of the result instead.
     """
     waiting = [asyncio.ensure_future(job.result(timeout)) for job in jobs]

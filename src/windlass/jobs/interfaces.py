@@ -37,7 +37,7 @@ class JobApp(Protocol):
         """The queue of that name."""
 
     def arguments(self, task: str, payload: bytes) -> dict[str, Any]:
-        """The arguments of a packed call by name, as far as the task's signature tells names."""
+        """The arguments of a packed call by name, as far as the task's signature names them."""
 
     def typed_result(self, task: str, value: Any) -> Any:
         """A stored result as the annotation of its task says, if the task is known here."""

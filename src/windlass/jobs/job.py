@@ -138,7 +138,7 @@ class Job(JobFields, Generic[ResultT]):
 
     @property
     def run_id(self) -> str | None:
-        """Inside a handler: the id of this attempt, unique for ever."""
+        """Inside a handler: the id of this attempt, unique forever."""
         return self._record.token if self._held else None
 
     @property
@@ -343,7 +343,7 @@ class Job(JobFields, Generic[ResultT]):
     # --- changes from anywhere -------------------------------------------------------------------------
 
     async def cancel(self, reason: str = "") -> CancelResult:
-        """Cancel it: at once while pending, by telling its worker while it runs."""
+        """Cancel it: at once while pending, by notifying its worker while it runs."""
         return await self._queue.cancel(self.id, reason)
 
     async def remove(self, *, force: bool = False) -> None:

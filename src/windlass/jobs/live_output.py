@@ -25,7 +25,7 @@ _RECHECK_MS = 1_000
 class StreamChunk:
     """One piece of a job's live output."""
 
-    #: Its number, from 1, over all runs; give the last one seen as ``after`` to go on from there.
+    #: Its number, from 1, over all runs; give the last one seen as ``after`` to continue from there.
     index: int
     #: The run that put it out: 1 for the first. A new number means that the job began again.
     delivery: int

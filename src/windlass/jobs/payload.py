@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _StepResult:
-    """What stands in for the result of the step before."""
+    """What replaces the result of the step before."""
 
     def __repr__(self) -> str:
         return "RESULT"

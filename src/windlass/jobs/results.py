@@ -131,7 +131,7 @@ class Waiters:
                 await watch
 
     def end(self, error: WindlassError) -> None:
-        """What ``close`` does, but for waiting until it is done."""
+        """What ``close`` does, except for waiting until it is done."""
         self._ended = error
         self._fail_all(error)
         self._watching.set()  # a watch that has not begun yet never will

@@ -1,7 +1,7 @@
 """A limit with a name, used inside code: shared by handlers of any queues, by web processes, by scripts.
 
-``Limiter`` keeps a line of tickets in the store, in a queue of its own, with the limits that queues have: so
-many at once, so many starts in any window of time. To hold a ticket is to hold a lease, so one that
+``Limiter`` keeps a line of tickets in the store, in a queue of its own, with the limits that queues have:
+a number at once, a number of starts in any window of time. To hold a ticket is to hold a lease, so one that
 dies gives it back when the lease runs out, and no process needs a clock of its own.
 """
 

@@ -53,7 +53,7 @@ class LimitVerbs:
     async def set_global_rate_limit(
         self, limit: Rate | Mapping[str, Any] | tuple[int, float | timedelta]
     ) -> None:
-        """Start at most so many jobs in any window of time, over all workers: an exact sliding window.
+        """Start at most this many jobs in any window of time, over all workers: an exact sliding window.
 
         ``limit``: a ``Rate``, ``(max, seconds)`` or ``{"max": ..., "duration": seconds}``.
         """
@@ -71,7 +71,7 @@ class LimitVerbs:
         await self.store.execute(lrq.SetQueueLimits(queue=self.name, fields=["rate"]))
 
     async def rate_limit(self, seconds: float | timedelta) -> None:
-        """Start nothing of this queue for so long, on any worker; 0 ends it."""
+        """Start nothing of this queue for this long, on any worker; 0 ends it."""
         await self.store.execute(lrq.Hold(queue=self.name, ms=seconds_to_ms(seconds, "seconds")))
 
     async def get_rate_limit_ttl(self) -> float:
@@ -128,7 +128,7 @@ class LimitVerbs:
         await self.store.execute(lrq.PauseGroup(queue=self.name, group=check_group(group), paused=False))
 
     async def rate_limit_group(self, group: str, seconds: float | timedelta) -> None:
-        """Start nothing of this group for so long, on any worker; 0 ends it."""
+        """Start nothing of this group for this long, on any worker; 0 ends it."""
         ms = seconds_to_ms(seconds, "seconds")
         await self.store.execute(lrq.Hold(queue=self.name, group=check_group(group), ms=ms))
 

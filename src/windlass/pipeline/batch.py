@@ -38,11 +38,11 @@ from windlass.pipeline.transforms import attempts as attempts_of
 from windlass.pipeline.work import CopyLog, DigestFiles, HashFile, MergeGold, MergeJobs, WriteJobs
 
 OnGap = Literal["fail", "skip"]
-#: Up to so many rows, one task writes a table.
+#: Up to this many rows, one task writes a table.
 _LARGE = 50_000
 #: Rows that one task merges.
 _PER_MERGE = 500_000
-#: A task reads so many records at least.
+#: A task reads this many records at least.
 _LEAST_PER_TASK = 20_000
 _DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -219,7 +219,7 @@ class LakeBatch:
         """Commit the batch to those of ``tables`` that lack it; anew when one changed meanwhile.
 
         Another run may have done so by then, with the same outcome. The next commit of bronze decides which
-        of the two goes on.
+        of the two continues.
         """
         for _ in range(TRIES):
             lacking = [table for table in tables if self.lake.done(table, self.source) < self.number]

@@ -20,7 +20,7 @@ _GAPS = (
     *(n * _DAY for n in (1, 2, 7, 14, 28, 56, 182, 364)),
 )
 _MOST_DATES = 8
-#: Up to so many values of a line are marked by dots.
+#: Up to this many values of a line are marked by dots.
 _FEW_DOTS = 24
 COOL = ("#2f6fb0", "#3aa18b", "#8b6fc0", "#c98a2d", "#5aa3d0", "#7f8c3a")
 WARM = ("#d9a62e", "#c8453b", "#7a4b94", "#9c5a2b")

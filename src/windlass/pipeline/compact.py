@@ -1,7 +1,7 @@
 """Upkeep of a lake: few large files instead of many small ones, and an end to old data.
 
 Delta does the work. Each table is a commit of its own, so upkeep may be interrupted anywhere, and a run
-that goes on meanwhile is not disturbed.
+that continues is not disturbed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEEP_HOURS = 7 * 24
 
 @dataclass(frozen=True)
 class Retention:
-    """How many days each layer is kept; None: for ever. Roll-ups stay for five years."""
+    """How many days each layer is kept; None: forever. Roll-ups stay for five years."""
 
     bronze_days: int | None = 30
     silver_days: int | None = 400

@@ -1,4 +1,4 @@
-"""What a task learns about the attempts in its hands: all that the driver needs to go on.
+"""What a task learns about the attempts in its hands: all that the driver needs to continue.
 
 A digest holds rows of every gold table, and 64 bits for each attempt and each job, by which repeats are
 found. It is made while the rows are in memory, from the log or from files, so that no step reads them again.

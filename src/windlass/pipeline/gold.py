@@ -1,7 +1,7 @@
 """Gold without a JVM: what the dashboard and reports read, through Arrow.
 
 Only files whose windows overlap the question are opened. All tables are seen as of the newest batch that
-every one of them holds. Files that a run replaces stay until ``vacuum`` sweeps them, so reading goes on
+every one of them holds. Files that a run replaces stay until ``vacuum`` sweeps them, so reading continues
 meanwhile.
 """
 

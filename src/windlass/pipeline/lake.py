@@ -2,7 +2,7 @@
 
 A batch of a source changes every table, one after the other. Each of these commits carries the application
 transaction ``(source, batch)``, and that of bronze also how far the source has been read. So a run that
-dies in between goes on where the tables say it stopped, and no batch is in a table twice: we look for the
+dies in between continues where the tables say it stopped, and no batch is in a table twice: we look for the
 transaction before each commit, and Delta refuses a commit of the same transaction that another run makes
 meanwhile.
 

@@ -142,7 +142,7 @@ def migrate(
 
 
 def steps() -> int:
-    """How often ``migrate`` tells of progress."""
+    """How often ``migrate`` reports progress."""
     return len(_COPIED) + 2
 
 
@@ -150,7 +150,7 @@ class _Move:
     def __init__(self, old: OldLake, lake: Lake) -> None:
         self.old = old
         self.lake = lake
-        # Batches go on from here: rows of bronze hold the old lake's numbers.
+        # Batches continue from here: rows of bronze hold the old lake's numbers.
         self.batches = dict.fromkeys(old.offsets, old.version)
 
     def as_it_was(self, entry: FileEntry) -> pa.Table:

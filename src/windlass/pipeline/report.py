@@ -16,7 +16,7 @@ from windlass.pipeline import charts, schemas
 from windlass.pipeline.gold import Gold, Row, add_up
 from windlass.pipeline.transforms.grains import GRAIN_MS
 
-#: At most so many points in a chart: the grain follows from the length of the period.
+#: At most this many points in a chart: the grain follows from the length of the period.
 _POINTS = 400
 #: Characters of an error that a table shows.
 _MESSAGE_CHARS = 100

@@ -1,6 +1,6 @@
-"""``windlass pipeline run``: batches from a store to a lake, once or for ever.
+"""``windlass pipeline run``: batches from a store to a lake, once or forever.
 
-The lake's own offsets say where to go on; Spark's checkpoints play no part. The run registers itself with
+The lake's own offsets say where to continue; Spark's checkpoints play no part. The run registers itself with
 the store as an archiver, so that the log is held until its records are safely in the lake.
 """
 
@@ -62,7 +62,7 @@ class Pipeline:
         self.lake = Lake(options.lake)
 
     def open(self) -> None:
-        """Finish what an earlier run left, and tell the store that its log is being copied."""
+        """Finish what an earlier run left, and register with the store as an archiver."""
         self.lake.create()
         finish_batches(self.spark, self.lake)
         self._archive()

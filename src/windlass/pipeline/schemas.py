@@ -59,7 +59,7 @@ class Table:
     #: Columns whose smallest and largest value every commit keeps per file: times, and what names a batch.
     #: Never one that could name a person, since the log outlives the file.
     ranged: tuple[str, ...] = ()
-    #: Rows of one file lie within so many milliseconds of the first ranged column, so that a batch which adds
+    #: Rows of one file lie within this many milliseconds of the first ranged column, so a batch that adds
     #: to the last hour of a day leaves the others alone.
     chunk_ms: int | None = None
 

@@ -117,7 +117,7 @@ def _scratch() -> Path:
 def session(options: SessionOptions | None = None) -> Iterator[SparkSession]:
     """A session for the length of the block, and its JVM with it.
 
-    Where one is running already (a notebook, say), that one is used as it stands, and goes on afterwards.
+    Where one is running already (a notebook, say), that one is used as it stands, and continues afterwards.
     """
     running = _running_session()
     if running is not None:

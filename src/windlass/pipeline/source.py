@@ -246,7 +246,7 @@ def attempts_batch(records: Sequence[AttemptRecord]) -> pa.RecordBatch:
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     # The table's columns are the record's fields, in the same order (a test says so) ...
     workers, hosts = columns[_WORKER], columns[_HOST]
-    # ... but for the host, which the worker's id may say.
+    # ... except for the host, which the worker's id may say.
     columns[_HOST] = [host or host_of(worker) for host, worker in zip(hosts, workers, strict=True)]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -147,5 +147,5 @@ def _reader(where: Place, groups: list[list[FileEntry]], names: list[str]) -> Ca
 
 
 def files_for(rows: int) -> int:
-    """In how many files so many rows should lie."""
+    """How many files that many rows should fill."""
     return max(-(-rows // ROWS_PER_FILE), 1)

@@ -333,7 +333,7 @@ class Child:
         return protocol.Failed(run, described, "result" if isinstance(exc, ResultError) else "error")
 
     def _lift_limit(self) -> None:
-        """Make room for telling what happened. The parent replaces this process."""
+        """Make room for reporting what happened. The parent replaces this process."""
         if self._lift is not None:
             self._lift()
             self._lift = None

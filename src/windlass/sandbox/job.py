@@ -91,7 +91,7 @@ class SandboxJob(JobFields):
 
     @property
     def run_id(self) -> str | None:
-        """The id of this attempt, unique for ever."""
+        """The id of this attempt, unique forever."""
         return self._record.token
 
     @property

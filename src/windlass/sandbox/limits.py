@@ -40,7 +40,7 @@ def check_memory_mode(value: object) -> MemoryMode:
         return "rlimit"
     if value == "rss" and rss_bytes(os.getpid()) is not None:
         return "rss"
-    raise ConfigError("memory_mode", "'rlimit', or 'rss' where /proc tells memory use", value)
+    raise ConfigError("memory_mode", "'rlimit', or 'rss' where /proc shows memory use", value)
 
 
 def show_limit(limit: int) -> str:
@@ -62,7 +62,7 @@ def limit_memory(limit: int) -> Callable[[], None]:
 
 
 def rss_bytes(pid: int) -> int | None:
-    """The resident memory of a process, where ``/proc`` tells it; ``None`` when it cannot be known."""
+    """The resident memory of a process, where ``/proc`` shows it; ``None`` when it cannot be known."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * resource.getpagesize()

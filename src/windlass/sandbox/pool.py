@@ -161,7 +161,7 @@ class ProcessPool:
         for a result that cannot be stored; ``WorkerCrashError`` when the child died; ``JobTimeoutError``
         after ``timeout`` seconds in the child (importing the handler included). When cancelled, or out of
         time, it ends the child and waits for that: the handler does not run any more when this returns. A
-        handler that returns within the grace after a cancellation has completed. ``why_stopped`` tells the
+        handler that returns within the grace after a cancellation has completed. ``why_stopped`` says the
         child why it was cancelled; one that lost its lease has no grace. A second cancellation kills the
         child at once.
         """

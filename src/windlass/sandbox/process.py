@@ -78,7 +78,7 @@ class ChildProcess:
         self._max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
         self._pidfd = -1
-        #: The process that runs jobs, once it has said so, and what tells of its end.
+        #: The process that runs jobs, once it has said so, and what reports its end.
         self._runner = process.pid
         self._runner_fd = -1
 
@@ -265,7 +265,7 @@ class ChildProcess:
         self._writer.transport.abort()
 
     def _signal(self, number: signal.Signals) -> None:
-        """Tell the guard."""
+        """Notify the guard."""
         if self._process.returncode is None:
             self._process.send_signal(number)
 

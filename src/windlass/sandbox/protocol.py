@@ -6,7 +6,7 @@ receiver before their bytes are read. The very first frame is JSON instead: the 
 by ``_bootstrap`` before anything of ours can be imported.
 
 A conversation: ``Boot`` -> ``Ready``; then, for each job, ``Run`` -> any number of ``Request``, each answered
-by one ``Answer`` -> one of ``Done``, ``Failed``, ``Signalled``. ``Stop`` tells why a SIGTERM follows;
+by one ``Answer`` -> one of ``Done``, ``Failed``, ``Signalled``. ``Stop`` says why a SIGTERM follows;
 ``Shutdown`` ends the child between jobs. Everything about a job carries its run number, so that what a thread
 of an earlier job still says is never taken for the current one's.
 """

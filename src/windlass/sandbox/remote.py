@@ -3,7 +3,7 @@
 The child describes an exception (``report``); the parent builds one that can be raised and classified
 (``rebuild``): a ``RemoteError`` that keeps the original's class name, message and traceback text, and that is
 also an instance of the nearest class both sides know, so that ``except ConnectionError``,
-``isinstance(error, UnrecoverableError)`` and retry strategies go on working.
+``isinstance(error, UnrecoverableError)`` and retry strategies keep working.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class Schedules:
             raise ScheduleNotFoundError(self._queue.name, name)
 
     async def resume(self, name: str) -> None:
-        """Go on with the first slot from now on: those that passed meanwhile are not made up for."""
+        """Continue with the first slot from now on: those that passed meanwhile are not made up for."""
         now_ms, record = await self._get(name)
         next_ms = slot_after(record, now_ms, self._strategies)
         request = sq.PauseSchedule(queue=self._queue.name, name=name, paused=False, next_ms=next_ms)
@@ -279,7 +279,7 @@ class DeclaredSchedules:
         now_ms = (await store.execute(sq.ListSchedules(limit=1))).now_ms
         for key, record in self._declared.items():
             record.source = source
-            if has_ended(record, now_ms):  # code that was right when it was written goes on starting
+            if has_ended(record, now_ms):  # code that was right when it was written keeps starting
                 log.warning("schedule %s of queue %s has ended: remove it from the code", *key)
             record.next_ms = first_slot(record, now_ms, self._strategies)
             await store.execute(sq.PutSchedule(schedule=record))

@@ -138,7 +138,7 @@ class PlainConnection:
 
 
 class QuickConnection(asyncio.Protocol):
-    """Is itself what the transport tells of bytes."""
+    """Is itself the protocol that the transport calls with bytes."""
 
     def __init__(self) -> None:
         reader = hiredis.Reader(

@@ -65,7 +65,7 @@ def kill(point: str, facts: dict[str, Any]) -> None:
 def stop(point: str, facts: dict[str, Any]) -> None:
     """Freeze this process, at this very point, until it receives SIGCONT.
 
-    Sent to this thread: a signal to the process may be taken by another one, and this one would go on.
+    Sent to this thread: a signal to the process may be taken by another one, and this one would continue.
     """
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
@@ -89,7 +89,7 @@ def block_until(path: str | os.PathLike[str], timeout: float = 60) -> Action:
 
 
 def touch(path: str | os.PathLike[str]) -> Action:
-    """An action that creates ``path``, to tell another process how far this one is."""
+    """An action that creates ``path``, to show another process how far this one is."""
 
     def mark(point: str, facts: dict[str, Any]) -> None:
         Path(path).touch()
@@ -251,7 +251,7 @@ class FaultyBackend(BackendWrapper):
         self._plan.faults.append(_Fault(request, "crash", skip, times))
 
     def heal(self) -> None:
-        """No faults from now on. What hangs goes on hanging."""
+        """No faults from now on. What hangs keeps hanging."""
         self._plan.faults.clear()
 
     async def execute(self, request: Request[R]) -> R:

@@ -60,10 +60,10 @@ class BackendWrapper:
 
 
 class WatchedBackend(BackendWrapper):
-    """Tells a ``ManualClock`` while requests are under way, so that ``advance`` waits for their answers.
+    """Reports to a ``ManualClock`` while requests are under way, so that ``advance`` waits for their answers.
 
     Needed for stores that work in other threads, where the event loop alone does not show that something
-    is still going on. A store that lives in the process (``shared`` is false) answers on the loop itself.
+    is still under way. A store that lives in the process (``shared`` is false) answers on the loop itself.
     """
 
     def __init__(self, inner: Backend, clock: ManualClock) -> None:

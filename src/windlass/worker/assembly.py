@@ -87,7 +87,7 @@ class Assembly:
             self.driver.look_again()
 
     def info(self) -> WorkerInfo:
-        """The worker as its heartbeat tells it."""
+        """The worker as its heartbeat describes it."""
         shared, pump = self._shared, self._shared.pump
         return WorkerInfo(
             id=shared.worker_id,

@@ -363,7 +363,7 @@ class Attempt:
 
     @property
     def signal(self) -> AbortSignal:
-        """What tells the handler to stop, made for the first who asks."""
+        """What asks the handler to stop, made for the first caller."""
         if self._signal is None:
             self._signal = AbortSignal()
         return self._signal

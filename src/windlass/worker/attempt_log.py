@@ -37,7 +37,7 @@ def logs_every_attempt() -> bool:
 
 
 def log_attempt(level: int, what: str, record: JobRecord) -> None:
-    """A line about an attempt that goes on."""
+    """A line about an attempt that continues."""
     _write(level, what, record, {})
 
 

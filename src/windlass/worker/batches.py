@@ -53,7 +53,7 @@ class _Member:
 
 
 class Batches:
-    """The batches of one worker. Made on its event loop; ``slots`` tells how many jobs can run at once."""
+    """The batches of one worker. Made on its event loop; ``slots`` says how many jobs can run at once."""
 
     def __init__(
         self, clock: Clock, threads: Callable[[], ThreadPoolExecutor], slots: Callable[[], int]
@@ -116,7 +116,7 @@ class Batches:
 
 
 def run_in_thread(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``fn``, whose ``StopIteration`` no future could carry to the loop: who waits would wait for ever."""
+    """``fn``, whose ``StopIteration`` no future could carry to the loop: who waits would wait forever."""
     try:
         return fn(*args, **kwargs)
     except StopIteration as exc:

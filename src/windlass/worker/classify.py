@@ -99,7 +99,7 @@ def classify(
 def broken(job: JobRecord, error: BaseException, fault: BaseException | None = None) -> Settlement:
     """A failed attempt whose end could not be worked out (``fault``): retried by the default, until the last.
 
-    ``error`` is what the handler raised; it is kept. Nothing of the user's is called but for its text.
+    ``error`` is what the handler raised; it is kept. Nothing of the user's is called except for its text.
     """
     info = describe(error, job.options.backtrace)
     if fault is not None and fault is not error:
@@ -169,7 +169,7 @@ def _failed(
 
 
 def _rate_limited(job: JobRecord, delay_ms: int) -> Settlement:
-    """Come back later. A job of a group stops the group as well, and goes first when that may go on."""
+    """Come back later. A job of a group stops the group as well, and goes first when that may continue."""
     if job.options.group is not None and delay_ms:
         return end(job, Outcome.RELEASE, hold_ms=delay_ms, reason="rate_limited")
     return end(job, Outcome.SNOOZE, delay_ms=delay_ms, reason="rate_limited")

@@ -1,7 +1,7 @@
-"""Drives the pump: carries out the step that it names and tells it what came of that.
+"""Drives the pump: carries out the step that it names and reports the outcome to it.
 
 An exchange that is under way is never cancelled by the worker itself. After a failure, or when another task
-cancelled it, the driver reconciles before it goes on.
+cancelled it, the driver reconciles before it continues.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Driver:
                 log.warning("the store is out of reach, trying again: %s", printable(str(exc)))
                 self._emitter.emit("error", exc)
             except Exception as exc:
-                log.exception("the worker met an unexpected error and goes on")
+                log.exception("the worker met an unexpected error and continues")
                 self._emitter.emit("error", exc)
             except asyncio.CancelledError:
                 self._pump.interrupted()
@@ -292,7 +292,7 @@ class Driver:
         return True
 
     async def _relay(self) -> None:
-        """What ended here concerns more jobs than one request could tell: go on beside the pump.
+        """What ended here concerns more jobs than one request could notify: continue beside the pump.
 
         A worker that closes leaves what is more than one step to the leader.
         """

@@ -12,7 +12,7 @@ from windlass.core.options import check_known
 
 log: Final = logging.getLogger("windlass.worker")
 
-#: What a worker tells, and with which arguments.
+#: What a worker reports, and with which arguments.
 WORKER_EVENTS = {
     "ready": "()",
     "active": "(job)",
@@ -34,7 +34,7 @@ WORKER_EVENTS = {
     "closing": "()",
     "closed": "()",
 }
-#: Names of other systems for what a worker tells.
+#: Names of other systems for what a worker reports.
 WORKER_ALIASES = {
     "started": "ready",
     "stopped": "closed",

@@ -66,11 +66,11 @@ class HealthServer:
         await server.wait_closed()
 
     def live(self) -> dict[str, Any]:
-        """What ``/live`` tells."""
+        """What ``/live`` answers."""
         return {"live": True, "worker": self._worker.id}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Whether the worker takes jobs, and what ``/ready`` tells about it."""
+        """Whether the worker takes jobs, and what ``/ready`` says about it."""
         worker = self._worker
         reason = ""
         since_ms = self._since_progress_ms()

@@ -1,4 +1,4 @@
-"""Tell the store that this worker lives, what it serves and how busy it is.
+"""Report to the store that this worker is alive, what it serves and how busy it is.
 
 For people to look at. Nothing is recovered or decided by it: leases do that.
 """

@@ -36,7 +36,7 @@ _RETRY_MS = 500
 #: then: waking another thread for every job would cost more than all the rest of holding it.
 _IDLE_MS = 5_000
 _THIRD = 1 / 3
-#: A handler is stopped so long before its lease ends: this part of it, and at least so much.
+#: A handler is stopped this long before its lease ends: this fraction of it, and at least this much.
 _MARGIN, _LEAST_MARGIN_MS = 0.1, 200
 
 
@@ -171,7 +171,7 @@ class LeaseKeeper:
                 try:
                     await self._renew_with_a_client()
                 except Exception:
-                    log.exception("renewing leases met an unexpected error and goes on")
+                    log.exception("renewing leases met an unexpected error and continues")
                     await self._clock.wait(asyncio.Event(), _RETRY_MS)
         finally:
             self._call_soon(self._ended.set)

@@ -22,9 +22,9 @@ log: Final = logging.getLogger("windlass.worker")
 
 #: What a stop may take besides the grace and the wait after a cancel ...
 LAST_MS = 2_000
-#: ... of which so much is kept for closing parts, after the last settlements ...
+#: ... of which this much is kept for closing parts, after the last settlements ...
 PARTS_MS = 1_000
-#: ... and so much for what turns up after all of that: a part always gets a moment.
+#: ... and this much for what turns up after all of that: a part always gets a moment.
 _SPARE_MS, _MOMENT_MS = 400, 50
 #: Turns of the loop that a stop in a hurry waits: handlers end in them that only had to be notified.
 _TURNS = 10
@@ -257,7 +257,7 @@ class Lifecycle:
     def _closing_ended(self, closing: asyncio.Task[None]) -> None:
         """All tasks of the loop were cancelled, this one before its first step: all is yet to be closed."""
         if closing.cancelled() and self.state != "closed" and not self._stop.is_over:
-            log.error("the close of the worker was cancelled; it goes on, in a hurry")
+            log.error("the close of the worker was cancelled; it continues, in a hurry")
             self._stop.hurry()
             self._close_apart()
 

@@ -23,10 +23,10 @@ from windlass.worker.attempt import Attempt
 log: Final = logging.getLogger("windlass.worker")
 
 EVERY_MS = 500
-#: A loop that is silent for so long is blocked.
+#: A loop that is silent for this long is blocked.
 LIMIT_MS = 2_000
 _REMEDY: Final = (
-    "no other job of this worker goes on meanwhile. Write the task as a plain def, which runs in a thread, "
+    "no other job of this worker continues. Write the task as a plain def, which runs in a thread, "
     "or await asyncio.to_thread(...) around what blocks"
 )
 

@@ -57,14 +57,14 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 16
     #: ``weighted``: every queue gets its share; ``strict``: earlier queues first, always.
     order: Order = "weighted"
-    #: At most so many starts in any window, over all workers: ``{"max": ..., "duration": seconds}`` or
+    #: At most this many starts in any window, over all workers: ``{"max": ..., "duration": seconds}`` or
     #: ``(max, seconds)``. Becomes the rate limit of each of these queues when the worker starts.
     limiter: Mapping[str, Any] | tuple[int, float] | Rate | None = None
-    #: At most so many jobs of each of these queues at once, over all workers; set in the same way.
+    #: At most this many jobs of each of these queues at once, over all workers; set in the same way.
     global_concurrency: int | None = None
     #: How long the store waits for a sign of life before it gives a job to another worker.
     lease: Duration = 30
-    #: How long running jobs may go on after a stop was asked for.
+    #: How long running jobs may continue after a stop was asked for.
     grace: Duration = 20
     #: How long running jobs have after they were cancelled by a stop, before they are given back.
     cancel_wait: Duration = 5
@@ -74,11 +74,11 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     recover_every: Duration | None = None
     #: Remove old records this often (one worker does it for all).
     prune_every: Duration = 30
-    #: Tell the store that this worker lives this often.
+    #: Interval of the heartbeats.
     heartbeat: Duration = 10
     #: Children for tasks with ``isolation="process"``.
     process_slots: int = msgspec.field(default_factory=lambda: os.cpu_count() or 2)
-    #: Replace a child after so many jobs (None: never).
+    #: Replace a child after this many jobs (None: never).
     max_jobs_per_child: int | None = None
     #: Run the store's duties (recover, prune) beside the jobs.
     duties: bool = True

@@ -25,7 +25,7 @@ from windlass.worker.shares import SharePlanner
 
 #: How long to rest after a failure, the first time and at most.
 FIRST_REST_MS, LAST_REST_MS = 100, 5_000
-#: A wait may end so much before its time: clocks of event loops are coarse.
+#: A wait may end this much before its time: clocks of event loops are coarse.
 _EARLY_MS = 5
 #: With fewer slots than this, two lanes would be two trickles.
 _LANES_FROM = 16

@@ -36,7 +36,7 @@ class _Unreported:
 
 
 class OutcomeReporter:
-    """What one worker tells of its attempts."""
+    """What one worker reports about its attempts."""
 
     def __init__(self, emitter: Emitter, hooks: Hooks) -> None:
         self._emitter = emitter

@@ -101,7 +101,7 @@ class Aggregator(_LeaderDuty):
 
 
 class Relayer(_LeaderDuty):
-    """Tells jobs about the ends of those that they wait for, where the end itself could not."""
+    """Notifies jobs of the ends of those that they wait for, where the end itself could not."""
 
     name = "relay"
     every_ms = 5_000
@@ -272,7 +272,7 @@ class Services:
         return self._leadership.is_leader
 
     async def beat(self) -> None:
-        """Tell the store that the worker lives, now; the answer may tell the worker something."""
+        """Send a heartbeat now; the answer may carry a command."""
         await self._heartbeat.run_once()
 
     async def _stop(self) -> None:

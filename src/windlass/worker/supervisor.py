@@ -210,7 +210,7 @@ class _Rounds:
         if isinstance(exc, WindlassError):
             error = printable(str(exc))
             service_log.warning(
-                "%s met an error and goes on in %g s: %s", self._name, self._pause_ms / 1000, error
+                "%s met an error and continues in %g s: %s", self._name, self._pause_ms / 1000, error
             )
         else:
-            service_log.exception("%s met an unexpected error and goes on", self._name)
+            service_log.exception("%s met an unexpected error and continues", self._name)

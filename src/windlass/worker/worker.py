@@ -122,7 +122,7 @@ class Worker:
         return self._pump.slots
 
     def resize(self, concurrency: int) -> None:
-        """Run at most ``concurrency`` jobs at once from now on. Running jobs go on, also above it."""
+        """Run at most ``concurrency`` jobs at once from now on. Running jobs continue, also above it."""
         resized = msgspec.structs.replace(self.options, concurrency=concurrency)  # checks the range
         self._shared.shares.check_slots(concurrency)
         self.options = self._shared.options = resized
@@ -178,7 +178,7 @@ class Worker:
     # --- while it runs -------------------------------------------------------------------------------
 
     def pause(self, force: bool = False) -> Awaitable[None]:
-        """Claim no more jobs here, from now on; running ones go on.
+        """Claim no more jobs here, from now on; running ones continue.
 
         ``await worker.pause()`` returns when those have ended, with ``force`` at once. What the last of
         them did may still be on its way to the store.
@@ -242,7 +242,7 @@ class Worker:
         return self._parts.lifecycle.left_behind
 
     def info(self) -> WorkerInfo:
-        """This worker as its heartbeat tells it."""
+        """This worker as its heartbeat describes it."""
         return self._parts.info()
 
 

@@ -66,7 +66,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_with_its_line_and_the_rem
     (line,) = [line for line in seen.lines if "task greedy has blocked" in line]
     assert "task greedy has blocked the event loop for" in line
     assert f"job {job.id} of queue default, at {__file__}:" in line
-    assert "in noticed): no other job of this worker goes on meanwhile. Write the task as a plain def" in line
+    assert "in noticed): no other job of this worker continues. Write the task as a plain def" in line
 
 
 async def test_a_handler_that_waits_or_runs_in_a_thread_is_not_reported(

@@ -1,4 +1,4 @@
-/** Changes of many jobs, step by step, with their progress. They go on while other views are looked at, one after the other. */
+/** Changes of many jobs, step by step, with their progress. They continue while other views are open, one after the other. */
 
 import { api } from './api/client'
 import { ApiError } from './api/http'
@@ -23,7 +23,7 @@ class Bulk {
   label = $state('')
   done = $state(0)
   failed = $state(0)
-  /** How many there are in all; null when only the end will tell. */
+  /** How many there are in all; null when that is known only at the end. */
   total = $state<number | null>(null)
   #before: Promise<void> = Promise.resolve()
 

@@ -11,7 +11,7 @@ class Dialogs {
   question = $state<Question | null>(null)
   #answer: ((yes: boolean) => void) | null = null
 
-  /** Ask; answers whether to go on. */
+  /** Ask; answers whether to continue. */
   confirm(question: Question): Promise<boolean> {
     this.#answer?.(false)
     this.question = question

@@ -25,7 +25,7 @@ export interface Layout {
 }
 
 export const BOX = { width: 204, height: 58, gapX: 68, gapY: 18, margin: 20 }
-/** So many alike become one box, unless all are asked for. */
+/** This many alike become one box, unless all are asked for. */
 const ALIKE = 8
 
 /** How jobs are put together: those alike with the same neighbours, all of a task, or none. */

@@ -1,4 +1,4 @@
-/** Progress is whatever a handler reports: a number, a share, or an object that tells how much of how many. */
+/** Progress is whatever a handler reports: a number, a share, or an object with how much of how many. */
 
 /** From 0 to 1, or null when nothing of that kind was reported. */
 export function share(progress: unknown): number | null {

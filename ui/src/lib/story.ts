@@ -27,7 +27,7 @@ const words = text.job
 export function story(job: Detail, timeline: Timeline, now: number, exact: (at: number) => string): Entry[] {
   const due = job.state === 'scheduled' && job.due_ms ? words.dueAt(exact(job.due_ms)) : ''
   const list: Entry[] = [{ at: job.enqueued_ms, tone: 'waiting', title: words.added, note: due }]
-  // After a retry by hand attempts are counted anew: then the number of the run tells them apart.
+  // After a retry by hand attempts are counted anew: then the number of the run distinguishes them.
   const twice = job.manual_retries > 0
   for (const run of timeline.attempts) {
     const what = words.outcomes[run.outcome] ?? run.outcome

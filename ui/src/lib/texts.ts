@@ -382,7 +382,7 @@ export const text = {
     gone: 'moved on',
     goneTitle: 'It is no longer in this list',
     pause: 'Pause list',
-    resume: 'Go on',
+    resume: 'Resume list',
     paused: 'Paused: the list stays as it is',
     notLive: 'not live',
     onPage: (what: string): string => `${what} on this page`,
@@ -400,7 +400,7 @@ export const text = {
     takeAway: 'Take one away, or',
     clearAll: 'clear them all',
     nothingHere: 'Nothing on this page matches.',
-    goesOn: 'The search goes on with the next one.',
+    goesOn: 'The search continues with the next one.',
     columns: {
       task: 'Task',
       state: 'State',

@@ -23,7 +23,7 @@ class Undo {
     addEventListener('pagehide', () => this.list.forEach((held) => held.settle(true)))
   }
 
-  /** Wait; answers whether to go on. */
+  /** Wait; answers whether to continue. */
   hold(text: string, keys: string[] = []): Promise<boolean> {
     return new Promise((resolve) => {
       const id = ++last

@@ -40,7 +40,7 @@ def not_flushed(exc: OSError, what: str) -> StorageError:
     """The error for a caller whose flush failed."""
     error = StorageError(
         f"{what} could not be flushed to the disk: {exc}. The outcome is unknown: repeat the call with the "
-        "same id, it is answered when a new flush has worked. If that goes on, check the disk"
+        "same id, it is answered when a new flush has worked. If that continues, check the disk"
     )
     error.__cause__ = exc
     return error

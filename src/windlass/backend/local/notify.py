@@ -80,7 +80,7 @@ class Mailboxes:
         return os.path.join(self._folder.path, name)
 
     def send(self, topics: Iterable[str] | None) -> None:
-        """Tell the others; ``None``: anything may have changed."""
+        """Notify the others; ``None``: anything may have changed."""
         with self._lock:
             try:
                 names = self._others() if self._folder.fd >= 0 else ()
@@ -128,7 +128,7 @@ class Mailboxes:
 
 
 class Checker(ABC):
-    """Tells whether another process has changed the store since it was last asked. Used by one thread."""
+    """Finds out whether another process has changed the store since it was last asked. Used by one thread."""
 
     @abstractmethod
     def foreign(self) -> bool: ...

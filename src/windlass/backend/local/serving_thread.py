@@ -14,7 +14,7 @@ from windlass.errors import StorageError
 
 
 class ServingThread:
-    """Base of the writer and the reader. ``opened`` and ``ended`` tell how far the thread is."""
+    """Base of the writer and the reader. ``opened`` and ``ended`` say how far the thread is."""
 
     def __init__(self, name: str) -> None:
         #: Calls; None stands for the end.
@@ -97,7 +97,7 @@ S = TypeVar("S", bound=WriterSession)
 class WriterThread(ServingThread, Generic[S]):
     """Base of the writers: all calls that wait at one moment are one group, lease renewals first.
 
-    ``phase`` is what the thread does now: it tells why calls had to wait.
+    ``phase`` is what the thread does now: it explains why calls had to wait.
     """
 
     #: Bounds of a group: requests, and jobs or items in them.

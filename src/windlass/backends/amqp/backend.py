@@ -112,7 +112,7 @@ class AmqpBackend:
         return answer
 
     async def _run(self, make: Any, limit_s: float | None = None) -> Any:
-        """Run ``make(client)`` on the connection's thread. What is under way when its time is over goes on;
+        """Run ``make(client)`` on the connection's thread. What is under way when its time is over continues;
         what has no connection until then never begins."""
         if not self._opened:
             raise StorageError("the client is not open")
@@ -130,8 +130,8 @@ class AmqpBackend:
     def listen(self, topics: Iterable[str]) -> HubListener | WorkerListener:
         return self._shared.offers.listen(self._shared.hub, topics)
 
-    def listen_completed(self, queue: str, told: Told) -> ReplyListener:
-        return self._shared.tellers.listen(self._shared.hub, queue, told)
+    def listen_completed(self, queue: str, receive: Told) -> ReplyListener:
+        return self._shared.tellers.listen(self._shared.hub, queue, receive)
 
     def clone(self) -> AmqpBackend:
         return AmqpBackend(self._shared)

@@ -142,7 +142,7 @@ class AmqpClient(AmqpSession):
         return wire.open_reply(name, body)
 
     def entry(self, fact: rq.Request[Any]) -> Outgoing:
-        """The entry of the log that tells ``fact``."""
+        """The entry of the log for ``fact``."""
         return wire.log_entry(self.names.log, fact, self.clock.now_ms())
 
     def append_fact(self, fact: rq.Request[Any]) -> IoFuture[None]:

@@ -597,7 +597,7 @@ class _Picker:
         start = self._start(delivery, incoming)
         until_ms = self.now_ms + start.lease_ms
         held = Held(delivery.tag, start, delivery.body, start.header, start.priority, until_ms)
-        if not job.deliveries:  # a direct reply says nothing of earlier starts
+        if not job.deliveries:  # a direct reply does not mention earlier starts
             held.reply = incoming.reply
         start.told = bool(held.reply)
         if not incoming.foreign:

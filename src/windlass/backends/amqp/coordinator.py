@@ -4,9 +4,9 @@ One at a time: who declares the exclusive queue ``windlass.coordinator`` first h
 connection ends. It publishes on that same connection only, so a coordinator that lost its seat cannot speak
 any more.
 
-Taking over: the mark tells up to which entry of the log everything was carried out. Entries before it are
-only read again, those after it are carried out (again, perhaps: generations tell repeats). Records that the
-log no longer tells of come from ``windlass.kept``, where each scheduled, retrying or dead job stands until
+Taking over: the mark says up to which entry of the log everything was carried out. Entries before it are
+only read again, those after it are carried out (again, perhaps: generations show repeats). Records that the
+log no longer has come from ``windlass.kept``, where each scheduled, retrying or dead job stands until
 that ends.
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("windlass.amqp")
 
 _MARK_EVERY_S = 0.5
-#: A mark that grew with what it must remember is written less often: half a second for so many bytes.
+#: A mark that grew with what it must remember is written less often: half a second for this many bytes.
 _MARK_BYTES = 50_000
 _LOG_WINDOW = 500
 _DUE_STEP = 1_000
@@ -146,7 +146,7 @@ class Coordinator:
         reach("amqp.kept_read", count=count)
 
     def _set_aside(self, where: str, body: bytes, why: Exception) -> IoFuture[None] | None:
-        """Let the log tell of an entry that cannot be read: it goes to the dead jobs with its bytes."""
+        """Record an entry that cannot be read in the log: it goes to the dead jobs with its bytes."""
         problem = f"an entry of {where}: {why}"
         return self.append(verbs.Poison(queue=queue_of(body), body=body, problem=problem))
 
@@ -291,7 +291,7 @@ class Coordinator:
         session, names = self._session, self._names
         out: list[Outgoing] = []
         again = not self.live.done  # the coordinator before us may have done it already
-        # All is written down before anything is waited for: the jobs go on changing meanwhile.
+        # All is written down before anything is waited for: the jobs keep changing meanwhile.
         for job, gen in plan.publish:
             body, properties = to_message(job, gen, again=again)
             out.append(Outgoing(names.direct, job.queue, body, properties))

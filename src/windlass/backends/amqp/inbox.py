@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from windlass.backends.amqp.ledger import Ledger
 
 _WINDOW = 200
-#: Who did not beat for so long is gone.
+#: A worker without a heartbeat for this long is gone.
 _SILENT_MS = 60_000
 
 

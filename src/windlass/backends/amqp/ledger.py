@@ -1,4 +1,4 @@
-"""The state that the log tells: the reference store, which also says what the broker must be made to hold.
+"""The state that follows from the log: the reference store, which also says what the broker has to hold.
 
 The memory store decides what every request means; this adds the verbs that only a broker's client has, and
 keeps for each job where its message is (``Placed``). After every entry of the log ``plan`` compares the two:
@@ -230,7 +230,7 @@ class Ledger(ForeignJobs):
             lease_ms=start.lease_ms,
         )
         work.now_ms = read_ms
-        self.has_left(job)  # its message is in the worker's hands, also when this entry tells its end
+        self.has_left(job)  # its message is in the worker's hands, even when this entry is its end
         self._begun[start.token] = None
         if len(self._begun) > _BEGUN_KEPT:
             self._begun.popitem(last=False)
@@ -399,7 +399,7 @@ class Ledger(ForeignJobs):
     # --- taking over -------------------------------------------------------------------------------------
 
     def adopt(self, job: JobRecord, gen: int) -> bool:
-        """Take in a kept record that the log does not tell of any more; False when the log knows better."""
+        """Take in a kept record that the log no longer has; False when the log knows better."""
         placed = self.placed.get(job.ref)
         if placed is not None and placed.gen >= gen:
             return placed.gen == gen
@@ -430,7 +430,7 @@ class Ledger(ForeignJobs):
         )
 
     def set_counts(self, counts: Counts) -> None:
-        """What was counted up to a mark is as the mark says, whatever the log still tells."""
+        """What was counted up to a mark is as the mark says, whatever the log still has."""
         self.gen = max(self.gen, counts.gen)
         self.last_place = max(self.last_place, counts.place)
         self.counters.clear()

@@ -52,7 +52,7 @@ MOST_BODY = 4_000_000
 
 
 class Carried(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What the header ``x-windlass`` holds, in MessagePack: the record without what the body tells."""
+    """What the header ``x-windlass`` holds, in MessagePack: the record without what is in the body."""
 
     gen: int = 0
     seq: int = 0

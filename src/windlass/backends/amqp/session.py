@@ -188,7 +188,7 @@ class AmqpSession:
     # --- topology ----------------------------------------------------------------------------------------
 
     async def _declare_all(self) -> None:
-        """Everything in one go; one by one when a part of it is declared in another way already."""
+        """Everything at once; one by one when a part of it is declared in another way already."""
         names = self.names
         queues = {**names.streams(), **names.own_queues()}
         done = self._setup_answer = IoFuture[Any]()
@@ -238,9 +238,9 @@ class AmqpSession:
         await self.need_queues([name])
 
     async def need_queues(self, names: list[str]) -> None:
-        """Declare queues of jobs and their bindings, those that are new in one go.
+        """Declare queues of jobs and their bindings, those that are new at once.
 
-        All who wait for one go on in the order in which they came: what they publish keeps that order.
+        All who wait for one continue in the order in which they came: what they publish keeps that order.
         """
         new = [name for name in names if (known := self._declared.get(name)) is None or known.failed]
         if new:

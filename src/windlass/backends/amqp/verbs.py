@@ -47,7 +47,7 @@ class Ended(rq.Request[None], kw_only=True):
     """Fact: these attempts completed; each with its start, in case that was not logged before.
 
     ``began`` are attempts that began in their slots: a ``Started`` that needs no entry of its own. Readers of
-    an earlier release do not know it; to them the end of such an attempt tells its start.
+    an earlier release do not know it; to them the end of such an attempt implies its start.
     """
 
     items: list[Settlement]
@@ -77,7 +77,7 @@ class Close(rq.Request[Closing], kw_only=True):
 
 
 class Lend(rq.Request["list[bool]"], kw_only=True):
-    """Attempts that go on for long: keep their jobs, so that the broker need not hold their messages.
+    """Attempts that continue for long: keep their jobs, so that the broker need not hold their messages.
 
     From the answer on the lease alone counts; True for those that are kept. ``left`` says that the
     connection which held the messages is gone: the broker gives them to other workers, which must drop them.
@@ -148,7 +148,7 @@ class ForeignMetric(rq.Request[None], kw_only=True):
 
 
 class News(msgspec.Struct, omit_defaults=True):
-    """What the coordinator tells all clients."""
+    """What the coordinator sends to all clients."""
 
     topics: list[str] = []
     #: Queues that got messages: a client with a bell there notices anyway.

@@ -1,4 +1,4 @@
-"""Making the log shorter: a snapshot beside it, while all processes go on working.
+"""Making the log shorter: a snapshot beside it, while all processes keep working.
 
 The snapshot is written in small pieces between calls. It is a little ahead of where it began, which does not
 matter: the steps since then are copied behind it, and replaying them puts everything right (``effects``).

@@ -2,7 +2,7 @@
 
 An effect says how something *is* from now on, or adds numbered items to a list. Applying one that was applied
 before, or one that is older than what is there, changes nothing that the following effects do not put right
-again: so a snapshot may be taken while the store goes on working, with the log replayed from where it began.
+again: so a snapshot may be taken while the store keeps working, with the log replayed from where it began.
 
 Each effect is an array: its number, then its fields. Numbers and the meaning of fields never change; a new
 kind of effect means a new format (``frames.FORMAT``), which older versions refuse to follow.
@@ -53,7 +53,7 @@ class PutJob(_Effect, tag=1):
 
 
 class MoveJob(_Effect, tag=2):
-    """The moving part of a job changed. ``seq`` tells the job from others that had its id."""
+    """The moving part of a job changed. ``seq`` distinguishes the job from others that had its id."""
 
     queue: str
     id: str
@@ -145,7 +145,7 @@ class AddEnds(_Effect, tag=12):
 
 
 class DropEnds(_Effect, tag=13):
-    """Dependents were notified of so many ends in all."""
+    """Dependents were notified of this many ends in all."""
 
     relayed: int
 

@@ -33,7 +33,7 @@ class DamagedLogError(StorageError):
         self.offset = offset
         super().__init__(
             f"{path} is damaged at byte {offset}: {what}. Nothing was changed. Restore a backup, or see "
-            "'windlass doctor' for this URL: it tells what is whole, and with --repair keeps that"
+            "'windlass doctor' for this URL: it says what is whole, and with --repair keeps that"
         )
 
 

@@ -1,6 +1,6 @@
 """Frames: how steps stand in a file, each with its length, format, number and checksum.
 
-The layout of the header is the same in all formats, for ever: a frame of a newer format is not taken for a
+The layout of the header is the same in all formats, forever: a frame of a newer format is not taken for a
 damaged one. A frame is whole or it does not count, so a process that reads while another one appends sees
 every step completely or not at all.
 """

@@ -131,7 +131,7 @@ class FileSession:
                     raise DamagedLogError(newer.path, 0, "it is another store")
                 newer.skip_to(self.log.number)
             except FileNotFoundError:
-                continue  # overtaken by the next generation, or gone: then ``is_current`` tells
+                continue  # overtaken by the next generation, or gone: ``is_current`` decides
             except DamagedLogError:
                 self._load()  # a backup was restored, or a new store made: all is read anew
                 return
@@ -161,7 +161,7 @@ class FileSession:
                     self._open_lock()  # closing the old one releases it
                     self._lock.acquire()
             except FileNotFoundError:
-                pass  # the directory is gone: reading tells
+                pass  # the directory is gone: the next read fails
         except BaseException:
             self._turn.release()
             raise
@@ -274,7 +274,7 @@ class FileSession:
         """Make everything durable that was appended so far. The lock is not needed."""
         reach("file.syncing")
         if self._settings.synchronous == "full":
-            with self._flushing:  # of two at once, the system would tell an error to the first only
+            with self._flushing:  # of two at once, the system would report an error to the first only
                 log.flush()
         reach("file.synced")
 

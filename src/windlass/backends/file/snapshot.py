@@ -1,4 +1,4 @@
-"""The whole state of a store as effects, in pieces, while the store may go on working between them.
+"""The whole state of a store as effects, in pieces, while the store may keep working between them.
 
 What is made after the first piece is left out where it could come in the wrong order: a process that loads
 the snapshot replays the log from where it began (see ``effects``).
@@ -76,7 +76,7 @@ class FileSnapshot:
         yield from self._logs(name, queue.last_event, queue.last_history)
 
     def _logs(self, name: str, last_event: int, last_history: int) -> Iterator[list[Any]]:
-        """Events and history of a queue as of now; what comes while this goes on is for the replay."""
+        """Events and history of a queue as of now; what comes while this continues is for the replay."""
         queue = self._store.queues[name]
         for events in _portions(list(queue.events)):
             yield [(14, name, events)]

@@ -157,7 +157,7 @@ class FileStore(MemoryStore):
         if job.options.group is not None:  # it may have made room: the next claim looks
             row = queue.groups.get(job.options.group).row
             queue.groups.put(job.options.group, msgspec.structs.replace(row, next_ms=self.now_ms))
-        if job.linked and old is not None and old.state not in FINISHED:  # a relay tells who waits for it
+        if job.linked and old is not None and old.state not in FINISHED:  # a relay notifies its dependents
             self.edges.left_ends.append(flow_rules.end_of(job))
             self.journal.ends += 1
 

@@ -44,7 +44,7 @@ class MemoryStore(State):
         self.shows: Shows = SHOWS
 
     def apply(self, request: rq.Request[R], now_ms: int) -> tuple[R, set[str]]:
-        """Carry out ``request`` at ``now_ms``; returns its answer and the topics to tell listeners."""
+        """Carry out ``request`` at ``now_ms``; returns its answer and the topics whose listeners to wake."""
         show = self.shows.get(type(request))
         if show is not None:
             return cast("R", show(self, request, now_ms)), set()

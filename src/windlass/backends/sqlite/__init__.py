@@ -2,7 +2,8 @@
 
 ``sqlite:///relative.db`` or ``sqlite:////absolute.db``, with ``?namespace=``, ``?synchronous=full|normal``
 and ``?timeout=`` (seconds that a call may wait). An acknowledged write survives the loss of the process and,
-with ``synchronous=full`` (the default), of power, but for the last step of a worker: ``docs/reliability.md``.
+with ``synchronous=full`` (the default), of power, except for the last step of a worker: see
+``docs/reliability.md``.
 
 In which order to read the files of this package: ``docs/internals/sqlite.md``.
 """

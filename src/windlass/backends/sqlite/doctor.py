@@ -117,7 +117,7 @@ def _tables_found(conn: sqlite3.Connection, namespace: str) -> Iterator[Finding]
     elif sweep.is_due(conn, namespace):
         name, done = sweep.progress(conn, namespace)
         text = f"{len(loose)} tables are being looked through before they become STRICT"
-        yield fact(f"{text} (now {name}: {done:.0%}); every process that has the store open goes on with it")
+        yield fact(f"{text} (now {name}: {done:.0%}); every process that has the store open continues it")
     else:
         advice = "jobs are as safe: rows are checked when they are read, too"
         yield warning(f"this SQLite refuses to make {len(loose)} tables STRICT", advice)

@@ -33,7 +33,7 @@ def past_keep(step: RequestState, work: UnitOfWork, limit: int) -> list[JobRecor
     """Finished jobs that are past their keep, in the order in which they go, with what a removal needs.
 
     By age through one index, or from the oldest of each queue and state, where those by count are found, too.
-    Only so many candidates are looked at, so when very many are too old at once, the order among them is
+    Only this many candidates are looked at, so when very many are too old at once, the order among them is
     approximate.
     """
     now_ms, candidates = work.now_ms, max(2 * limit, 1_000)

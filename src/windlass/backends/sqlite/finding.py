@@ -1,4 +1,4 @@
-"""What a listing asks of a job, as far as SQLite can tell: it passes over rows much faster than we read them.
+"""What a listing asks of a job, as far as SQLite can say: it passes over rows much faster than we read them.
 
 These are conditions that a wanted job meets; ``is_wanted`` compares what comes.
 """

@@ -245,7 +245,7 @@ def _oldest_ready(snap: ReadSnapshot, num: int, waiting: int) -> int | None:
     """When the oldest waiting job became ready.
 
     Exact up to ``HEAD`` waiting jobs; above that the heads of each priority's line are looked at: places
-    are given out in the order of becoming ready, but for a few jobs that came back (and for ``lifo`` jobs,
+    are given out in the order of becoming ready, except for a few jobs that came back (and for ``lifo`` jobs,
     whose oldest stand behind the newest: there the figure may be too young).
     """
     if not waiting:

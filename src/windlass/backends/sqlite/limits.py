@@ -47,7 +47,7 @@ def is_limited(row: QueueRow) -> bool:
 
 
 def limits_row(row: QueueRow) -> Row:
-    """The columns of a queue's row of limits, but for its start times."""
+    """The columns of a queue's row of limits, except for its start times."""
     return encode_json(row.limits), encode_json(row.every_group), row.hold_until_ms
 
 

@@ -166,7 +166,7 @@ def load_groups(
 
 def _count(step: RequestState, num: int, usages: dict[str, Usage], limits: dict[str, GroupLimits]) -> None:
     """Count the jobs of groups, as far as a limit may ask. Above that it makes no difference how many there
-    are: one request does not take so many away."""
+    are: one request does not take that many away."""
     admitted, others = MARGIN, SOME
     for one in limits.values():
         admitted = max(admitted, MARGIN + max(one.slots or 0, one.rate.max if one.rate else 0))

@@ -75,7 +75,7 @@ def _load_found(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
 
 
 def _find(step: RequestState, work: UnitOfWork, rows: Iterable[Row]) -> None:
-    """Active jobs; what else such rows hold is damaged, and set aside before the verb goes on."""
+    """Active jobs; what else such rows hold is damaged, and set aside before the verb continues."""
     work.found = [job for job in step.jobs(rows) if job.state is JobState.ACTIVE]
     _load_queues(step, work.found, work)
 

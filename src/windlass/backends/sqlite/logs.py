@@ -101,7 +101,7 @@ _common = attrgetter(
     *("schema_version", "max_attempts", "worker_version", "worker_host", "error_message", "priority"),
     *("schedule", "slot_ms", "parent", "root", "cost"),
 )
-#: So many of the former stand before the attempts of a run.
+#: How many of the former stand before the attempts of a run.
 _BEFORE = AttemptRun.__struct_fields__.index("attempts")
 _own = attrgetter("run_id", "job_id", "enqueued_ms", "ready_ms", "duration_ms")
 

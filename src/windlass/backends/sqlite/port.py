@@ -51,7 +51,7 @@ class RequestPort(RequestState):
         return found
 
     def _add_plain(self, jobs: list[NewJob]) -> list[rq.Added] | None:
-        """Add jobs for which nothing is read: most ids are new, and the insert tells whether they are.
+        """Add jobs for which nothing is read: most ids are new, and the insert shows whether they are.
 
         None, and nothing is changed, when there is more to it.
         """
@@ -95,7 +95,7 @@ class RequestPort(RequestState):
             raise
 
     def lose(self, jobs: list[JobRecord]) -> None:
-        """Write what stands in for jobs over the records that cannot be read, whose bytes they carry.
+        """Write what replaces jobs over the records that cannot be read, whose bytes they carry.
 
         Their groups have room for others, of which some may have to be set aside, too.
         """

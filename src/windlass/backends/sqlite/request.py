@@ -99,7 +99,7 @@ class RequestState(Share):
         return found
 
     def tally(self, queue: str, before: JobState | None, state: JobState | None, by: int) -> None:
-        """So many jobs of a queue are no longer in one state, but in another (None: in none)."""
+        """A number of jobs of a queue moved from one state to another (None: to none)."""
         tallies = self.tallies
         if state is not None:
             tallies[queue, state] = tallies.get((queue, state), 0) + by

@@ -24,7 +24,7 @@ JOB_COLUMNS = (
     "cancel_reason, progress, result, result_until_ms, reason, errors, linked, held_ms, awaits, signals, "
     "turn"
 )
-#: What ``changed_row`` writes, in its order, but for the row's number.
+#: What ``changed_row`` writes, in its order, except for the row's number.
 JOB_CHANGED = (
     *("state", "priority", "place", "options", "ready_ms", "due_ms", "expires_ms", "started_ms"),
     *("finished_ms", "attempts", "deliveries", "stalls", "manual_retries", "misses", "token"),
@@ -191,7 +191,7 @@ def _check_types(row: Row) -> None:
 
 
 def record(row: Row, queue: str) -> JobRecord:
-    """The job that ``row`` (its columns as in ``JOB_COLUMNS``) describes, or what stands in for it."""
+    """The job that ``row`` (its columns as in ``JOB_COLUMNS``) describes, or what replaces it."""
     try:
         return _record(row, queue)
     except bad_records.UNREADABLE as exc:
@@ -292,7 +292,7 @@ def whole_row(job: JobRecord, queue: int, *, grouped: bool) -> Row:
 
 
 def is_plain(job: JobRecord) -> bool:
-    """Whether ``plain_row`` tells all about a new job of a queue that saw no groups."""
+    """Whether ``plain_row`` holds all about a new job of a queue that saw no groups."""
     return (
         job.state is _WAITING
         and job.place == job.seq

@@ -274,7 +274,7 @@ class SqliteSession:
             if self.conn.in_transaction:
                 self.conn.execute("ROLLBACK")
         except sqlite3.Error:
-            pass  # the next BEGIN tells
+            pass  # the next BEGIN fails
 
     # --- tables that become STRICT --------------------------------------------------------------------
 
@@ -333,4 +333,4 @@ class SqliteSession:
         try:
             self.conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error:
-            pass  # a full disk, say: the log goes on growing and the next commit tells
+            pass  # a full disk, say: the log keeps growing and the next commit fails

@@ -3,10 +3,10 @@
 STRICT changes nothing about how rows are stored: only the text of a table's definition says it. So a table is
 not copied. Its rows are looked at in batches, each in a short transaction of its own, which notes how far it
 came; what does not fit is set aside; with the last batch the definition is changed. Any process may end at
-any moment: the next batch, of any process, goes on from the note.
+any moment: the next batch, of any process, continues from the note.
 
 * A job whose row does not fit ends as ``failed: bad_record``, with its bytes (see ``core.bad_records``).
-* Any other such row is kept in the table ``aside``. Where a column has a harmless value, the row goes on with
+* Any other such row is kept in the table ``aside``. Where a column has a harmless value, the row keeps
   that; else it is taken out.
 
 A STRICT table may still hold a row that does not fit, if the disk or a program that does not use SQL changed
@@ -50,7 +50,7 @@ TABLES = (
     *("log", "worker", "archiver", "leader", "schedule", "metrics_cursor", "metrics", "mark", "stream"),
     *("chunk", "migration", "payload", "job"),
 )
-#: By table: columns without which a row goes on, and what they become (SQL).
+#: By table: columns without which a row continues, and what they become (SQL).
 _HARMLESS: dict[str, dict[str, str]] = {
     "queue": {
         "name": "'unreadable-' || num",

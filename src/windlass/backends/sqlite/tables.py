@@ -27,7 +27,7 @@ _STEPS = {ms: name for name, ms in STEP_MS.items()}
 
 
 class _Rows(NamedTuple):
-    """How the entries of one table are stored, but for the queue that most keys begin with.
+    """How the entries of one table are stored, except for the queue that most keys begin with.
 
     ``find`` takes the queue's number, if there is one, and a list of keys; it gives keys and what is stored.
     """
@@ -131,7 +131,7 @@ def load(step: RequestState, entries: Iterable[Entry], work: UnitOfWork) -> None
 
 
 def put(work: UnitOfWork, table: Table, queue: str, rows: Iterable[Row]) -> None:
-    """Rows of a table, each with its key (but for the queue) first."""
+    """Rows of a table, each with its key (except for the queue) first."""
     how = _TABLES[table]
     for row in rows:
         key, stored = how.key(row[: how.width]), row[how.width :]

@@ -47,7 +47,7 @@ class Meta(NamedTuple):
     """The state of the whole store: newest place given out, its clock, and a number that others watch.
 
     A transaction of plain adds leaves the row of the store table alone, which saves it a page: the newest
-    job, when its number is above the row's ``last_place``, tells place and clock just as well.
+    job, when its number is above the row's ``last_place``, gives place and clock as well.
     """
 
     last_place: int
@@ -82,12 +82,12 @@ class QueueState:
         self.last_history: int = max(last_history, (newest_history or 0) % LOG_KEY)
         self.row = QueueRow(bool(paused), bool(known), grouped=bool(self.special & GROUPED))
         self.starts: list[int] = []
-        #: How many jobs are in each state (None: not counted yet), but for this transaction.
+        #: How many jobs are in each state (None: not counted yet), except for this transaction.
         self.totals: dict[JobState, int] | None = None
 
 
 class Queues:
-    """The queues as one connection knows them: numbers and names for ever, the rest until ``forget``."""
+    """The queues as one connection knows them: numbers and names forever, the rest until ``forget``."""
 
     def __init__(self, conn: Executor, sql: Statements) -> None:
         self._conn = conn
@@ -194,7 +194,7 @@ class Share:
         self.gathered: list[Effects] = []
         self.tallies: dict[Tally, int] = {}
         self.made: list[str] = []
-        #: Whether all that it did was to add new jobs, the last of which tells the newest place and the time.
+        #: Whether all that it did was to add new jobs, the last of which has the newest place and the time.
         self.plain = True
 
 

@@ -70,7 +70,7 @@ def _index(path: str) -> int:
 
 
 def _add(sums: Sums, data: bytes, big: bool) -> Sums:
-    """SQLite's checksum, gone on with."""
+    """SQLite's checksum, continued."""
     words = array("I", data)
     if big is not (sys.byteorder == "big"):
         words.byteswap()

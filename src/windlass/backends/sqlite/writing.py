@@ -74,7 +74,7 @@ def _write_upkeep(step: RequestState, effects: Effects, upkeep: Upkeep) -> None:
 
 
 def _is_plain(step: RequestState, effects: Effects, kinds: set[Kind]) -> bool:
-    """Whether the new jobs tell all that the store's row would (see ``tx.Meta``)."""
+    """Whether the new jobs hold all that the store's row would (see ``tx.Meta``)."""
     if effects.gone or not effects.plain or kinds != {_MADE}:
         return not (kinds or effects or effects.topics)
     last = effects.moves[-1].jobs[-1] if effects.moves else next(reversed(effects.jobs.values())).job

@@ -23,7 +23,7 @@ from windlass.core.paths import took
 from windlass.core.states import JobState
 from windlass.errors import StorageError
 
-#: A batch is sent once it holds so many jobs or bytes of payload.
+#: A batch is sent once it holds this many jobs or bytes of payload.
 _MOST_JOBS = 1_000
 _MOST_BYTES = 4_000_000
 
@@ -87,7 +87,7 @@ class Adder:
         self._busy, self._task = False, None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """When the task was ended from outside, perhaps before it began, no caller waits for ever."""
+        """When the task was ended from outside, perhaps before it began, no caller waits forever."""
         if self._task is task:
             _fail([*self._batch, *self._waiting], "the client was closed before the jobs were added")
             self._done()
@@ -189,7 +189,7 @@ class Adder:
 
 
 def _fail(batch: list[Waiting], message: str) -> None:
-    """Tell every caller that has no answer yet."""
+    """Answer every caller that has no answer yet."""
     for call in batch:
         call.answer(None, StorageError(message))
 

@@ -181,7 +181,7 @@ class ValkeyBackend:
             return cast("R", await _answer(here, request, ""))
         handoff.stay_out(request)
         answer = await _answer(here, request, str(request.now_ms))
-        await here.waker.sync()  # a test drives time: what this changed is received before time goes on
+        await here.waker.sync()  # a test drives time: what this changed is received before time continues
         return cast("R", answer)
 
     def listen(self, topics: Iterable[str]) -> SubscriptionListener:

@@ -113,7 +113,7 @@ EVENTS: dict[int, tuple[EventType, tuple[str, ...]]] = {
     22: (EventType.CUSTOM, ("name", "data")),
 }
 
-#: The first byte of the record of a plain job, of the head of one, and of a hint that tells what completed.
+#: The first byte of the record of a plain job, of the head of one, and of a hint that says what completed.
 PLAIN, LEAN, NEWS = 255, 1, 1
 
 #: What is said of an add of plain jobs, as one sum: the queue became known, the job was added alone, it was

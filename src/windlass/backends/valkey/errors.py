@@ -27,7 +27,7 @@ _ADVICE = {
     "NOPERM": "the user in the URL may not do this: give it the keys ~windlass:*, the channels &windlass:* "
     "and the commands +@all -@admin -@dangerous",
     "OOM": "the server is out of memory and takes no new jobs; those it has run, end and can be removed. Let "
-    "workers go on, remove finished jobs (windlass clean), keep fewer of them, or raise maxmemory; "
+    "workers continue, remove finished jobs (windlass clean), keep fewer of them, or raise maxmemory; "
     "maxmemory-policy must be noeviction",
     "MISCONF": "the server cannot write to its disk: see its log",
     "CROSSSLOT": "the server is part of a cluster: use a URL that begins with valkey+cluster://",

@@ -1,8 +1,8 @@
 """Adding flows, and looking at their edges.
 
 A flow whose queues share a slot (on one server: every flow) of up to about 2,000 jobs and edges is added in
-one step. Else the order of writes stands in for that: dependents first, blocked by all of their edges; then
-their children, which are born knowing whom to tell; last, children that were there before are asked whether
+one step. Else the order of writes replaces that: dependents first, blocked by all of their edges; then
+their children, which know their dependents from the start; last, children that existed before are asked if
 they have ended. A client that dies on the way leaves its dependents in a list that ``relay`` looks at.
 """
 
@@ -162,7 +162,7 @@ class _Adding:
         )
 
     def _note_job(self, at: int, edges: list[Dependency], answer: list[Any], now_ms: int) -> None:
-        """What became of one job, of its edges, and of those that it is to tell."""
+        """What became of one job, of its edges, and of those that it must notify."""
         ref = self._plan.ref(at)
         outcome, seq, unlinked, _, fates = answer
         self._answers[at] = added(outcome, now_ms, ref.queue)

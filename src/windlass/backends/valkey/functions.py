@@ -14,7 +14,7 @@ Item = tuple[int, str]
 
 
 class Turn(NamedTuple):
-    """The answer of ``work``: ``left`` tells per claimed queue whether it holds more (character 1)."""
+    """The answer of ``work``: ``left`` says per claimed queue whether it holds more (character 1)."""
 
     now_ms: int
     statuses: bytes

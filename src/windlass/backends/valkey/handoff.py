@@ -34,7 +34,7 @@ log = logging.getLogger("windlass.valkey")
 
 #: A job that its worker did not claim for twice as long is given back: the worker wants none just now.
 PATIENCE_S = 0.1
-#: For so long a client that closes tries to give back what it has; then its leases run out.
+#: For this long a client that closes tries to give back what it has; then its leases run out.
 _LAST_S = 1.0
 Begin = Callable[[JobRecord, float], bool]
 

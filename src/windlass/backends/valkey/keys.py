@@ -9,7 +9,7 @@ from __future__ import annotations
 
 PREFIX = "windlass:"
 
-#: What the keys below the root of a queue hold (see ``lua/includes``), but for those of one job or group.
+#: What the keys below the root of a queue hold (see ``lua/includes``), except for those of one job or group.
 KINDS: dict[str, str] = {
     "": "hash",
     **{f":{name}": "hash" for name in ("j", "m", "r", "g", "e", "y", "q", "K", "U", "G", "M", "schedules")},

@@ -51,7 +51,7 @@ class Head(msgspec.Struct, array_like=True):
     turn: int = 0
 
 
-#: So many fields every head has that is not as it was added.
+#: The number of fields in every head that is not as it was added.
 HEAD_SIZE = Head.__struct_fields__.index("reason") + 1
 
 
@@ -91,7 +91,7 @@ class Options(NamedTuple):
     root: str | int = 0
 
 
-#: So many options all jobs have.
+#: The number of options that all jobs have.
 OPTIONS_SIZE = Options._fields.index("group")
 #: What the others are where a job does not have them.
 OPTIONS_LEFT_OUT = tuple(Options._field_defaults.values())
@@ -205,7 +205,7 @@ class GroupLimit(NamedTuple):
 
 
 class EdgeRow(NamedTuple):
-    """An edge as its dependent keeps it, but for the value of the child."""
+    """An edge as its dependent keeps it, except for the value of the child."""
 
     number: int
     #: Of the child; 0: not known yet.

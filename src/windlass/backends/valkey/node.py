@@ -212,7 +212,7 @@ async def _check_primary(connection: Connection) -> None:
     """Refuse a server that Sentinel names although it is a replica by now: it would answer with old news."""
     try:
         role = (await ask(connection, "ROLE"))[0].decode()
-    except NoPermissionError:  # then a write will tell
+    except NoPermissionError:  # then a write will show it
         return
     except BaseException:
         await connection.close()

@@ -92,7 +92,7 @@ class _Common(NamedTuple):
 
     text: bytes
     request_id: int | str
-    #: A record of such a job that is leased for the first time, but for what is its own and its lease's.
+    #: A record of such a job that is leased for the first time, except for what is its own and its lease's.
     model: Any
 
 
@@ -354,7 +354,7 @@ _NUMBERS = tuple(
     if field.name in Options._fields and field.type in (int, int | None)
 )
 _numbers_of = attrgetter(*_NUMBERS)
-#: Where ``Options`` tells how long records stay.
+#: Where ``Options`` says how long records stay.
 _KEEPS = slice(Options._fields.index("keep_completed_ms"), Options._fields.index("keep_failed_count") + 1)
 #: The options of a job that says nothing; nearly all have these, and the server keeps a 0 for them.
 USUAL = _packed_options(StoredOptions(), "json")[:OPTIONS_SIZE]
@@ -497,7 +497,7 @@ def leased(
     common = _last_common
     now_ms, worker, until_ms = lease
     for job_id, text, token in zip(ids, stored, tokens, strict=True):
-        # The common text tells its own length: nothing else begins like it.
+        # The common text implies its length: nothing else begins like it.
         if not text.startswith(common.text, 14):
             common = _read_common(text)
         record: JobRecord = common.model.__copy__()  # in a third of the time that a new one takes
@@ -569,7 +569,7 @@ def _completed(news: bytes) -> list[Completed]:
 
 
 def completed(news: bytes) -> list[Completed]:
-    """What a hint tells of jobs that completed, see ``lua/includes/30_notes.lua``; none: one has to look."""
+    """What a hint says about completed jobs, see ``lua/includes/30_notes.lua``; none: one has to look."""
     if not news or news[0] != NEWS:
         return []
     took("valkey.news")
@@ -580,7 +580,7 @@ def completed(news: bytes) -> list[Completed]:
 
 
 def _shown(queue: str, job_id: str, stored: bytes, packed: bytes, errors: bytes | None) -> JobRecord:
-    """As ``job_record``; what stands in for a job whose record cannot be read."""
+    """As ``job_record``; what replaces a job whose record cannot be read."""
     try:
         return job_record(queue, job_id, stored, packed, errors)
     except StorageError as exc:

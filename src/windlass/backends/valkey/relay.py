@@ -25,7 +25,7 @@ log = logging.getLogger("windlass.valkey")
 
 #: A flow whose adding takes longer than this has lost the client that added it.
 LINKING_MS = 60_000
-#: What a child that does not exist (any more) tells.
+#: The fate of a child that does not exist (any more).
 GONE = Fate(0, 0, b"json", b"removed", b"", 0, b"")
 
 _decode = msgspec.msgpack.Decoder().decode
@@ -75,7 +75,7 @@ async def relay(session: ValkeySession, request: fl.Relay, now: str) -> fl.Relay
 
 
 async def after(session: ValkeySession, names: Iterable[str], now: str) -> bool:
-    """Tell at once what a request left in these outboxes, one step of it; whether something is left.
+    """Relay at once what a request left in these outboxes, one step of it; whether something is left.
 
     On one server the request itself has made that step. A slot that cannot be reached now is left to the
     duty: what was asked for is done.
@@ -91,7 +91,7 @@ async def after(session: ValkeySession, names: Iterable[str], now: str) -> bool:
 
 
 async def carry(session: ValkeySession, names: Iterable[str], now: str, limit: int) -> fl.Relayed:
-    """Tell about ``limit`` dependents what these outboxes, and those that follow from it, hold for them."""
+    """Notify about ``limit`` dependents of what these outboxes, and those that follow, hold for them."""
     pending = dict.fromkeys(names)
     count, room = 0, limit
     while pending:
@@ -144,7 +144,7 @@ async def _outbox(
 async def notify(
     session: ValkeySession, tells: list[Notification], now: str, limit: int = RELAY_STEP
 ) -> tuple[int, list[str]]:
-    """Tell dependents; returns how many edges that settled, and the queues with something to relay."""
+    """Notify dependents; returns how many edges that settled, and the queues with something to relay."""
     count = 0
     left: list[str] = []
     for first in range(0, len(tells), RELAY_STEP):
@@ -175,7 +175,7 @@ async def _notify_slot(
 
 
 def packed_fate(fate: Fate) -> tuple[Any, ...]:
-    """How a child ended, as the server reads it, but for the value."""
+    """How a child ended, as the server reads it, except for the value."""
     seq, completed, codec, reason, error, has_value, _ = fate
     return seq, completed, _text(codec), _text(reason), _text(error), has_value
 
@@ -201,7 +201,7 @@ async def _take_out(session: ValkeySession, entries: list[OutboxEntry]) -> None:
 
 
 async def link(session: ValkeySession, links: list[tuple[Dependent, JobRef]], now: str) -> list[Notification]:
-    """Let children tell dependents of other slots; what those that ended already, or are gone, tell."""
+    """Link children to dependents of other slots; returns the fates of those that have ended or are gone."""
     tells: list[Notification] = []
 
     async def one(group: SlotGroup, part: list[tuple[Dependent, JobRef]]) -> None:

@@ -174,7 +174,7 @@ async def _list_part(
     session: ValkeySession, request: sq.ListSchedules, now: str, names: list[str], start: tuple[str, str]
 ) -> tuple[list[ScheduleRecord], tuple[str, str] | None]:
     """Schedules of some queues, and the place up to which that is all of them (None: it is the end)."""
-    most = request.limit + 1  # one more tells that there are more
+    most = request.limit + 1  # one more shows that there are more
     what = (most, request.name or "", int(request.source is not None), request.source or "")
 
     async def one(group: SlotGroup) -> list[Any]:

@@ -9,7 +9,7 @@ from windlass.backends.valkey.node import ServerNode
 from windlass.backends.valkey.session import ValkeySession
 from windlass.speedups.valkey import pack_command
 
-#: Settings that INFO does not tell; managed servers may refuse to.
+#: Settings that INFO does not show; managed servers may refuse to.
 _SETTINGS = ("appendfsync", "save")
 _FACTS = (
     "aof_enabled",

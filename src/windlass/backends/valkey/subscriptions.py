@@ -48,7 +48,7 @@ class SubscriptionListener:
         self.place = worker_and_queue(self.topics)
 
     def receive(self, topic: str, news: bytes) -> None:
-        """Tell what the hint says, or just that there was one."""
+        """Pass on what the hint says, or only that there was one."""
         found = completed(news) if news and self._receive is not None else []
         if found and self._receive is not None:
             self._receive(found)

@@ -1,4 +1,4 @@
-"""Unique keys: looked at and freed by hand (``lua/includes/57_unique.lua`` tells what an add does)."""
+"""Unique keys: looked at and freed by hand (``lua/includes/57_unique.lua`` describes what an add does)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class NotRegistered(CeleryError, KeyError):
 
 
 class TimeoutError(CeleryError, builtins.TimeoutError):
-    """The result did not come in time. The task goes on."""
+    """The result did not come in time. The task continues."""
 
 
 class TaskError(CeleryError):

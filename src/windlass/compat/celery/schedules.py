@@ -14,7 +14,7 @@ Field = str | int | Iterable[int]
 
 
 class schedule:
-    """Every so many seconds."""
+    """Every given number of seconds."""
 
     def __init__(self, run_every: float | timedelta, relative: bool = False) -> None:
         self.run_every = run_every if isinstance(run_every, timedelta) else timedelta(seconds=run_every)

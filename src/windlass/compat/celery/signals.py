@@ -1,4 +1,4 @@
-"""Celery's signals, as far as there is something to tell: publishing a task, and each run of one.
+"""Celery's signals, as far as Windlass has a counterpart: publishing a task, and each run of one.
 
 Receivers are called in the thread of the task (or of the producer). One that raises is logged.
 """

@@ -182,7 +182,7 @@ class Task:
         current_job().sync.update_progress({states.STATE_KEY: state, states.META_KEY: meta})
 
     def replace(self, sig: Any) -> Any:
-        """Refused: a task that goes on as another one is a job with children."""
+        """Refused: a task that continues as another one is a job with children."""
         raise ConfigError("replace", "written with current_job().add_child(...) and raise WaitForChildren()")
 
     add_to_chord = replace
@@ -237,7 +237,7 @@ class Task:
             inspect.signature(self.run).bind(*args, **kwargs)
 
     def takes(self, count: int) -> bool:
-        """Whether it can be called with so many arguments."""
+        """Whether it can be called with this many arguments."""
         try:
             inspect.signature(self.run).bind(*[None] * count)
         except TypeError:

@@ -18,7 +18,7 @@ class WindlassConfig(AppConfig):
 
 
 def check_settings(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """``manage.py check`` tells what is wrong with the setting WINDLASS."""
+    """``manage.py check`` reports what is wrong with the setting WINDLASS."""
     from windlass.contrib.django.conf import get_app
     from windlass.errors import WindlassError
 

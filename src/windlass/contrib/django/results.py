@@ -48,7 +48,7 @@ def to_result(task: Any, backend: str, job: Job[Any]) -> Any:
 
 
 def to_error(error: ErrorInfo) -> Any:
-    """An error of an attempt. The class is named in full where the traceback tells where it lives."""
+    """An error of an attempt. The class is named in full where the traceback names its module."""
     return TaskError(exception_class_path=_class_path(error), traceback=error.traceback or error.message)
 
 

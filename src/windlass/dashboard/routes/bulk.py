@@ -80,7 +80,7 @@ async def change_many(
 
 
 def _told(store_view: StoreView, given: Filter | None) -> str | None:
-    """A filter as the audit log tells it."""
+    """A filter as the audit log shows it."""
     if given is None:
         return None
     said = {name: value for name, value in msgspec.to_builtins(given).items() if value not in (None, [])}
@@ -115,7 +115,7 @@ async def _meant(
 
 
 async def _remaining(store_view: StoreView, wanted: Wanted) -> int | None:
-    """How many are left, when the counters can tell."""
+    """How many are left, when the counters know."""
     if not wanted.simple:
         return None
     infos = [info for info in await store_view.queues() if store_view.may(info.name)]

@@ -32,7 +32,7 @@ from windlass.dashboard.store_view import StoreView
 LOST = 20
 _ERRORS = 20_000
 _STEP = 1_000
-Hours = Annotated[int, QueryParameter(ge=1, le=24 * 90, description="Only errors of so many hours.")]
+Hours = Annotated[int, QueryParameter(ge=1, le=24 * 90, description="Only errors of this many hours.")]
 
 
 @get("/api/v1/health", tags=["health"], access=of_queues())

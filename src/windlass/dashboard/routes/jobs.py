@@ -89,7 +89,7 @@ async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
 ) -> Items:
     """Jobs of all queues or some, by any of these filters.
 
-    A search goes on until the page is full, for a fifth of a second at most; ``done`` false: ask again with
+    A search continues until the page is full, for a fifth of a second at most; ``done`` false: ask again with
     ``next_cursor``. The id of a job, as ``search`` or ``q``, is answered at once.
     """
     given = Filter(
@@ -338,7 +338,7 @@ async def cancel_job(
     jid: JobId,
     data: JSONBody[ReasonBody | None] = None,
 ) -> CancelAnswer:
-    """Cancel it: at once while pending, by telling its worker while it runs."""
+    """Cancel it: at once while pending, by notifying its worker while it runs."""
     reason = data.reason if data is not None else ""
     note(request, reason=reason)
     result = await store_view.queue(queue).cancel(jid, reason)

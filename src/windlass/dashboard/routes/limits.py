@@ -39,7 +39,7 @@ def _given_rate(rate: RateValue | None) -> core.Rate | None:
 
 
 def _told(rate: RateValue | None) -> str | None:
-    """A rate as the audit log tells it."""
+    """A rate as the audit log shows it."""
     return None if rate is None else f"{rate.max} in {rate.seconds:g} s"
 
 
@@ -118,7 +118,7 @@ async def remove_limits(store_view: TheStoreView, queue: QueueName) -> None:
 async def hold_queue(
     store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[HoldBody]
 ) -> None:
-    """Start nothing of a queue for so long; 0 ends it."""
+    """Start nothing of a queue for this long; 0 ends it."""
     await store_view.queue(queue).rate_limit(data.seconds)
     note(request, seconds=data.seconds)
 

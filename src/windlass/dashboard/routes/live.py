@@ -45,7 +45,7 @@ _SPEC = {
 }
 LastEventId = Annotated[
     int | None,
-    HeaderParameter(name="Last-Event-ID", ge=0, le=2**53, required=False, description="Go on from here."),
+    HeaderParameter(name="Last-Event-ID", ge=0, le=2**53, required=False, description="Continue from here."),
 ]
 Changes = Annotated[bool, QueryParameter(description="Of the queues, only what changed since the last tick.")]
 After = Annotated[
@@ -104,7 +104,7 @@ async def live_figures(
 
     With ``changes``, only the first tick has all queues, and each after it those that changed or are new; one
     of which ``names`` says nothing any more is gone. Event ``store_unreachable`` when the store does not
-    answer; ticks go on when it does.
+    answer; ticks continue when it does.
     """
     until = Until(store_view, seconds)
     ticker = tickers.of(store_view)
@@ -157,9 +157,9 @@ async def queue_events(
     last_event_id: LastEventId = None,
     seconds: StreamSeconds = 3_600,
 ) -> Stream:
-    """The events of a queue as they happen, each with its id; ``Last-Event-ID`` goes on without a gap.
+    """The events of a queue as they happen, each with its id; ``Last-Event-ID`` continues without a gap.
 
-    Event ``gap`` tells that events before its ``oldest`` are not kept any more, or, when its ``reason`` is
+    Event ``gap`` says that events before its ``oldest`` are not kept any more, or, when its ``reason`` is
     ``lost``, that the store lost its data: what follows is all that is there.
     """
     store_view.queue(queue)
@@ -229,7 +229,7 @@ async def job_events(
 
 
 class JobFollower:
-    """Tells what is new about one job."""
+    """Sends what is new about one job."""
 
     def __init__(self, store_view: StoreView, record: JobRecord) -> None:
         self._desk = store_view

@@ -1,4 +1,4 @@
-"""Worker processes: who lives, what runs there, and telling them something."""
+"""Worker processes: which are alive, what runs there, and commands to them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ from windlass.dashboard.wire import Process, RunningJob
 #: Active jobs that are looked at, and those that are shown for one process.
 _LOOKED = 1_000
 _SHOWN = 100
-ActionName = Annotated[
-    Literal["quiet", "resume", "stop", "dump"], PathParameter(description="What to tell it.")
-]
+ActionName = Annotated[Literal["quiet", "resume", "stop", "dump"], PathParameter(description="The command.")]
 
 
 async def _running(store_view: StoreView) -> dict[str, list[RunningJob]]:
@@ -100,7 +98,7 @@ def _worker(info: WorkerInfo, running: list[RunningJob]) -> WorkerEntry:
     access=of_store("workers"),
 )
 async def tell_process(store_view: TheStoreView, identity: PathText, action: ActionName) -> None:
-    """Take no new jobs (quiet), go on (resume), finish and exit (stop), or log all stacks (dump).
+    """Take no new jobs (quiet), continue (resume), finish and exit (stop), or log all stacks (dump).
 
     The worker receives it at once or with its next heartbeat.
     """

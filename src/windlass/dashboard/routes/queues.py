@@ -167,7 +167,7 @@ async def add_jobs(
     tags=["queues"],
     responses={
         202: ResponseSpec(
-            WaitAnswer, description="It was not finished in time, and goes on", generate_examples=False
+            WaitAnswer, description="It was not finished in time, and continues", generate_examples=False
         )
     },
     access=of_queue("add"),
@@ -175,7 +175,7 @@ async def add_jobs(
 async def add_and_wait(
     store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[WaitBody]
 ) -> Response[WaitAnswer]:
-    """Add a job and wait for its end: request and response. 202: it was not finished in time, and goes on."""
+    """Add a job and wait for its end: request and response. 202: it did not finish in time, and continues."""
     task, payload = _call_of(data)
     options = _options(data.options)
     options.setdefault("result_ttl", max(data.timeout, 60))

@@ -202,7 +202,7 @@ async def pause_schedule(store_view: TheStoreView, queue: QueueName, name: PathT
     access=of_queue("schedules"),
 )
 async def resume_schedule(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
-    """Go on with the first slot from now on."""
+    """Continue with the first slot from now on."""
     await store_view.queue(queue).resume_job_scheduler(unescape(name))
 
 

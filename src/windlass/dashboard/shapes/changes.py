@@ -49,7 +49,7 @@ class AddedMany(Shape):
 
 
 class WaitAnswer(Shape):
-    """A job that was waited for. ``finished`` false (202): it goes on; look again at the job's own route."""
+    """A job that was waited for. ``finished`` false (202): it continues; see the job's own route."""
 
     queue: str
     id: str
@@ -124,7 +124,7 @@ class Filter(Body):
 
 
 class BulkBody(Body):
-    """One bounded step of a change of many jobs. Send the ``next_cursor`` of the answer to go on."""
+    """One bounded step of a change of many jobs. Send the ``next_cursor`` of the answer to continue."""
 
     action: Literal["retry", "delete", "cancel", "kill", "trigger"]
     #: Either these jobs, or all that the filter means (it must name one state at least).
@@ -147,7 +147,7 @@ class BulkAnswer(Shape):
     done: int
     failed: int
     next_cursor: str | None
-    #: About how many are left, from the counters; null when only a scan can tell.
+    #: About how many are left, from the counters; null when only a scan could count them.
     remaining: int | None
     #: Jobs of this step by their state before it.
     states: dict[str, int] = msgspec.field(default_factory=dict)

@@ -68,7 +68,7 @@ class Overview(Shape):
 
 
 class Series(Shape):
-    """Figures over time. ``source`` tells where they come from: ``store`` or ``lake``."""
+    """Figures over time. ``source`` says where they come from: ``store`` or ``lake``."""
 
     step: str
     source: str

@@ -72,7 +72,7 @@ class Limits(Shape):
 
 
 class HoldBody(Body):
-    """Start nothing for so many seconds; 0 ends it."""
+    """Start nothing for this many seconds; 0 ends it."""
 
     seconds: Annotated[float, msgspec.Meta(ge=0, le=31_622_400)]
 

@@ -45,7 +45,7 @@ class Health(Shape):
 
 
 class Tick(Shape):
-    """What ``/api/live`` tells about once a second."""
+    """What ``/api/live`` sends about once a second."""
 
     at_ms: int
     counts: dict[str, int]

@@ -29,7 +29,7 @@ class WorkerEntry(Shape):
     version: str
     started_ms: int
     beat_ms: int
-    #: Jobs that run, of so many at once.
+    #: Jobs that run, of this many at once.
     busy: int
     concurrency: int
     rss_kb: int

@@ -998,7 +998,7 @@ export interface components {
         };
         /**
          * Tick
-         * @description What ``/api/live`` tells about once a second.
+         * @description What ``/api/live`` sends about once a second.
          */
         Tick: {
             at_ms: number;

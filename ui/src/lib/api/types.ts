@@ -63,7 +63,7 @@ export type Filter = Partial<Schemas['Filter']>
 export type BulkAction = BulkBody['action']
 export type JobState = Schemas['JobState']
 
-/** What the live stream tells about once a second. */
+/** What the live stream sends about once a second. */
 export interface Tick {
   at_ms: number
   counts: Record<string, number>

@@ -13,7 +13,7 @@ INSERT INTO [meta] VALUES (1, 0, 0, 0);
 
 -- Queues are never deleted: num stands for the name everywhere else. Events up to event_floor and history
 -- up to history_floor are gone. The columns named after states count this queue's jobs, up to what the event
--- numbered "folded" did to them: newer chunks of events carry their own counts. The logs may go on after
+-- numbered "folded" did to them: newer chunks of events carry their own counts. The logs may continue after
 -- last_event and last_history, too.
 CREATE TABLE [queue] (
     num INTEGER PRIMARY KEY,

@@ -13,7 +13,7 @@ ALTER TABLE [job] ADD COLUMN idle INTEGER;     -- 1 blocked, 2 parked, 3 suspend
 CREATE INDEX [job_idle] ON [job] (queue, idle) WHERE idle IS NOT NULL;
 
 -- One row per edge; it goes with the dependent's record. The child is named by queue and id, since the edge
--- outlives its record; child_seq tells which record of that id was meant.
+-- outlives its record; child_seq says which record of that id was meant.
 CREATE TABLE [edge] (
     num INTEGER PRIMARY KEY,
     dependent INTEGER NOT NULL,   -- seq of the job that waits

@@ -69,7 +69,7 @@ SELECT min(name) FROM [grp] WHERE queue = ? AND name > ? AND (own IS NOT NULL OR
 -- name: job_grp_after
 SELECT min(grp) FROM [job] WHERE queue = ? AND grp > ? AND finished_ms IS NULL
 
--- What stands in for a record that cannot be read is written over it: every column at once, since a STRICT table
+-- What replaces a record that cannot be read is written over it: every column at once, since a STRICT table
 -- takes no row with a value of a wrong type, whichever column a statement is about.
 -- name: job_rewrite
 UPDATE [job] SET pad = NULL, /*fixed*/, /*changes*/ WHERE seq = ?

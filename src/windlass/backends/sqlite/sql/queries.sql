@@ -1,6 +1,6 @@
 -- Every statement of the sqlite store. See statements.py for the notation.
 
--- What plain adds did stands in their jobs alone: see Meta. A time that was damaged tells nothing.
+-- What plain adds did stands in their jobs alone: see Meta. A damaged time is ignored.
 -- name: meta
 SELECT max(last_place, coalesce(newest, 0)),
     CASE WHEN newest > last_place

@@ -1,4 +1,4 @@
--- archive: an archiver tells how far it has copied the history of queues; that never goes back.
+-- archive: an archiver reports how far it has copied the history of queues; that never goes back.
 -- KEYS: namespace root
 -- ARGV: now or '', name, packed {queue, position, ...}
 -- returns: 0

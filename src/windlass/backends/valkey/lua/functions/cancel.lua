@@ -2,7 +2,7 @@
 -- KEYS: queue roots
 -- ARGV: now or '', packed {reason, {{queue, id}, ...}, dead: 0 or 1}
 -- returns: one character per job, one of CANCEL, queues with
---          something to relay, then the workers to tell
+--          something to relay, then the workers to notify
 -- emits: cancelled, cancelling, failed
 -- flags: allow-oom
 local request = cmsgpack.unpack(args[2])

@@ -1,7 +1,7 @@
 -- flow_link: registers dependents of other slots with their children; answers which children have ended already.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {{queue, id, {queue, id and sequence of a dependent}}, ...}
--- returns: per job 1 (it will tell), 0 (no such job), or its fate, see `55_flows.lua`
+-- returns: per job 1 (it will notify), 0 (no such job), or its fate, see `55_flows.lua`
 -- flags: allow-oom
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))

@@ -1,4 +1,4 @@
--- flow_links: whom a job tells when it ends, in the order of their making.
+-- flow_links: whom a job notifies when it ends, in the order of their making.
 -- KEYS: queue root
 -- ARGV: packed {id, number of the last link seen or 0, limit}
 -- returns: sequence of the job (0: no such job), then number and dependent <sequence>:<queue>:<id> of every link

@@ -1,4 +1,4 @@
--- group_pause: starts no more jobs of a group, or goes on.
+-- group_pause: starts no more jobs of a group, or continues.
 -- KEYS: queue root
 -- ARGV: now or '', group, 1 (pause) or 0 (resume)
 -- returns: 1 when that changed something, 1 when the queue became known

@@ -1,7 +1,7 @@
 -- groups_list: groups with jobs or settings, by name; looks at no more than 1,000 of them.
 -- KEYS: queue root
 -- ARGV: now or '', limit, name after which to begin ('': from the first on)
--- returns: 1 when there may be more, the name to go on from, then name, size, waiting, parked, active, when the next can be
+-- returns: 1 when there may be more, the name to continue from, then name, size, waiting, parked, active, when the next can be
 --          let in (-1: not by time), 1 when paused of each
 -- flags: no-writes
 local q = open(keys[1], now_from(args[1]))

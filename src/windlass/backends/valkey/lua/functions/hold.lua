@@ -1,6 +1,6 @@
 -- hold: starts nothing of a queue or of a group before now + ms.
 -- KEYS: queue root
--- ARGV: now or '', packed {ms (0: go on), 1 when it is about a group}, group
+-- ARGV: now or '', packed {ms (0: continue), 1 when it is about a group}, group
 -- returns: until when, 1 when the queue became known
 -- emits: promoted, failed
 -- flags: allow-oom

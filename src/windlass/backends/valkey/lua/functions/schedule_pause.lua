@@ -1,4 +1,4 @@
--- schedule_pause: pauses or resumes a schedule; a resumed one goes on with the slot given.
+-- schedule_pause: pauses or resumes a schedule; a resumed one continues with the slot given.
 -- KEYS: queue root
 -- ARGV: name, packed {1 (pause) or 0 (resume), slot or -1}
 -- returns: 0 (no such schedule), 1 (nothing changed), 2

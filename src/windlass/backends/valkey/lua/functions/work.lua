@@ -8,7 +8,7 @@
 --       nothing is left, 2 to leave one before, 3 both; none or 0: neither
 -- returns: now, one character per end, one of SETTLED, next due in (-1: none), one character per
 --          claimed queue (1: it holds more, 2: a seat was taken) and behind them the id of the claim whose seat was
---          left, queues with something to relay, then of leased jobs that are plain (their heads are as added but for
+--          left, queues with something to relay, then of leased jobs that are plain (their heads are as added except for
 --          this lease) queue, ids, records, and of each other one -queue, id, record, head, errors, signals
 -- emits: completed, failed, retrying, scheduled, released, cancelled, blocked, suspended, promoted, parked, started, drained
 -- flags: allow-oom

@@ -5,7 +5,7 @@
 --   :j      hash    id -> record as added, see `15_plain.lua` and `70_add.lua`
 --   :m      hash    id -> head, once anything about the job changed
 --   :f      stream  jobs of priority 0 that were added ready, by sequence. Those up to `cur` were picked: they
---                   stay for listings until their record goes, and `passed` tells how many they are
+--                   stay for listings until their record goes, and `passed` counts them
 --   :w      zset    all others that wait: score -priority, member see `22_line.lua`
 --   :d      zset    scheduled and retrying: score due time, member sequence + id
 --   :t      set     ids of those that are retrying
@@ -19,7 +19,7 @@
 --   :r :g :e hash   id -> result, progress, errors
 --   :l:<id> list    log lines: 1, packed {text, time, level, attempt, delivery}; earlier releases wrote texts
 --   :v :h   stream  events and history, one entry per call, id = number of its last row; see `30_notes.lua`
--- and what `12_flows.lua`, `13_unique.lua`, `14_limits.lua`, `42_stubs.lua`, `78_seats.lua`, `87_schedules.lua` and `94_metrics.lua` tell.
+-- and what `12_flows.lua`, `13_unique.lua`, `14_limits.lua`, `42_stubs.lua`, `78_seats.lua`, `87_schedules.lua` and `94_metrics.lua` describe.
 
 local LOG_LINE = '\1' -- before what a line of a log is packed in
 local LIST = 'list' -- of what `write_indexes` writes

@@ -1,6 +1,6 @@
 -- Jobs that wait for jobs, for signals, and live output: their keys, and what every call begins with.
 --
--- An edge lives with the dependent; the child only knows whom to tell. Both may be in different slots.
+-- An edge lives with the dependent; the child only knows whom to notify. Both may be in different slots.
 --   :b      zset    blocked: score enqueued, member sequence + id
 --   :u      zset    suspended without a limit: the same. With a limit they are in :d, and their ids in
 --   :T      set
@@ -31,7 +31,7 @@ local damaged = {}
 local function begin(keys, looks)
   damaged.looks = looks
   flow.ended = nil
-  groups.left = STEP -- so many parked jobs may be moved in one call
+  groups.left = STEP -- this many parked jobs may be moved in one call
   flow.alone = string.sub(keys[#keys], -2) ~= ':?'
   if not flow.alone then
     keys[#keys] = nil

@@ -24,7 +24,7 @@ local GROUP = {
   LEVEL = 9, LEVEL_AT = 10, NEXT = 11, NUMBER = 12, OWN = 13, RANKED = 14,
 }
 
-local STARTS_KEPT_MS = 86400000 -- for so long starts are kept, if no window needs them longer
+local STARTS_KEPT_MS = 86400000 -- for this long starts are kept, if no window needs them longer
 
 limits.none = { '', 0, 0, 0, 0, 0, 0, 0, 0 } -- of a group
 
@@ -152,7 +152,7 @@ function limits.set(q, most, rate, per)
   limits.save(q)
 end
 
--- Starts nothing for `ms` (0: go on); returns until when.
+-- Starts nothing for `ms` (0: continue); returns until when.
 function limits.hold(q, ms)
   local own = limits.open(q)
   local until_ms = ms > 0 and math.max(own[LIMIT.HOLD], q.now + ms) or 0

@@ -8,7 +8,7 @@
 --                     completed, also finished (6), then 0 (no result), 1 and the result, or 2 (the result is in :r)
 -- Such a head stands for the first attempt of the first delivery.
 
-local INLINE = 200 -- results up to so many bytes stay in the head
+local INLINE = 200 -- results up to this many bytes stay in the head
 local LEAN_FORMAT = '>I7I6I6Bc0Bc0Bc0'
 local TOKEN_AT = 21 -- in a lean head
 local RECORD_PARTS = '>c7c6Bc0'

@@ -16,7 +16,7 @@ local function note(q, code, id, head, ...)
   q.noted, q.run = q.noted + 1, nil
 end
 
--- An event of which many in a row are equal but for the id.
+-- An event of which many in a row are equal except for the id.
 local function note_run(q, code, id, task, one, two)
   local run = q.run
   if not run or run[1] ~= -code or run[3] ~= task then
@@ -179,7 +179,7 @@ local function close_one(q)
   hint(q)
 end
 
--- Tells what ended and writes everything that is still open. Every function that changes something ends with this.
+-- Publishes what ended and writes everything that is still open. Every function that changes something ends with this.
 local function close_all(queues)
   for _, q in ipairs(queues) do
     file(q)

@@ -61,7 +61,7 @@ function line.first_due(job, now)
   return job[JOB.RUN_AT] >= 0 and job[JOB.RUN_AT] or now + job[JOB.DELAY]
 end
 
--- Until when a job that is added now may wait; 0: for ever.
+-- Until when a job that is added now may wait; 0: forever.
 function line.first_deadline(job, now)
   local bound, total = job[JOB.EXPIRES_IN], line.total_of(job[JOB.OPTIONS])
   if total and (bound < 0 or total < bound) then

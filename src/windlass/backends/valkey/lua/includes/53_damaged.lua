@@ -83,7 +83,7 @@ function damaged.find_in_line(q, id)
   end
 end
 
--- Tells `head` the state of the job whose member in most indexes is `member`; false when none of these has it.
+-- Fills in the state of the job in `head` whose member in most indexes is `member`; false when none of these has it.
 function damaged.find_state(q, id, head, member)
   for name, state in pairs({ a = STATE.ACTIVE, P = STATE.COMPLETED, C = STATE.COMPLETED, F = STATE.FAILED, X = STATE.CANCELLED, b = STATE.BLOCKED, u = STATE.SUSPENDED,
     Q = STATE.PARKED, d = STATE.SCHEDULED }) do
@@ -116,7 +116,7 @@ function damaged.find_in_groups(q, id, key_of, id_in)
   end
 end
 
--- Tells `head` its options: those of the record as added, if it can be read, or else those that the groups of the queue tell.
+-- Fills in the options of `head`: those of the record as added, if it can be read, or else those that the groups of the queue show.
 function damaged.find_options(q, id, head)
   local added = damaged.head(unpack_fresh, q.records[id] or redis.call('HGET', q.j, id) or '')
   if added then
@@ -145,7 +145,7 @@ function damaged.find_options(q, id, head)
   end
 end
 
--- A head for a job whose own cannot be read, with the state that the indexes tell.
+-- A head for a job whose own cannot be read, with the state that the indexes show.
 function damaged.stand_in(q, id)
   local listed = redis.call('ZSCORE', q.i, id)
   local added = not listed and (damaged.number_in_stream(q, id, '(' .. cursor_of(q)) or damaged.number_in_stream(q, id, '-'))

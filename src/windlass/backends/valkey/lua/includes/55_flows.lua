@@ -198,7 +198,7 @@ function flow.after_edge(q, id, head, child, edge)
   end
 end
 
--- Tells the dependent with that sequence how its child ended; 1 when that was news.
+-- Notifies the dependent with that sequence how its child ended; 1 when that was news.
 function flow.settle_edge(q, id, seq, child, fate)
   local head = head_of(q, id)
   if not head or head[HEAD.SEQ] ~= seq or redis.call('SREM', q.root .. ':O:' .. id, child) == 0 then

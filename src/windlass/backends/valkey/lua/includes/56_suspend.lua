@@ -1,7 +1,7 @@
 -- Ends of an attempt that wait for something: children, or a signal.
 
 -- Whether the attempt of a job that waits for children has failed: it has got none since it last waited for none, and would
--- do so for ever. The same rule as `flows.wait_for_none`.
+-- do so forever. The same rule as `flows.wait_for_none`.
 function flow.waits_for_none(q, id, head)
   if flow.has_open(q, id) or redis.call('EXISTS', q.root .. ':B:' .. id) == 1 then
     return false

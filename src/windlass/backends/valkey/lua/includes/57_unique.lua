@@ -83,7 +83,7 @@ function unique.decide(q, wanted, request_id)
   end
   local mode, holder = wanted[UNIQUE.MODE], head_of(q, entry[ENTRY.HOLDER])
   if entry[ENTRY.UNTIL] < 0 and holder and damaged.is_bad(q, entry[ENTRY.HOLDER], holder) then
-    return 'new' -- it never runs, and a record that cannot be read does not tell that it held this key
+    return 'new' -- it never runs, and a record that cannot be read does not show that it held this key
   end
   if mode ~= MODE.DEBOUNCE and mode ~= MODE.KEEP_LAST then
     return 'duplicate', entry, holder

@@ -269,7 +269,7 @@ function groups.move(q, id, head, l)
 end
 
 -- Lets in parked jobs from the head of the line, as many as have room; returns how many it moved. When the call has moved
--- its share, the rest is due at once: the next claim goes on.
+-- its share, the rest is due at once: the next claim continues.
 function groups.advance(q, g, budget)
   local l, moved, at = groups.limits(q, g), 0, nil
   local before = q.moving

@@ -1,6 +1,6 @@
 -- Groups: what was said about them, how they are kept and forgotten.
 
--- Starts nothing of a group for `ms` (0: go on); returns until when.
+-- Starts nothing of a group for `ms` (0: continue); returns until when.
 function groups.hold(q, name, ms)
   local g = groups.get(q, name)
   g.r[GROUP.HOLD] = ms > 0 and math.max(g.r[GROUP.HOLD], q.now + ms) or 0

@@ -33,7 +33,7 @@ function adds.prepare_ids(q, ids)
   end
 end
 
--- Reads in one go what the ids of a batch have to say.
+-- Reads at once what the ids of a batch have to say.
 function adds.prepare_add(queues, jobs)
   local ids = {}
   for _, job in ipairs(jobs) do

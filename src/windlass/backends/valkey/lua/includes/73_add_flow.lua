@@ -1,4 +1,4 @@
--- Adding flows: jobs first, then their edges. Of a job of a flow `layouts.Wanted` tells more.
+-- Adding flows: jobs first, then their edges. Of a job of a flow `layouts.Wanted` says more.
 
 -- Enters a new job that has a head of its own from the beginning.
 function flow.create(q, job, stored, seq, later, blocked)

@@ -1,4 +1,4 @@
--- Jobs that find their worker waiting: `add_alone` leases them and tells the worker, which need not ask.
+-- Jobs that find their worker waiting: `add_alone` leases them and notifies the worker, which need not ask.
 --
 -- A worker with nothing to do that found nothing to claim takes a seat. The next plain job that is added, alone and
 -- while no other job waits, is leased to it under the token <claim id>.g.0 and published on the worker's own channel,
@@ -35,7 +35,7 @@ function seats.give(root, id, record, now)
   end
 end
 
--- The worker of a claim leaves its seat: `claim.seat` tells which. What it was given there becomes the first job of
+-- The worker of a claim leaves its seat: `claim.seat` says which. What it was given there becomes the first job of
 -- the claim, leased anew.
 function seats.leave(q, claim)
   local seat = redis.call('HGET', q.U, claim.worker)

@@ -211,7 +211,7 @@ function listing.few_ended(q, newest, cursor, wanted)
   return listing.in_order(rows, newest)
 end
 
--- What a listing asks of a job: `some` tells whether that is anything but its state.
+-- What a listing asks of a job: `some` says whether that is anything but its state.
 function listing.wanted(request, pattern)
   local states, in_error, in_payload, in_any = {}, {}, {}, {}
   for _, state in ipairs(request[4]) do
@@ -235,7 +235,7 @@ function listing.wanted(request, pattern)
   return wanted
 end
 
--- Reads what `fits` looks at of `count` rows from `first` on; of rows whose bytes tell that they do not fit, nothing.
+-- Reads what `fits` looks at of `count` rows from `first` on; of rows whose bytes show that they do not fit, nothing.
 function listing.load_rows(q, rows, first, count, wanted)
   local ids = {}
   for index = first, math.min(first + count - 1, #rows) do
@@ -345,7 +345,7 @@ end
 -- priorities or returned ones wait; beyond that, of those that are first in line.
 function listing.oldest_ready(q)
   local ids = {}
-  local plain = unpicked(q, 100) -- in order of their times, but for a few
+  local plain = unpicked(q, 100) -- in order of their times, except for a few
   for index, entry in ipairs(plain) do
     ids[index] = entry[2][2]
   end
