@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from windlass.backend import requests as rq
-from windlass.core.job import ERRORS_KEPT, AttemptOutcome, ErrorInfo, JobRecord
+from windlass.core.job import ERRORS_KEPT, ErrorInfo, JobRecord
 from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions
 from windlass.core.outcome import Outcome, Settled
 from windlass.core.states import JobState
@@ -450,14 +450,6 @@ def counters(job: JobRecord) -> dict[str, int]:
         "retries": job.manual_retries,
         "errors": len(job.errors),
     }
-
-
-@pytest.mark.feature("L6")
-async def test_a_settlement_that_stands_twice_in_a_request_counts_once(harness: Harness) -> None:
-    job = await harness.start("a")
-    ends = [settlement(job, Outcome.COMPLETE), settlement(job, Outcome.COMPLETE)]
-    assert (await harness.do(rq.Settle(items=ends))).items == [Settled.OK, Settled.ALREADY]
-    assert [record.outcome for record in await harness.history()] == [AttemptOutcome.COMPLETED]
 
 
 @pytest.mark.feature("A19")

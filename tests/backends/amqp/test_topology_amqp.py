@@ -116,7 +116,7 @@ async def test_queues_that_an_earlier_release_declared_without_a_type_are_declar
 @pytest.mark.timeout(180)
 @pytest.mark.feature("N1", "N6")
 async def test_what_is_published_right_after_a_worker_is_ready_is_routed_on_every_new_queue() -> None:
-    names = [queue_name() for _ in range(1_000)]
+    names = [queue_name() for _ in range(200)]
     connection = await asyncio.to_thread(pika.BlockingConnection, pika.URLParameters(broker_url()))
     channel = await asyncio.to_thread(connection.channel)
     await asyncio.to_thread(channel.confirm_delivery)
