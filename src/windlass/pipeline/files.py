@@ -176,9 +176,9 @@ class TableWriter:
 
         kept = rows.select(self.table.stored).cast(self._schema)
         days = place = rows.column(PARTITION)
-        if self.table.chunk_ms is not None:  # which is a part of a day
-            times = pc.cast(rows.column(self.table.ranged[0]), pa.float64())
-            place = pc.floor(pc.divide(times, float(self.table.chunk_ms)))
+        if self.table.chunk_ms is not None:  # one number for the day and the part of it
+            part = pc.divide(rows.column(self.table.ranged[0]), self.table.chunk_ms)
+            place = pc.add(pc.multiply(pc.cast(pc.cast(days, pa.int32()), pa.int64()), 10**9), part)
         found = pc.unique(place)
         for value in found:
             chosen = pc.equal(place, value)
