@@ -56,7 +56,7 @@ def test_jobs_are_added_found_changed_and_deleted(client: Client) -> None:
     client.delete_job("mail", added["id"])
     with pytest.raises(ApiProblemError) as refused:
         client.get_job("mail", added["id"])
-    assert (refused.value.status, refused.value.code) == (404, "not_found")
+    assert (refused.value.status, refused.value.problem) == (404, "not_found")
 
 
 @pytest.mark.feature("O19")

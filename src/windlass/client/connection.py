@@ -24,11 +24,11 @@ Transport = Callable[[str, str, Mapping[str, str], bytes | None], Response]
 
 
 class ApiProblemError(WindlassError):
-    """The server refused a request. ``code`` is a stable word for programs, ``advice`` says what to do."""
+    """The server refused a request. ``problem`` is a stable word for programs, ``advice`` says what to do."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         self.status = status
-        self.code = str(problem.get("code", ""))
+        self.problem = str(problem.get("code", ""))
         self.detail = str(problem.get("detail", ""))
         self.advice = str(problem.get("advice", ""))
         reason = self.detail or "no reason given"
