@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from litestar.testing import TestClient
@@ -21,7 +22,8 @@ backend_name = "memory"
 def client() -> Iterator[Client]:
     """A client of a store of its own, without a network."""
     app = Windlass("memory://")
-    with TestClient(create_app(app, operator_tokens=OPERATOR, limits=FREE)) as server:
+    dashboard: Any = create_app(app, operator_tokens=OPERATOR, limits=FREE)
+    with TestClient(dashboard) as server:
 
         def transport(method: str, address: str, headers: Mapping[str, str], body: bytes | None) -> Response:
             answer = server.request(method, address, headers=dict(headers), content=body)
