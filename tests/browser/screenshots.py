@@ -115,7 +115,9 @@ def views(ids: dict[str, str]) -> dict[str, str]:
 def take(page: Page, site: Site, folder: Path, ids: dict[str, str], kind: str) -> None:
     """One picture of each view."""
     for name, path in views(ids).items():
-        take_one(page, site.address + path, folder / f"{name}-{kind}.png", whole=not kind.startswith("narrow"))
+        take_one(
+            page, site.address + path, folder / f"{name}-{kind}.png", whole=not kind.startswith("narrow")
+        )
 
 
 def take_one(page: Page, address: str, path: Path, *, whole: bool) -> None:

@@ -119,5 +119,7 @@ def test_the_loss_window_of_a_backend_is_written_down(backend_name: str) -> None
 def test_the_index_names_every_guide() -> None:
     index = (DOCS / "contents.md").read_text()
     assert [
-        page.name for page in DOCS.glob("*.md") if page.name not in ("index.md", "contents.md") and page.name not in index
+        page.name
+        for page in DOCS.glob("*.md")
+        if page.name not in ("index.md", "contents.md") and page.name not in index
     ] == []

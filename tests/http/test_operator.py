@@ -53,9 +53,9 @@ async def test_a_search_is_exported_as_lines_that_add_the_same_jobs_again(
     lines = [msgspec.json.decode(line) for line in text.splitlines()]
     assert {line["job_id"] for line in lines} == {shop["done"], shop["scheduled"], shop["waiting"]}
     for line in lines:
-        record = await stage.app.store.get(JobRef(QUEUE, line["job_id"]))
-        assert record is not None
-        again = read_job(stage.queue, line)
+        job = await stage.queue.get_job(line["job_id"])
+        assert job is not None
+        record, again = job.record, read_job(stage.queue, line)
         assert (again.id, again.task, again.payload) == (record.id, record.task, record.payload)
         assert again.options == record.options
 
