@@ -2,12 +2,14 @@
 
 From a checkout they are built with the Node of a wheel; that wheel is only asked for then. A source
 distribution brings its pages along: a wheel made from it needs neither Node nor any of its packages.
-An editable install leaves them out: ``scripts/build-ui`` makes them for those who work on Windlass.
+An editable install leaves them out: ``scripts/build-ui`` makes them for those who work on Windlass. The hook
+is asked for its dependencies before it knows which it is: ``WINDLASS_WITHOUT_PAGES=1`` says that it is one.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +24,8 @@ class PagesHook(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """What the build needs besides hatchling."""
-        return [] if self._pages().is_built() else [NODE]
+        without = os.environ.get("WINDLASS_WITHOUT_PAGES") == "1"
+        return [] if without or self._pages().is_built() else [NODE]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling; ``version`` is ``editable`` for editable installs."""

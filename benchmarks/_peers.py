@@ -50,7 +50,7 @@ class Peer:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
-            env=_environment(url) | {VARIABLE: str(stamps.path)},
+            env=_environment(url) | {VARIABLE: str(stamps.path), "BENCH_CONCURRENCY": str(concurrency)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -67,6 +67,7 @@ def _python(module: str) -> tuple[str, ...]:
 
 _CELERY = ("worker", "--pool", "threads", "--concurrency", "{n}", "--queues", "bench", "--loglevel", "error")
 _QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+_TASKIQ = ("--workers", "1", "--max-async-tasks", "{n}", "--log-level", "ERROR")
 _SCRIPT = str(HOME / "node" / "bullmq_peer.mjs")
 
 PEERS = (
@@ -86,6 +87,12 @@ PEERS = (
         _python("celery_peer"),
         (str(BIN / "celery"), "--app", "benchmarks.peers.celery_peer", *_CELERY, *_QUIET),
     ),
+    Peer(
+        "taskiq",
+        _python("taskiq_peer"),
+        (str(BIN / "taskiq"), "worker", "benchmarks.peers.taskiq_peer:broker", *_TASKIQ),
+    ),
+    Peer("FastStream", _python("faststream_peer"), (*_python("faststream_peer"), "work", "{n}")),
 )
 
 

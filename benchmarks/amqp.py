@@ -1,4 +1,4 @@
-"""``scripts/bench amqp``: Windlass on RabbitMQ beside Celery and Dramatiq on the same broker.
+"""``scripts/bench amqp``: Windlass on RabbitMQ beside Celery, Dramatiq, taskiq and FastStream.
 
 Windlass is measured by its class API (``Queue`` and a handler) and by its tasks. Persistent messages and
 publisher confirms for all. Each measurement runs alone, several times in turn with what it is compared to;
@@ -38,6 +38,10 @@ DRAINS = (1, 10, 50)
 IDLE = 10
 #: The shape that suits each peer best, where it drains with the most.
 BEST = {"Celery": 10, "Dramatiq": 8}
+#: Where the peers keep their jobs.
+PEER_QUEUES = (QUEUE, "dramatiq", "taskiq", "faststream.noop", "faststream.late", "faststream.echo")
+#: Peers that return no results over a broker.
+SILENT = {"Dramatiq", "taskiq"}
 CLASSES, TASKS = "Windlass", "Windlass tasks"
 PARTS = ("one", "bulk", "drain", "latency", "calls")
 
@@ -152,7 +156,7 @@ class Bench:
         """Drop what other rows left in the queues of the peers."""
         connection = pika.BlockingConnection(pika.URLParameters(self._server.url))
         try:
-            for name in (QUEUE, "dramatiq"):
+            for name in PEER_QUEUES:
                 connection.channel().queue_delete(name)  # no error when it is not there
         finally:
             connection.close()
@@ -261,10 +265,10 @@ class Bench:
         self._note_latency(peer.name, stamps.values()[2:])
 
     def calls(self) -> None:
-        """A job and its result, one after the other. Dramatiq has no results over a broker."""
+        """A job and its result, one after the other, beside the peers that return results over a broker."""
         steps: dict[str, Callable[[], float]] = {api.name: partial(self._calls, api) for api in APIS}
         steps |= {
-            peer.name: partial(self._peer_calls, peer) for peer in self._peers if peer.name != "Dramatiq"
+            peer.name: partial(self._peer_calls, peer) for peer in self._peers if peer.name not in SILENT
         }
         self._rounds("request and response", "calls/s", steps)
 
@@ -292,7 +296,9 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run at all?")
-    parser.add_argument("--peers", default="celery,dramatiq", help="which peers, by name; '' for none")
+    parser.add_argument(
+        "--peers", default="celery,dramatiq,taskiq,faststream", help="which peers, by name; '' for none"
+    )
     parser.add_argument("--parts", default=",".join(PARTS), help="which rows, between commas")
     arguments = parser.parse_args()
     binary = rabbitmq_binary()

@@ -1,4 +1,4 @@
-"""A backend of one's own: jobs in memory, and a diary of requests that is read again at the start.
+"""A custom backend: jobs in memory, and a diary of requests that is read again at the start.
 
 It shows what a backend is: a name, what it can do, ``open``, ``close``, ``execute``, ``listen``, ``clone``,
 and a ``from_url`` for its scheme. The rules of jobs come from the state machine of the memory store, as they
@@ -53,7 +53,7 @@ LOOKS = ("Get", "List", "Count", "Read", "Due", "MetricsProgress")
 
 
 class Diary:
-    """One store: its state, its file, and whoever listens. Shared by all clients of this process."""
+    """One store: its state, its file, and its listeners. Shared by all clients of this process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -3,8 +3,8 @@
     python examples/spark_nightly_report.py
 
 Every night at two, a schedule adds a job that copies new history into the lake and writes a page with charts.
-Spark runs in a child process, so that its JVM comes and goes with the job. Here nobody waits for the night:
-the schedule is run by hand.
+Spark runs in a child process, so that its JVM comes and goes with the job. This example does not wait for the
+night: it runs the schedule by hand.
 
 Prints::
 

@@ -4,6 +4,7 @@
 * ``<!-- chart: PAGE.md, HEADING -->`` becomes a chart of the table below that heading, so that figures and
   charts cannot differ.
 * ``<!-- commands -->`` becomes the help of every command.
+* ``<!-- fields: ... -->`` and its like become tables made from the code (``docs_reference``).
 
 Pages that the navigation of ``mkdocs.yml`` does not name are added below "More": no page is ever lost.
 """
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+from tools import docs_reference
 
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)]*)\)")
 _CHART = re.compile(r"<!-- chart: ([\w./-]+), (.+?) -->")
@@ -53,7 +56,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
     markdown = _OUTSIDE.sub(inside, markdown)
     markdown = _CHART.sub(lambda match: chart(docs / match[1], match[2]), markdown)
-    return markdown.replace("<!-- commands -->", commands())
+    return docs_reference.fill(markdown).replace("<!-- commands -->", commands())
 
 
 def chart(page: Path, heading: str) -> str:

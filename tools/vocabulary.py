@@ -1,46 +1,44 @@
 """Look for words that this project does not use, in comments, docstrings, messages, help texts and pages.
 
-    python -m tools.vocabulary             compare with the baseline; exits with 1 when a count has grown
-    python -m tools.vocabulary --all       show every place
-    python -m tools.vocabulary --update    write lower counts into the baseline
+    python -m tools.vocabulary             show every place; exits with 1 when there is one
 
 ``tools/vocabulary.toml`` lists the words and what to say instead; ``docs/internals/glossary.md`` has those
-that we use. What was there when the check began is in ``tools/vocabulary-baseline.json``: counts by file and
-word: they may only shrink, and ``--update`` never raises one. Run by ``scripts/check``.
+that we use. Run by ``scripts/check``.
 
 Tests: ``tests/unit/test_vocabulary.py``.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
 import re
 import sys
 import tokenize
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-BASELINE = Path("tools/vocabulary-baseline.json")
 #: Where readers look: code that ships, its pages, and what people read who work on it.
 PLACES = (
     "src/**/*.py",
     "src/**/*.lua",
     "src/**/*.sql",
     "docs/**/*.md",
+    "docs/features.json",
+    "examples/**/*.py",
+    "examples/**/*.md",
     "README.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
 )
+#: Made from ``docs/features.json``, where its words are looked at.
+GENERATED = "docs/capabilities.md"
 
 
 class Word(NamedTuple):
-    """A banned word: its name in the baseline, how it is found, what to say instead."""
+    """A banned word: its name, how it is found, what to say instead."""
 
     name: str
     pattern: re.Pattern[str]
@@ -78,6 +76,8 @@ def prose_of(path: Path, text: str) -> Iterator[tuple[int, str]]:
                 inside = not inside
             elif not inside:
                 yield number, re.sub(r"`[^`]*`", "", line)
+    elif path.suffix == ".json":
+        yield from enumerate(text.splitlines(), 1)
     else:
         for number, line in enumerate(text.splitlines(), 1):
             if "--" in line:
@@ -89,68 +89,20 @@ def look(root: Path, words: list[Word]) -> Iterator[Found]:
     for place in PLACES:
         for path in sorted(root.glob(place)):
             name = str(path.relative_to(root))
+            if name == GENERATED:
+                continue
             for line, text in prose_of(path, path.read_text(encoding="utf-8")):
                 for word in words:
                     for match in word.pattern.finditer(text):
                         yield Found(name, line + text.count("\n", 0, match.start()), word, match.group())
 
 
-Counts = dict[str, dict[str, int]]
-
-
-def count(found: list[Found]) -> Counts:
-    """How often each word stands in each file."""
-    counts: Counter[tuple[str, str]] = Counter((one.path, one.word.name) for one in found)
-    table: Counts = {}
-    for (path, name), number in sorted(counts.items()):
-        table.setdefault(path, {})[name] = number
-    return table
-
-
-def grown(now: Counts, before: Counts) -> list[tuple[str, str]]:
-    """Files and words whose count is higher than the baseline allows."""
-    return [
-        (path, name)
-        for path, words in now.items()
-        for name, number in words.items()
-        if number > before.get(path, {}).get(name, 0)
-    ]
-
-
-def lowered(now: Counts, before: Counts) -> Counts:
-    """The baseline with lower counts where there are fewer now."""
-    table = {
-        path: {name: min(number, now.get(path, {}).get(name, 0)) for name, number in words.items()}
-        for path, words in before.items()
-    }
-    kept = {path: {name: number for name, number in words.items() if number} for path, words in table.items()}
-    return {path: words for path, words in kept.items() if words}
-
-
-def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.vocabulary")
-    parser.add_argument("--all", action="store_true", help="show every place")
-    parser.add_argument("--update", action="store_true", help="write lower counts into the baseline")
-    parser.add_argument(
-        "--begin", action="store_true", help="write the baseline anew, after a word was added"
-    )
-    asked = parser.parse_args(arguments)
+def main(root: Path = ROOT) -> int:
     found = list(look(root, read_words()))
-    file = root / BASELINE
-    before: Counts = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    now = count(found)
-    if asked.begin:
-        before = now
-    worse = set(grown(now, before))
     for one in found:
-        if asked.all or (one.path, one.word.name) in worse:
-            print(one)
-    if asked.update or asked.begin:
-        file.write_text(json.dumps(lowered(now, before), indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    elif lowered(now, before) != before:
-        print("fewer than the baseline allows: python -m tools.vocabulary --update")
-    print(f"{len(found)} places of words that we do not use, {len(worse)} more than before")
-    return 1 if worse else 0
+        print(one)
+    print(f"{len(found)} places of words that we do not use")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

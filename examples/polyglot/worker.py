@@ -26,14 +26,14 @@ HANDLERS = {"Greet": greet, "Fail": fail}
 
 
 def next_step(job: dict[str, Any], error: Exception) -> tuple[str, dict[str, Any]]:
-    """Where a failed job goes, and what is told about it there."""
+    """Where a failed job goes, and what is reported about it there."""
     count, most = job.get("retry_count", 0), job.get("retry", 25)
-    told = {"jid": job["jid"], "error_message": str(error), "error_class": type(error).__name__, "job": job}
+    report = {"jid": job["jid"], "error_message": str(error), "error_class": type(error).__name__, "job": job}
     if count >= most:
-        return "dead_jobs", {"type": "dead_job", "died_at": time.time(), "retry_count": count, **told}
+        return "dead_jobs", {"type": "dead_job", "died_at": time.time(), "retry_count": count, **report}
     wait = count**4 + 15 + random.randrange(30 * (count + 1))
     times = {"retry_at": time.time() + wait, "failed_at": time.time()}
-    return "retries", {"type": "retry", **times, "retry_count": count + 1, **told}
+    return "retries", {"type": "retry", **times, "retry_count": count + 1, **report}
 
 
 def beat(channel: Any, queue: str, busy: int) -> None:

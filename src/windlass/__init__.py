@@ -44,7 +44,7 @@ from windlass.errors import (
     WaitTimeoutError,
     WindlassError,
 )
-from windlass.flows import FlowProducer, chain, chord, group, step
+from windlass.flows import RESULT, FlowProducer, chain, chord, group, step
 from windlass.handlers import INJECTED, Batch, Depends
 from windlass.jobs import (
     Backoff,
@@ -90,6 +90,7 @@ __all__ = [  # noqa: RUF022 - grouped by topic
     "QueueSpec",
     "Depends",
     "INJECTED",
+    "RESULT",
     "Rate",
     "GroupLimits",
     "Limiter",

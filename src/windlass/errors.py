@@ -43,7 +43,7 @@
     └── Suspend(signal, timeout)          run me again when that signal comes; costs no attempt
 
 Each error carries a stable ``code`` (for logs, HTTP answers and metrics) and its facts as
-attributes, so that nobody has to parse a sentence.
+attributes, so that no program has to parse a sentence.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A store that loses replies or goes away: workers and producers go on by themselves."""
+"""A store that loses replies or becomes unreachable: workers and producers recover by themselves."""
 
 from __future__ import annotations
 

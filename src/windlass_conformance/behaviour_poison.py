@@ -91,7 +91,7 @@ class Live:
         told: dict[str, Callable[..., Any]] | None = None,
         **options: Any,
     ) -> Worker:
-        """Let ``handler`` run the odd jobs, honest ones end by themselves. ``told``: callbacks by event."""
+        """Let ``handler`` run the odd jobs, honest ones end by themselves. ``callbacks``: by event."""
 
         async def run(job: Job[Any]) -> Any:
             self.runs[job.id] += 1
@@ -464,7 +464,7 @@ async def test_odd_texts_of_a_running_job_are_kept_escaped(harness: Harness) -> 
 
 
 class Picky(BackendWrapper):
-    """Refuses every settlement of some jobs, not because it is away; ``forgives``: but takes a failure."""
+    """Refuses every settlement of some jobs while it is reachable; ``forgives``: but takes a failure."""
 
     def __init__(self, inner: Any, forgives: bool = True) -> None:
         super().__init__(inner)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from windlass.backend import requests as rq
-from windlass.core.job import LOGS_KEPT, AttemptOutcome, ErrorInfo, EventType, JobRef
+from windlass.core.job import LOGS_KEPT, AttemptOutcome, ErrorInfo, EventType, JobRef, LogLine
 from windlass.core.options import Keep, StoredOptions
 from windlass.core.outcome import Changed, Outcome
 from windlass.core.states import JobState
@@ -571,15 +571,40 @@ async def test_log_lines_need_no_token_in_any_state(harness: Harness, outcome: O
         await harness.settle(job, outcome)
     assert (await harness.do(rq.Report(ref=A, logs=["one", "two"]))).status is Changed.OK
     await harness.do(rq.Report(ref=A, logs=["three"]))
-    assert await harness.do(rq.GetLogs(ref=A)) == rq.LogPage(["one", "two", "three"], 3)
+    page = await harness.do(rq.GetLogs(ref=A))
+    assert (page.lines, page.count) == (["one", "two", "three"], 3)
+
+
+@pytest.mark.feature("A22")
+async def test_a_log_line_says_when_and_in_which_run_it_was_written(harness: Harness) -> None:
+    """Attempts begin again after a retry by hand; runs do not."""
+    await harness.add("a")
+    await harness.do(rq.Report(ref=A, logs=["before"]))
+    job = await harness.take()
+    harness.pass_ms(5)
+    await harness.do(rq.Report(ref=A, token=job.token, logs=["first"], level="warning"))
+    await harness.settle(job, Outcome.FAIL, error=ErrorInfo(error_class="E"), reason="attempts")
+    await harness.do(rq.Report(ref=A, logs=["after"], level="error"))
+    await harness.do(rq.RetryJobs(refs=[A]))
+    job = await harness.take()
+    await harness.do(rq.Report(ref=A, token=job.token, logs=["second"], level="debug"))
+    page = await harness.do(rq.GetLogs(ref=A))
+    assert page.entries == [
+        LogLine("before", START_MS, "info", 0, 0),
+        LogLine("first", START_MS + 5, "warning", 1, 1),
+        LogLine("after", START_MS + 5, "error", 1, 1),
+        LogLine("second", START_MS + 5, "debug", 1, 2),
+    ]
 
 
 @pytest.mark.feature("A33")
 async def test_logs_are_read_from_a_position_up_to_a_limit(harness: Harness) -> None:
     await harness.add("a")
     await harness.do(rq.Report(ref=A, logs=[f"l{n}" for n in range(10)]))
-    assert await harness.do(rq.GetLogs(ref=A, start=3, limit=2)) == rq.LogPage(["l3", "l4"], 10)
-    assert await harness.do(rq.GetLogs(ref=A, start=9, limit=5)) == rq.LogPage(["l9"], 10)
+    page = await harness.do(rq.GetLogs(ref=A, start=3, limit=2))
+    assert (page.lines, page.count) == (["l3", "l4"], 10)
+    page = await harness.do(rq.GetLogs(ref=A, start=9, limit=5))
+    assert (page.lines, page.count) == (["l9"], 10)
     assert await harness.do(rq.GetLogs(ref=A, start=10)) == rq.LogPage([], 10)
 
 

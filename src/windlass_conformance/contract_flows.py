@@ -812,35 +812,56 @@ async def test_a_removed_parent_takes_its_edges_along(harness: Harness) -> None:
 # --- one id twice ----------------------------------------------------------------------------------
 
 
+async def keep_out(harness: Harness, keeper: str) -> tuple[StoredOptions, AddOutcome]:
+    """Options of which a queue takes one job at a time, and what a second one is answered."""
+    if keeper == "key":
+        unique = StoredUnique(key="k", mode=UniqueMode.UNTIL_DONE)
+        return StoredOptions(unique=unique), AddOutcome.DUPLICATE
+    await harness.do(lrq.SetGroupLimits(queue=QUEUE, group="full", limits=GroupLimits(max_size=1)))
+    return StoredOptions(group="full"), AddOutcome.REFUSED
+
+
 @pytest.mark.feature("I1")
+@pytest.mark.parametrize("place", [QUEUE, OTHER])
 @pytest.mark.parametrize("keeper", ["key", "group"])
 async def test_the_first_mention_that_is_not_kept_out_makes_the_job_with_its_edges(
-    harness: Harness, keeper: str
+    harness: Harness, keeper: str, place: str
 ) -> None:
     """A flow names an id twice; a unique key that is held, or a full group, keeps the first mention out."""
-    kept_out = StoredOptions(group="full")
-    if keeper == "key":
-        kept_out = StoredOptions(unique=StoredUnique(key="k", mode=UniqueMode.UNTIL_DONE))
-    else:
-        limits = GroupLimits(max_size=1)
-        await harness.do(lrq.SetGroupLimits(queue=QUEUE, group="full", limits=limits))
+    kept_out, first = await keep_out(harness, keeper)
     await harness.add("holder", options=kept_out)
     answers = await add(
         harness,
         harness.new("p", options=kept_out),
-        harness.new("p", depends_on=[on("a")], parent=on("q")),
-        harness.new("p", depends_on=[on("b")]),
-        harness.new("a"),
-        harness.new("b"),
+        harness.new("p", depends_on=[on("a", place)], parent=on("q")),
+        harness.new("p", depends_on=[on("b", place)]),
+        harness.new("a", place),
+        harness.new("b", place),
         harness.new("q"),
     )
-    first = AddOutcome.DUPLICATE if keeper == "key" else AddOutcome.REFUSED
     assert [one.outcome for one in answers[:3]] == [first, AddOutcome.QUEUED, AddOutcome.DUPLICATE]
     assert (answers[1].state, await harness.state("p")) == (B, B)
     assert await statuses(harness, "p") == {"a": EdgeStatus.OPEN}
     assert await statuses(harness, "q") == {"p": EdgeStatus.OPEN}
-    assert [await finish(harness, queue=QUEUE) for _ in range(2)] == ["holder", "a"]
+    assert await finish(harness, queue=QUEUE) == "holder"
+    assert await finish(harness, queue=place) == "a"
     assert await harness.state("p") is W
+
+
+@pytest.mark.feature("I1")
+@pytest.mark.parametrize("keeper", ["key", "group"])
+async def test_of_two_jobs_of_a_flow_the_first_is_taken_in_whatever_the_second_waits_for(
+    harness: Harness, keeper: str
+) -> None:
+    kept_out, answer = await keep_out(harness, keeper)
+    answers = await add(
+        harness,
+        harness.new("first", options=kept_out),
+        harness.new("second", options=kept_out, depends_on=[on("a", OTHER)]),
+        harness.new("a", OTHER),
+    )
+    assert [one.outcome for one in answers] == [AddOutcome.QUEUED, answer, AddOutcome.QUEUED]
+    assert (await harness.state("first"), await harness.find("second")) == (W, None)
 
 
 @pytest.mark.feature("I1")

@@ -14,6 +14,7 @@ from windlass.core.outcome import Outcome
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
 from windlass_conformance.harness import QUEUE, START_MS, Harness
+from windlass_conformance.needs import needs
 
 
 async def listed(harness: Harness, **fields: Any) -> list[str]:
@@ -181,6 +182,89 @@ async def test_a_listing_can_be_limited_to_the_class_of_the_last_error(harness: 
     await harness.add("b")
     assert await listed(harness, error_class="Last") == ["a"]
     assert await listed(harness, error_class="First") == []
+
+
+async def _fail(harness: Harness, job_id: str, error: ErrorInfo, **how: Any) -> None:
+    job = await harness.start(job_id, **how)
+    await harness.settle(job, Outcome.FAIL, error=error, reason="attempts")
+
+
+@pytest.mark.feature("A30")
+async def test_a_listing_can_be_limited_to_the_fingerprint_of_the_last_error(harness: Harness) -> None:
+    await _fail(harness, "a", ErrorInfo(error_class="E", fingerprint="f1"))
+    await _fail(harness, "b", ErrorInfo(error_class="E", fingerprint="f2"))
+    await harness.add("c")
+    assert await listed(harness, fingerprint="f1") == ["a"]
+    assert await listed(harness, fingerprint="f2", error_class="E", limit=1) == ["b"]
+    assert await listed(harness, fingerprint="f2", error_class="Other") == []
+    assert await listed(harness, fingerprint="f") == []
+    assert await listed(harness, fingerprint="f1", sort=Sort.FINISHED) == ["a"]
+
+
+@pytest.mark.feature("A30")
+async def test_a_listing_can_be_limited_to_the_worker_that_ran_a_job(harness: Harness) -> None:
+    await harness.add("a")
+    first = await harness.take()
+    await harness.settle(first, Outcome.COMPLETE)
+    await harness.add("b")
+    assert await listed(harness, worker=first.worker) == ["a"]
+    assert await listed(harness, worker="no-such-worker") == []
+
+
+@needs("groups")
+@pytest.mark.feature("A30")
+async def test_a_listing_can_be_limited_to_a_group(harness: Harness) -> None:
+    await harness.add("a", options=StoredOptions(group="red"))
+    await harness.add("b", options=StoredOptions(group="reddish"))
+    await harness.add("c")
+    assert await listed(harness, group="red") == ["a"]
+    await harness.settle(await harness.take(), Outcome.COMPLETE)
+    assert await listed(harness, group="red") == ["a"]
+
+
+@pytest.mark.feature("A30")
+@pytest.mark.parametrize("limit", [1, 100])
+async def test_a_listing_can_be_limited_to_the_time_of_the_end(harness: Harness, limit: int) -> None:
+    for name in ("a", "b", "c"):
+        await harness.settle(await harness.start(name), Outcome.COMPLETE)
+        harness.pass_ms(1_000)
+    await harness.add("waits")
+    from_ms = START_MS + 1_000
+
+    async def within(**bounds: int) -> list[str]:
+        return await listed(harness, limit=limit, **bounds)
+
+    assert await within(finished_from_ms=from_ms) == ["c", "b"]
+    assert await within(finished_to_ms=from_ms) == ["a"]
+    assert await within(finished_from_ms=from_ms, finished_to_ms=from_ms + 1_000) == ["b"]
+    assert await within(finished_from_ms=from_ms + 5_000) == []
+
+
+@pytest.mark.feature("A30")
+@pytest.mark.parametrize(
+    ("hint", "wanted"),
+    [
+        (rq.Hint("error", "card 77"), {"failed"}),
+        (rq.Hint("error", "paymentdeclined"), {"failed"}),
+        (rq.Hint("payload", "kim"), {"waits", "packed"}),
+        (rq.Hint("any", "kim"), {"waits", "packed"}),
+        (rq.Hint("any", "declined"), {"failed", "packed"}),
+        (rq.Hint("any", "vip"), {"tagged", "packed"}),
+        (rq.Hint("any", "attempt"), {"failed", "packed"}),
+        (rq.Hint("any", "100%_"), {"odd", "packed"}),
+    ],
+)
+async def test_a_hint_never_leaves_out_a_job_that_holds_its_text(
+    harness: Harness, hint: rq.Hint, wanted: set[str]
+) -> None:
+    error = ErrorInfo(error_class="PaymentDeclined", message="Card 77 is empty")
+    await _fail(harness, "failed", error)
+    await harness.add("waits", payload=b'{"kwargs":{"name":"Kim"}}')
+    await harness.add("packed", payload=b"no one knows", codec="other")
+    await harness.add("tagged", options=StoredOptions(tags=("VIP",)))
+    await harness.add("odd", payload=b'{"args":["100%_"]}')
+    assert wanted <= set(await listed(harness, hints=[hint])) | {"packed"}
+    assert wanted - {"packed"} <= set(await listed(harness, hints=[hint], limit=1))
 
 
 @pytest.mark.feature("A30")

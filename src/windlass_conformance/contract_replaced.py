@@ -243,6 +243,21 @@ async def test_repeating_an_add_that_was_not_taken_whole_answers_as_the_first_ti
 
 
 @pytest.mark.feature("D8")
+async def test_dependencies_and_a_group_that_are_not_taken_are_named_again_when_an_add_is_repeated(
+    harness: Harness,
+) -> None:
+    await harness.add("child", delay_ms=1_000)
+    await harness.add("a", options=keyed(group="g"))
+    await harness.settle(await harness.take(), Outcome.RETRY, delay_ms=500)
+    wanted: dict[str, Any] = {"options": keyed(group="h"), "request_id": "r2"}
+    first = await harness.add("b", **wanted, depends_on=[Dependency(QUEUE, "child")])
+    assert first.not_taken == ("depends_on", "group")
+    assert (await harness.get("a")).options.group == "g"
+    again = await harness.add("b", **wanted)
+    assert again.not_taken == first.not_taken, "one request has one answer, whatever its repetition says"
+
+
+@pytest.mark.feature("D8")
 async def test_a_repeated_add_does_not_count_what_its_job_used_since(harness: Harness) -> None:
     await harness.add("a", options=keyed())
     wanted: dict[str, Any] = {"options": keyed(), "delay_ms": 80, "request_id": "r2"}

@@ -66,16 +66,14 @@ GROUP_LIMITS = (
     GroupLimits(ordered=True, skip_delayed=True),
     GroupLimits(max_size=2),
 )
-UNIQUE = tuple(
-    StoredUnique(key=key, mode=mode, ttl_ms=ttl_ms)
-    for key, mode, ttl_ms in (
-        ("k", UniqueMode.UNTIL_DONE, None),
-        ("k", UniqueMode.UNTIL_DONE, 30),
-        ("k", UniqueMode.UNTIL_START, None),
-        ("l", UniqueMode.THROTTLE, 40),
-        ("k", UniqueMode.DEBOUNCE, 20),
-        ("l", UniqueMode.KEEP_LAST, None),
-    )
+UNIQUE = (
+    StoredUnique(key="k", mode=UniqueMode.UNTIL_DONE),
+    StoredUnique(key="k", mode=UniqueMode.UNTIL_DONE, ttl_ms=30),
+    StoredUnique(key="k", mode=UniqueMode.UNTIL_START),
+    StoredUnique(key="l", mode=UniqueMode.THROTTLE, ttl_ms=40),
+    StoredUnique(key="l", mode=UniqueMode.THROTTLE, ttl_ms=40, extend=True),
+    StoredUnique(key="k", mode=UniqueMode.DEBOUNCE, ttl_ms=20),
+    StoredUnique(key="l", mode=UniqueMode.KEEP_LAST),
 )
 #: Steps between two comparisons of everything.
 _LOOK_EVERY = 4

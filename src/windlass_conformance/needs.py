@@ -18,7 +18,7 @@ from windlass.backend import schedule_requests as sq
 from windlass.backend import stream_requests as sm
 from windlass.backend.store import Store
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.job import JobRef, NewJob
+from windlass.core.job import JobRecord, JobRef, NewJob
 from windlass.core.options import StoredOptions, StoredUnique
 from windlass.errors import UnsupportedByBackendError
 
@@ -66,6 +66,7 @@ _VERBS: dict[str, Callable[[], list[rq.Request[Any]]]] = {
     "flows": lambda: [fl.Relay()],
     "signals": lambda: [fl.Signal(ref=JobRef("q", "j"), name="go", data=b"1")],
     "streams": lambda: [sm.ReadStream(ref=JobRef("q", "j"))],
+    "restore": lambda: [rq.Restore(jobs=[JobRecord(queue="q", id="j", task="t", payload=b"{}")])],
 }
 
 

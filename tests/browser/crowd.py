@@ -38,6 +38,8 @@ async def fill(url: str, folder: Path, many: int) -> list[str]:
         done = await busy.add(TASK, data)
         await done.wait_until_finished(timeout=PATIENCE)
         await idle.pause()
+        await busy.set_global_concurrency(40)
+        await app.mark(f"release of {LONG[:70]}")
         return [
             *(f"/jobs/{LONG}/{job.id}" for job in (failed, retrying, running, done)),
             f"/flows/{LONG}/{flow.id}",
@@ -47,4 +49,7 @@ async def fill(url: str, folder: Path, many: int) -> list[str]:
             f"/job-queues/{idle.name}",
             f"/job-metrics?task={TASK}&queue={LONG}",
             "/search?state=failed&state=waiting",
+            f"/schedules?open={LONG}/{LONG[:60]}-0",
+            f"/limits?name={idle.name[:20]}",
+            "/job-metrics?compare=1&from=1&to=9999999999999",
         ]

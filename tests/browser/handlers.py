@@ -32,6 +32,11 @@ async def broken(job: Job[Any]) -> None:
         raise PaymentRefused(f"card of customer {(job.data or {}).get('customer', 7)} was refused")
 
 
+async def wavering(job: Job[Any]) -> None:
+    """Fails, with another text each time."""
+    raise PaymentRefused(f"attempt {job.attempt} of wavering")
+
+
 async def _appears(path: Path) -> None:
     while not await asyncio.to_thread(path.exists):  # noqa: ASYNC110 - made by another process
         await asyncio.sleep(0.02)
@@ -64,6 +69,7 @@ async def chatty(job: Job[Any]) -> None:
 HANDLERS: dict[str, Callable[[Job[Any]], Awaitable[Any]]] = {
     "ok": ok,
     "broken": broken,
+    "wavering": wavering,
     "gated": gated,
     "chatty": chatty,
 }

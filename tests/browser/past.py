@@ -10,12 +10,14 @@ import math
 import random
 from typing import Any
 
+import msgspec
+
 from windlass import Windlass
 from windlass.api.metrics import roll_up
 from windlass.backend import requests as rq
 from windlass.core.ids import new_id
 from windlass.core.job import ErrorInfo, JobRecord, NewJob, fingerprint
-from windlass.core.options import StoredOptions
+from windlass.core.options import Keep, StoredOptions
 from windlass.core.outcome import Outcome, Settlement
 
 DAY_MS = 86_400_000
@@ -51,20 +53,25 @@ async def live_through(app: Windlass, now_ms: int, *, seed: int = 7) -> None:
     for day in range(29, 0, -1):
         at_ms = now_ms - day * DAY_MS
         week = 0.55 if (29 - day) % 7 in (5, 6) else 1.0
-        await _work(
+        await work(
             app, dice, at_ms, now_ms, round(520 * week * (1 + 0.3 * math.sin(day / 4)) + dice.randrange(90))
         )
         await roll_up(app.store)
     for minute in range(59, 0, -1):
         swell = 1 + 0.5 * math.sin(minute / 9)
-        await _work(app, dice, now_ms - minute * MINUTE_MS, now_ms, round(9 * swell) + dice.randrange(4))
+        await work(app, dice, now_ms - minute * MINUTE_MS, now_ms, round(9 * swell) + dice.randrange(4))
     await roll_up(app.store)
 
 
-async def _work(app: Windlass, dice: random.Random, at_ms: int, now_ms: int, jobs: int) -> None:
-    """Add some jobs at one moment, and run them right after; retries are due some time after now."""
+async def work(
+    app: Windlass, dice: random.Random, at_ms: int, now_ms: int, jobs: int, keep: Keep | None = None
+) -> None:
+    """Add some jobs at one moment, and run them right after; retries are due some time after now.
+
+    They are kept as jobs are by default, or as ``keep`` says.
+    """
     chosen = dice.choices(WORK, weights=(40, 2, 30, 20, 5, 12), k=jobs)
-    new = [_new(dice, queue, task) for queue, task, _, _ in chosen]
+    new = [_new(dice, queue, task, keep) for queue, task, _, _ in chosen]
     await app.store.execute(rq.Add(jobs=new, now_ms=at_ms))
     queues = sorted({queue for queue, _, _, _ in chosen})
     claim = rq.Claim(
@@ -86,7 +93,7 @@ async def _work(app: Windlass, dice: random.Random, at_ms: int, now_ms: int, job
         await app.store.execute(rq.Settle(items=items, now_ms=claimed.now_ms + 500))
 
 
-def _new(dice: random.Random, queue: str, task: str) -> NewJob:
+def _new(dice: random.Random, queue: str, task: str, keep: Keep | None) -> NewJob:
     number = dice.randrange(1_000, 9_999)
     arguments: dict[str, dict[str, Any]] = {
         "send_mail": {"to": f"customer{number}@example.com", "subject": f"Order {number}"},
@@ -99,6 +106,8 @@ def _new(dice: random.Random, queue: str, task: str) -> NewJob:
     identity = new_id()
     payload = json.dumps({"args": [], "kwargs": arguments[task]}).encode()
     options = StoredOptions(max_attempts=3, tags=("checkout",) if queue == "billing" else ())
+    if keep is not None:
+        options = msgspec.structs.replace(options, keep_completed=keep, keep_failed=keep)
     return NewJob(queue=queue, id=identity, request_id=identity, task=task, payload=payload, options=options)
 
 

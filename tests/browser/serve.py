@@ -30,14 +30,14 @@ class _Server(uvicorn.Server):
         print(f"http://127.0.0.1:{port}{self._prefix}", flush=True)  # noqa: T201 - read by the parent
 
 
-async def serve(url: str, lanes: list[str], prefix: str, operator: str | None, reader: str | None) -> None:
+async def serve(url: str, lanes: list[str], **options: Any) -> None:
     """Run both until the parent closes our input."""
     app = app_at(url)
-    dashboard = create_app(app, prefix=prefix, operator_tokens=operator, reader_tokens=reader)
+    dashboard = create_app(app, **options)
     config = uvicorn.Config(
         dashboard, host="127.0.0.1", port=0, log_level="warning", lifespan="on", timeout_graceful_shutdown=1
     )
-    server = _Server(config, prefix)
+    server = _Server(config, options["prefix"])
     async with app:
         await app.deploy_schedules()
         worker = Worker(lanes, url_or_app=app, concurrency=8, heartbeat=1)
@@ -56,10 +56,11 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("--lanes", default=",".join(LANES))
     parser.add_argument("--prefix", default="")
-    parser.add_argument("--operator")
-    parser.add_argument("--reader")
-    given = parser.parse_args()
-    asyncio.run(serve(given.url, given.lanes.split(","), given.prefix, given.operator, given.reader))
+    parser.add_argument("--operator", dest="operator_tokens")
+    parser.add_argument("--reader", dest="reader_tokens")
+    parser.add_argument("--trace-url", default="")
+    options = vars(parser.parse_args())
+    asyncio.run(serve(options.pop("url"), options.pop("lanes").split(","), **options))
 
 
 if __name__ == "__main__":

@@ -70,3 +70,49 @@ def test_axe_finds_nothing(
     found += [f"an undo: {text}" for text in complaints(page)]
     page.get_by_role("button", name="Undo").click()
     assert not found, "\n".join(found)
+
+
+@pytest.mark.feature("P16")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_forms_and_in_what_is_unfolded(
+    lane: Lane, new_context: Callable[..., BrowserContext], site: Site, scheme: Literal["light", "dark"]
+) -> None:
+    job = lane.add("wavering", max_attempts=2, backoff={"type": "fixed", "delay": 0.01})
+    lane.add("ok", delay=3_600, group="acme")
+    lane.store.run(lane.queue.upsert_job_scheduler("nightly", {"cron": "0 3 * * *"}, {"name": "ok"}))
+    lane.store.run(lane.queue.run_job_scheduler("nightly"))
+    lane.store.run(lane.queue.set_global_concurrency(3))
+    lane.store.run(lane.store.app.mark("release 1.5"))
+    look = Look(new_context(color_scheme=scheme, reduced_motion="reduce").new_page(), site)
+    page = look.page
+    found: list[str] = []
+
+    def check(what: str) -> None:
+        found.extend(f"{what}: {text}" for text in complaints(page))
+
+    settled(look.at(f"/schedules?name=nightly&open={lane.name}/nightly"))
+    page.get_by_role("region", name="Last runs").get_by_role("link").wait_for()
+    check("runs of a schedule")
+    page.get_by_role("button", name="Change nightly").click()
+    page.locator("[data-words]").wait_for()
+    check("the form of a schedule")
+    settled(look.at(f"/limits?name={lane.name}"))
+    check("limits")
+    page.get_by_role("button", name="Limits of group acme").click()
+    page.get_by_role("dialog").wait_for()
+    check("the form of limits")
+    settled(look.at("/job-metrics?compare=1"))
+    page.get_by_role("region", name="Deploys compared").wait_for()
+    page.get_by_role("button", name="Show its jobs").click()
+    settled(page)
+    check("deploys, and the jobs of a chart")
+    settled(look.at("/search"))
+    page.get_by_role("button", name="Save this view").click()
+    check("the name of a view")
+    settled(look.job(lane, job))
+    page.get_by_role("button", name="Compare with attempt 1").click()
+    check("two attempts")
+    page.keyboard.press("?")
+    page.get_by_role("dialog", name="Keyboard").wait_for()
+    check("the keys")
+    assert not found, "\n".join(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -63,6 +64,29 @@ def test_no_page_overflows(
         settled(page)
         found += [f"{path} at {width}: {text}" for text in measured(page)]
     assert not found, "\n".join(found[:20])
+
+
+@pytest.mark.feature("P16")
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_form_overflows(
+    crowd: Crowd, browser: Browser, new_context: Callable[..., BrowserContext], width: int
+) -> None:
+    look = Look(new_context(viewport={"width": width, "height": 900}).new_page(), crowd.site)
+    page = look.at("/schedules")
+    settled(page)
+    page.get_by_role("button", name="New schedule").click()
+    page.locator("[data-words]").wait_for()
+    found = measured(page)
+    page = look.at("/limits")
+    settled(page)
+    if crowd.own:
+        page.get_by_role("button", name=re.compile("^Limits of ")).first.click()
+        found += measured(page)
+    page = look.at("/search")
+    settled(page)
+    page.get_by_role("button", name="Save this view").click()
+    found += measured(page)
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.feature("P16")

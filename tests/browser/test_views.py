@@ -33,6 +33,7 @@ VIEWS = {
     "/search": "Search",
     "/errors": "Errors",
     "/limits": "Limits",
+    "/flows": "Flows",
     "/audit": "Audit",
 }
 
@@ -167,9 +168,9 @@ def test_limits_and_groups_are_shown(look: Look, still: Lane) -> None:
     still.add("export", group="acme")
     still.add("export", group="acme")
     page = look.at("/limits")
-    row = page.locator("tr", has=page.get_by_role("link", name=still.name, exact=True))
-    expect(row).to_contain_text("4 jobs")
-    expect(row).to_contain_text(re.compile(r"acme\s*2"))
+    card = page.locator(f"[data-limits='{still.name}']")
+    expect(card.locator("[data-usage]")).to_have_text("0 of 4")
+    expect(card.locator("[data-group=acme]").locator("td").nth(2)).to_have_text("2")
 
 
 @pytest.mark.feature("P16")

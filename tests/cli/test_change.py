@@ -1,13 +1,15 @@
-"""Commands that change: enqueue, retry, cancel, remove, pause, resume, clean, drain."""
+"""Commands that change: enqueue, retry, cancel, remove, pause, resume, clean, clear."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -205,7 +207,12 @@ def test_cancel_keeps_the_reason(cli: Cli) -> None:
 
 def test_destructive_commands_do_not_act_without_consent(failed: Cli) -> None:
     failed.add("mail", "send")
-    for command in (("remove", "mail", "a-0"), ("clean", "mail", "--state", "failed"), ("drain", "mail")):
+    for command in (
+        ("remove", "mail", "a-0"),
+        ("clean", "mail", "--state", "failed"),
+        ("clear", "mail"),
+        ("drain", "mail"),
+    ):
         assert "pass --yes" in failed(*command, code=2).stderr
     assert counts(failed) == {"failed": 3, "waiting": 1}
 
@@ -263,14 +270,121 @@ def test_clean_by_state_and_age(failed: Cli) -> None:
     assert counts(failed) == {}
 
 
-def test_drain_spares_what_is_due_later_unless_told(failed: Cli) -> None:
+@pytest.mark.parametrize("name", ["clear", "drain"])
+def test_clear_spares_what_is_due_later_unless_asked(failed: Cli, name: str) -> None:
     failed.add("mail", "send")
     failed.add("mail", "send", delay=60)
-    assert failed.json("drain", "mail", "--yes") == {"removed": 1}
+    assert failed.json(name, "mail", "--yes") == {"removed": 1}
     assert counts(failed) == {"failed": 3, "scheduled": 1}
-    assert failed.json("drain", "mail", "--delayed", "--yes") == {"removed": 1}
-    assert failed.json("drain", "mail") == {"removed": 0}  # nothing to lose, nothing to ask
+    assert failed.json(name, "mail", "--delayed", "--yes") == {"removed": 1}
+    assert failed.json(name, "mail") == {"removed": 0}  # nothing to lose, nothing to ask
     assert counts(failed) == {"failed": 3}
+
+
+@pytest.mark.parametrize("name", ["clear", "drain"])
+def test_clear_says_how_many_jobs_of_which_queue_it_would_delete(
+    failed: Cli, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for delay in (0, 0, 60):
+        failed.add("mail", "send", delay=delay)
+    asked = "Delete 3 jobs of queue mail (2 waiting, 1 scheduled)? They will not run."
+    refused = failed(name, "mail", "--delayed", code=2).stderr
+    assert asked in " ".join(refused.split())
+    assert "pass --yes" in refused
+    monkeypatch.setattr("windlass.cli.output.has_terminal", lambda: True)
+    denied = failed(name, "mail", "--delayed", input="n\n", code=1).stderr
+    assert asked in denied
+    assert ("old name of windlass clear" in denied) == (name == "drain")
+    assert counts(failed) == {"failed": 3, "scheduled": 1, "waiting": 2}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("jobs", "mial"),
+        ("job", "mial", "a-0"),
+        ("why", "mial", "a-0"),
+        ("flow", "mial", "a-0"),
+        ("history", "mial"),
+        ("retry", "mial", "--all"),
+        ("cancel", "mial", "--all", "--state", "waiting"),
+        ("promote", "mial", "--all"),
+        ("remove", "mial", "--all", "--state", "failed", "--yes"),
+        ("clean", "mial", "--yes"),
+        ("clear", "mial", "--yes"),
+        ("drain", "mial", "--yes"),
+        ("pause", "mial"),
+        ("resume", "mial"),
+    ],
+)
+def test_a_misspelt_queue_is_an_error_that_names_the_nearest(failed: Cli, command: tuple[str, ...]) -> None:
+    error = failed(*command, code=1).stderr
+    assert "queue must be the name of a queue in this store (did you mean 'mail'?), got 'mial'" in error
+    as_json = json.loads(failed(*command, "--json", code=1).stderr.splitlines()[-1])
+    assert as_json["error"]["code"] == "config"
+    assert counts(failed) == {"failed": 3}
+    assert counts(failed, "mial") == {}
+
+
+def test_a_queue_that_has_no_job_yet_can_be_paused_on_purpose(cli: Cli) -> None:
+    assert "there is none yet" in cli("pause", "mail", "--url", _touched(cli), code=1).stderr
+    assert "Paused mail" in cli("pause", "mail", "--new").output
+    assert cli.json("resume", "mail") == {"resumed": ["mail"]}
+
+
+def _touched(cli: Cli) -> str:
+    """The URL of a store that is there and empty."""
+
+    async def look(app: Windlass) -> None:
+        await app.queues()
+
+    cli.app(look)
+    return cli.url
+
+
+def test_jobs_are_retried_by_the_class_of_their_error_and_by_a_query(cli: Cli) -> None:
+    async def handle(job: Job[Any]) -> None:
+        raise (TimeoutError if job.data["n"] % 2 else ValueError)(f"number {job.data['n']}")
+
+    async def work(app: Windlass) -> None:
+        await Worker("mail", handle, url_or_app=app, burst=True).run()
+
+    for n in range(4):
+        cli.add("mail", "send", {"n": n}, job_id=f"j{n}", max_attempts=1)
+    cli.app(work)
+    assert cli.json("retry", "mail", "--all", "--search", "error:Time* args.n:3") == {"retried": 1}
+    assert cli.json("retry", "mail", "--all", "--search", "queue:other") == {"retried": 0}
+    assert cli.json("retry", "mail", "--all", "--error", "ValueError") == {"retried": 2}
+    assert cli.job("mail", "j1").state is JobState.FAILED
+    assert "did you mean" in cli("retry", "mail", "--all", "--search", "eror:x", code=1).stderr
+    assert "--search goes with --all" in cli("retry", "mail", "j1", "--search", "x", code=2).stderr
+
+
+@pytest.mark.parametrize("scheme", ["valkey", "redis+cluster", "amqp"])
+def test_a_server_that_is_not_there_is_reported_at_once(cli: Cli, scheme: str) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    began = time.monotonic()
+    error = cli("queues", "--url", f"{scheme}://127.0.0.1:{port}/0", code=1).stderr
+    assert time.monotonic() - began < 2
+    assert f"no server accepts connections at 127.0.0.1:{port}" in error
+    assert "start it, or check --url and $WINDLASS_URL" in error
+
+
+def test_a_server_that_does_not_answer_is_waited_for_as_long_as_the_url_says(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up = threading.Event()
+
+    def connect(address: Any, timeout: float) -> Any:
+        given_up.wait(20)
+        raise OSError("late")
+
+    monkeypatch.setattr("windlass.cli.reach.socket.create_connection", connect)
+    error = cli("queues", "--url", "valkey://10.0.0.9/0?timeout=0.1", code=1).stderr
+    given_up.set()
+    assert "no server accepts connections at 10.0.0.9:6379 (it did not answer within 0.1 s)" in error
 
 
 def test_follow_prints_events_as_they_happen(cli: Cli, tmp_path: Path) -> None:

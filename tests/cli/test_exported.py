@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from tests.cli.support import Cli
-from windlass import Backoff, Job, JobState, Keep, Queue, Unique, Windlass, Worker
-from windlass.core.edges import Edge
+from windlass import RESULT, Backoff, Job, JobState, Keep, Queue, Unique, Windlass, Worker, chain
+from windlass.core.edges import Dependency, Edge
 from windlass.core.job import JobRecord
 from windlass.jobs.exported import export_job, read_job
 
@@ -150,6 +150,73 @@ def test_a_thousand_jobs_with_every_option_come_back_equal(cli: Cli, tmp_path: P
     )  # the one that was to be retried
 
 
+#: What a job that is put back gets anew.
+NEW = ("seq", "place", "turn", "request_id", "token", "settled_token", "linked", "enqueued_ms", "ready_ms")
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}/copy.db", "file://{}/copy"])
+def test_an_export_is_put_back_as_it_was(cli: Cli, tmp_path: Path, url: str) -> None:
+    cli.app(_fill)
+    cli.app(_ended)
+    exported, before = cli("jobs", "--export").stdout, cli.app(_stored)
+    copy = Cli(url.format(tmp_path))
+    assert copy.json("enqueue", "--file", "-", "--restore", input=exported) == {
+        "restored": len(before),
+        "known": 0,
+    }
+    after = copy.app(_stored)
+    assert after.keys() == before.keys()
+    for ref, (was, edges) in before.items():
+        now, edges_now = after[ref]
+        blocked = was.state is JobState.BLOCKED  # it is added again, with what it waits for
+        for name in JobRecord.__struct_fields__:
+            if name not in NEW and not (blocked and name == "expires_ms"):
+                assert getattr(now, name) == getattr(was, name), (ref, name)
+        if not blocked:
+            assert (now.enqueued_ms, now.ready_ms) == (was.enqueued_ms, was.ready_ms)
+        assert [(edge.child, edge.on_failure) for edge in edges_now] == [
+            (edge.child, edge.on_failure) for edge in edges
+        ]
+    again = copy("enqueue", "--file", "-", "--restore", input=exported).stdout
+    assert again.startswith("Restored 0 jobs")
+    assert "goes with --file" in copy("enqueue", "mail", "send", "--restore", code=2).stderr
+
+
+async def test_a_step_that_takes_a_result_and_a_window_that_extends_come_back() -> None:
+    async with Windlass("memory://a-step") as app, Windlass("memory://a-copy") as copy:
+
+        @app.task(name="one")
+        async def one(number: int, more: int = 0) -> int:
+            return number + more
+
+        key = Unique("k", "throttle", ttl=60, extend=True)
+        last = await chain(one.s(1), one.options(unique=key).s(5, more=RESULT)).enqueue()
+        edges = await last.get_dependencies()
+        line = json.loads(json.dumps(export_job(last.record, edges, app.codecs, 0)))
+        new = read_job(copy.queue("default"), line)
+        assert (new.payload, new.options) == (last.record.payload, last.record.options)
+        assert new.depends_on == [Dependency(edges[0].child.queue, edges[0].child.id)]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"state": "faild"}, "faild must be a known job state (did you mean 'failed'?)"),
+        ({"state": "failed", "past": 5}, "past must be an object, as an export writes it"),
+        ({"state": "failed", "past": {"atempts": 1}}, "(did you mean 'attempts'?)"),
+        ({"state": "failed", "past": {"attempts": "many"}}, "past must be what an export wrote"),
+    ],
+)
+def test_a_past_that_cannot_be_one_is_named_and_nothing_is_restored(
+    cli: Cli, line: dict[str, Any], said: str
+) -> None:
+    lines = [{"name": "a", "queue": "q"}, {"name": "a", "queue": "q", **line}]
+    given = "\n".join(json.dumps(one) for one in lines)
+    done = cli("enqueue", "--file", "-", "--restore", input=given, code=1)
+    assert said in " ".join(done.output.split())
+    assert cli.app(_stored) == {}
+
+
 async def test_arguments_of_a_call_and_their_types_come_back() -> None:
     async with (
         Windlass("memory://", codec="json+tagged") as app,
@@ -175,6 +242,7 @@ async def test_arguments_of_a_call_and_their_types_come_back() -> None:
             "line 1: dealy must be a known job option (did you mean 'delay'?)",
         ),
         ({"name": "a", "queue": "q", "args": 5}, "line 1: args must be a list"),
+        ({"name": "a", "queue": "q", "placed": {"x": 1}}, "line 1: x must be a known part of a place"),
         ({"name": "a", "queue": "q", "said": ["x"]}, "line 1: x must be a known option that a task may fill"),
     ],
 )

@@ -101,10 +101,10 @@ def test_stats_tell_latency_and_utilisation(cli: Cli) -> None:
 
 
 @pytest.mark.feature("R5")
-def test_workers_are_told_something(cli: Cli) -> None:
+def test_workers_receive_commands(cli: Cli) -> None:
     cli.app(lambda app: app.store.execute(rq.Beat(worker=WorkerInfo(id="w"))))
-    assert "told to quiet: w" in cli("workers", "quiet", "w").output
+    assert "sent quiet to w" in cli("workers", "quiet", "w").output
     assert cli.json("workers")[0]["command"]["action"] == "quiet"
-    done = cli.json("workers", "stop", "nobody", code=1)
+    done = cli.json("workers", "stop", "unknown", code=1)
     assert done[0]["outcome"] == "worker_not_found"
     cli("workers", "stop", code=2)

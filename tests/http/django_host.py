@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
 import threading
 from typing import Any
@@ -20,6 +22,7 @@ def start() -> None:
     import django
 
     folder = tempfile.mkdtemp(prefix="windlass-django-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     settings.configure(
         SECRET_KEY="test",
         ROOT_URLCONF=[],

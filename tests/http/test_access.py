@@ -43,7 +43,17 @@ OPEN = {
     *("/api/session/openid", "/api/session/openid/callback"),  # without a provider they are not there
 }
 PAGES = {
-    *("/", "/schedules", "/search", "/limits", "/audit", "/errors", "/favicon.svg", "/assets/{name}"),
+    *(
+        "/",
+        "/schedules",
+        "/search",
+        "/limits",
+        "/audit",
+        "/errors",
+        "/flows",
+        "/favicon.svg",
+        "/assets/{name}",
+    ),
     *("/jobs/{queue}/{jid}", "/flows/{queue}/{jid}"),
 }
 #: Pages for a browser, data for a program.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -303,6 +304,36 @@ async def test_schedules(stage: Stage, client: httpx.AsyncClient) -> None:
     await send(client, "POST", f"{path}/pause", 404)
     await send(client, "PUT", path, 422, {"cron": "not a cron"})
     await send(client, "PUT", path, 422, {"cron": "* * * * *", "every": 5})
+
+
+@pytest.mark.feature("O16", "P13")
+async def test_the_rule_of_a_schedule_is_changed_and_its_jobs_stay(
+    stage: Stage, client: httpx.AsyncClient
+) -> None:
+    path = f"/api/schedules/{QUEUE}/nightly"
+    job = {"task": "report", "data": {"days": 7, "password": "hidden"}, "options": {"priority": 4}}
+    await send(client, "PUT", path, 200, {"cron": "0 3 * * *", **job})
+    changed = await send(client, "PUT", path, 200, {"every": 60, "overlap": "skip"})
+    assert (changed["task"], changed["every"], changed["overlap"]) == ("report", 60, "skip")
+    ran = await send(client, "POST", f"{path}/run", 201)
+    added = await stage.app.queue(QUEUE).get_job(ran["id"])
+    assert added is not None
+    assert (added.name, added.data, added.priority) == ("report", {"days": 7, "password": "hidden"}, 4)
+    again = await send(client, "PUT", path, 200, {"every": 60, "data": {"days": 1}})
+    assert (again["task"], again["data"]) == ("report", {"days": 1})
+
+
+@pytest.mark.feature("P13")
+async def test_the_next_slots_of_a_rule_are_seen_before_it_is_saved(client: httpx.AsyncClient) -> None:
+    path = "/api/v1/schedules/preview"
+    nightly = (await get(client, path, cron="0 3 * * *", timezone="Asia/Tokyo"))["upcoming"]
+    assert len(nightly) == 5
+    assert {later - slot for slot, later in itertools.pairwise(nightly)} == {86_400_000}
+    often = (await get(client, path, every=60))["upcoming"]
+    assert {later - slot for slot, later in itertools.pairwise(often)} == {60_000}
+    await get(client, path, 422, cron="not a cron")
+    await get(client, path, 422, cron="0 3 * * *", timezone="Europe/Atlantis")
+    await get(client, path, 422)
 
 
 @pytest.mark.feature("O18")

@@ -16,8 +16,9 @@ from tests.http import django_host
 from tests.http.support import CSRF, OPERATOR
 from windlass import Windlass
 from windlass.core.ids import new_id
-from windlass.dashboard import create_app
+from windlass.dashboard import create_app, create_stores_app
 from windlass.dashboard.static import Static
+from windlass.errors import ConfigError
 
 backend_name = "memory"
 HEADERS = {"Authorization": f"Bearer {OPERATOR}"}
@@ -127,3 +128,33 @@ async def test_it_opens_and_closes_with_its_server() -> None:
 
     await guard({"type": "lifespan"}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+
+
+@pytest.mark.feature("P9")
+@pytest.mark.parametrize("root", ["", "/admin"])
+async def test_several_stores_are_shown_side_by_side(app: Windlass, root: str) -> None:
+    async with Windlass(f"memory://mounting?namespace={new_id()}") as other:
+        await other.queue("shop").add("charge", job_id="two")
+        both: Any = create_stores_app({"mail": app, "shop": other}, operator_tokens=OPERATOR)
+        if root:
+            both = Starlette(routes=[Mount(root, both)])
+        transport = httpx.ASGITransport(both)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://shop.example", headers=HEADERS
+        ) as client:
+            found = {
+                name: (await client.get(f"{root}/{name}/api/v1/jobs")).json()["items"][0]["id"]
+                for name in ("mail", "shop")
+            }
+            assert found == {"mail": "one", "shop": "two"}
+            session = (await client.get(f"{root}/shop/api/session")).json()
+            assert (session["stores"], session["store"]) == (["mail", "shop"], "shop")
+            signed = await client.post(f"{root}/shop/api/session", json={"token": OPERATOR}, headers=CSRF)
+            assert f"Path={root}/shop;" in signed.headers["set-cookie"]
+            assert (await client.get(f"{root}/")).headers["location"] == f"{root}/mail/"
+            assert (await client.get(f"{root}/nowhere/api/v1/jobs")).status_code == 404
+
+
+def test_stores_need_names_that_fit_into_a_path() -> None:
+    with pytest.raises(ConfigError, match="stores"):
+        create_stores_app({"a/b": "memory://"})

@@ -185,7 +185,7 @@ def test_an_interrupted_run_is_finished_by_the_next(
         raise SystemError("killed here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(SourceClient, "let_go", die)  # after they were added, before they are let go
+        patch.setattr(SourceClient, "release", die)  # after they were added, before they are released
         cli("import", "celery", peer_url, "--confirm", code=1)
     with monkeypatch.context() as patch:
         patch.setattr("windlass.importing.mover.Mover._add", die)  # after they were taken

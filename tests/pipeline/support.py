@@ -18,6 +18,7 @@ from windlass.core.outcome import Outcome, Settlement
 from windlass.pipeline import schemas
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 #: 2023-11-14 22:13:20 UTC.
@@ -215,16 +216,30 @@ _numbers = iter(_count())
 
 def make_df(spark: SparkSession, table: schemas.Table, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
     """Rows of a table; its ``date`` follows from ``finished_ms`` unless given."""
+    return spark.createDataFrame(
+        [tuple(_value(row, name) for name in table.names) for row in rows], table.spark
+    )
+
+
+def make_table(table: schemas.Table, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """``make_df`` in Arrow."""
+    import pyarrow as pa
+
+    filled = [{name: _value(row, name) for name in table.names} for row in rows]
+    return pa.Table.from_pylist(filled, schema=table.arrow)
+
+
+def _value(row: Mapping[str, Any], name: str) -> Any:
     from datetime import UTC, datetime
 
-    def value(row: Mapping[str, Any], name: str) -> Any:
-        if name == "date" and "date" not in row:
-            return datetime.fromtimestamp(row["finished_ms"] / 1000, UTC).date()
-        return row.get(name)
+    if name == "date" and "date" not in row:
+        return datetime.fromtimestamp(row["finished_ms"] / 1000, UTC).date()
+    return row.get(name)
 
-    return spark.createDataFrame(
-        [tuple(value(row, name) for name in table.names) for row in rows], table.spark
-    )
+
+def arrow_rows(rows: pa.Table, *names: str) -> list[tuple[Any, ...]]:
+    """``rows_of`` of an Arrow table."""
+    return sorted((tuple(row.values()) for row in rows.select(names).to_pylist()), key=repr)
 
 
 def rows_of(frame: DataFrame, *names: str) -> list[tuple[Any, ...]]:

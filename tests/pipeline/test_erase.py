@@ -153,7 +153,7 @@ def literal_lake(root: str) -> Lake:
     filled = {
         schemas.BRONZE_ATTEMPTS.path: attempts,
         schemas.SILVER_ATTEMPTS.path: attempts,
-        schemas.SILVER_JOBS.path: jobs.arrow_parts(attempts).take([0, 2, 4, 6]),
+        schemas.SILVER_JOBS.path: jobs.job_parts(attempts).take([0, 2, 4, 6]),
         schemas.GOLD_ERRORS.path: errors,
     }
     lake = Lake(root).create()

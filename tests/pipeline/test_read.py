@@ -33,7 +33,7 @@ from windlass.pipeline.source import attempts_batch
 from windlass.pipeline.sqlquery import query, query_spark
 from windlass.pipeline.transforms.attempts import as_bronze
 from windlass.pipeline.transforms.grains import GRAIN_MS
-from windlass.pipeline.transforms.jobs import arrow_parts
+from windlass.pipeline.transforms.jobs import job_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -192,7 +192,7 @@ def test_replay_retries_what_is_still_there_and_reports_the_rest(
 def lake_of_records(root: str, records: list[AttemptRecord]) -> None:
     """What a run makes of records of jobs that left one each, without Spark."""
     attempts = as_bronze(attempts_batch(records), "default", 1)
-    rows = {schemas.SILVER_ATTEMPTS.path: attempts, schemas.SILVER_JOBS.path: arrow_parts(attempts)}
+    rows = {schemas.SILVER_ATTEMPTS.path: attempts, schemas.SILVER_JOBS.path: job_parts(attempts)}
     lake = Lake(root).create()
     note = {"source": "default", "batch": 1, "offsets": {"default": {}}, "gaps": []}
     for table in schemas.BATCHED:

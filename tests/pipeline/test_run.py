@@ -181,9 +181,8 @@ def test_a_large_batch_comes_out_as_small_ones_do(
     small, large = contents(tmp_path / "small"), contents(tmp_path / "large")
     for table, rows in small.items():
         assert large[table] == rows, table
-    with monkeypatch.context() as patch:  # more jobs with several records than tasks should be told of
-        patch.setattr(batch_module, "_FEW_HASHES", 0)
-        run(spark, bench, tmp_path / "merged")
+    monkeypatch.setattr(batch_module, "_PER_MERGE", 7)  # jobs with several records, merged by several tasks
+    run(spark, bench, tmp_path / "merged")
     assert contents(tmp_path / "merged")["silver/jobs"] == small["silver/jobs"]
 
 

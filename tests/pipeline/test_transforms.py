@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.pipeline.support import DAY_MS, START_MS, attempt, make_df, rows_of
+from tests.pipeline.support import DAY_MS, START_MS, arrow_rows, attempt, make_df, make_table, rows_of
 from windlass.pipeline import histogram as h
 from windlass.pipeline import schemas
-from windlass.pipeline.transforms import attempts, gold, jobs, rollups
+from windlass.pipeline.transforms import attempts, gold, jobs
+from windlass.pipeline.transforms.sql import ask, day, engine, window
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 MINUTE = START_MS - START_MS % 60_000
@@ -22,6 +24,22 @@ DAY = START_MS - START_MS % DAY_MS
 
 def silver(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
     return make_df(spark, schemas.SILVER_ATTEMPTS, rows)
+
+
+def rows_in(table: schemas.Table, *rows: dict[str, Any]) -> pa.Table:
+    """What attempts come to in a gold table."""
+    with engine(attempts=make_table(schemas.SILVER_ATTEMPTS, rows)) as connection:
+        return gold.attempt_rows(connection, table)
+
+
+def jobs_of(*rows: dict[str, Any]) -> pa.Table:
+    return jobs.merged_jobs(jobs.job_parts(make_table(schemas.SILVER_ATTEMPTS, rows)))
+
+
+def joined(*tables: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.concat_tables(tables)
 
 
 # --- attempts ---------------------------------------------------------------------------------------------
@@ -50,25 +68,24 @@ def test_silver_has_what_bronze_has(spark: SparkSession) -> None:
     assert rows_of(rows, "run_id", "outcome", "batch") == [("a", "completed", 7), ("b", "completed", 8)]
 
 
-def test_days_and_windows_begin_at_their_first_millisecond(spark: SparkSession) -> None:
-    times = [DAY - 1, DAY, DAY + 59_999, DAY + 60_000, DAY + 3_600_000]
-    frame = spark.createDataFrame([(ms,) for ms in times], "ms bigint")
-    grains = [rollups.window_of(frame["ms"], grain).alias(grain) for grain in ("minute", "hour", "day")]
-    found = frame.select("ms", attempts.day_of(frame["ms"]).cast("string"), *grains).collect()
-    assert [tuple(row) for row in found] == [
+def test_days_and_windows_begin_at_their_first_millisecond() -> None:
+    import pyarrow as pa
+
+    times = [DAY - 1, DAY, DAY + 59_999, DAY + 60_000, DAY + 3_600_000, -1]
+    widths = ", ".join(window("ms", width) for width in (60_000, 3_600_000, DAY_MS))
+    with engine(times=pa.table({"ms": times})) as connection:
+        found = ask(connection, f"SELECT ms, {day('ms')}::VARCHAR, {widths} FROM times")
+    assert [tuple(row.values()) for row in found.to_pylist()] == [
         (DAY - 1, "2023-11-13", DAY - 60_000, DAY - 3_600_000, DAY - DAY_MS),
         (DAY, "2023-11-14", DAY, DAY, DAY),
         (DAY + 59_999, "2023-11-14", DAY, DAY, DAY),
         (DAY + 60_000, "2023-11-14", DAY + 60_000, DAY, DAY),
         (DAY + 3_600_000, "2023-11-14", DAY + 3_600_000, DAY + 3_600_000, DAY),
+        (-1, "1969-12-31", -60_000, -3_600_000, -DAY_MS),
     ]
-
-
-def test_only_keys_that_occur_twice_are_repeated(spark: SparkSession) -> None:
-    batch = silver(spark, attempt(run_id="a"), attempt(run_id="b"), attempt(run_id="b"), attempt(run_id="c"))
-    hash_of = {row[0]: row[1] for row in batch.selectExpr("run_id", "xxhash64(run_id)").collect()}
-    assert rows_of(batch.transform(attempts.repeated(["run_id"]))) == [(hash_of["b"],)]
-    assert rows_of(batch.transform(attempts.repeated(["run_id", "job_id"]))) == []
+    assert [str(one) for one in attempts.days_of(pa.array(times)).to_pylist()] == [
+        row[1] for row in (tuple(row.values()) for row in found.to_pylist())
+    ]
 
 
 def test_unique_attempts_keeps_the_first_end_and_drops_known_ones(spark: SparkSession) -> None:
@@ -90,9 +107,8 @@ def test_unique_attempts_keeps_the_first_end_and_drops_known_ones(spark: SparkSe
 # --- jobs -------------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_one_row_however_often_it_ran(spark: SparkSession) -> None:
-    rows = silver(
-        spark,
+def test_a_job_is_one_row_however_often_it_ran() -> None:
+    rows = (
         attempt(
             job_id="j",
             run_id="1",
@@ -113,103 +129,83 @@ def test_a_job_is_one_row_however_often_it_ran(spark: SparkSession) -> None:
         ),
         attempt(job_id="j", run_id="3", enqueued_ms=START_MS + 1_000),  # the id was used again
     )
-    merged = jobs.merge_jobs(jobs.job_parts(rows))
-    assert merged.columns == schemas.SILVER_JOBS.names
+    merged = jobs_of(*rows)
+    assert merged.column_names == schemas.SILVER_JOBS.names
     names = ("enqueued_ms", "records", "attempts", "deliveries", "outcome", "final", "run_ms", "error_class")
-    assert rows_of(merged, *names) == [
+    assert arrow_rows(merged, *names) == [
         (START_MS, 2, 2, 2, "completed", True, 12, None),
         (START_MS + 1_000, 1, 1, 1, "completed", True, 20, None),
     ]
 
 
-def test_merging_jobs_again_gives_what_merging_at_once_gives(spark: SparkSession) -> None:
+def test_merging_jobs_again_gives_what_merging_at_once_gives() -> None:
     rows = [
         attempt(
             job_id="j", run_id=str(n), attempt=n, delivery=n, outcome="retrying", finished_ms=START_MS + n
         )
         for n in range(1, 5)
     ]
-    early = jobs.merge_jobs(jobs.job_parts(silver(spark, *rows[:2])))
-    late = jobs.job_parts(silver(spark, *rows[2:]))
-    stepwise = jobs.merge_jobs(late.unionByName(early))
-    assert rows_of(stepwise) == rows_of(jobs.merge_jobs(jobs.job_parts(silver(spark, *rows))))
+    late = jobs.job_parts(make_table(schemas.SILVER_ATTEMPTS, rows[2:]))
+    assert jobs.merged_jobs(joined(late, jobs_of(*rows[:2]))).equals(jobs_of(*rows))
 
 
-def test_jobs_with_one_record_need_no_merging(spark: SparkSession) -> None:
-    rows = silver(
-        spark,
-        attempt(job_id="a", tags=["x"]),
-        attempt(job_id="b", delivery=1, outcome="retrying"),
-        attempt(job_id="b", delivery=2),
-        attempt(job_id="b", enqueued_ms=START_MS - 1),
-    )
-    hashes = rows.transform(attempts.repeated(schemas.SILVER_JOBS.keys))
-    assert hashes.count() == 1
-    several = jobs.of_hashes(rows, hashes)
-    apart = several.select(*schemas.SILVER_JOBS.keys).distinct().toArrow()
-    alone = jobs.arrow_parts(jobs.without_jobs(rows.toArrow(), apart))
-    assert sorted(row["enqueued_ms"] for row in alone.to_pylist()) == [START_MS - 1, START_MS]
-    some = jobs.merge_jobs(jobs.job_parts(several)).unionByName(spark.createDataFrame(alone))
-    assert rows_of(some) == rows_of(jobs.merge_jobs(jobs.job_parts(rows)))
-
-
-def test_a_job_cancelled_in_the_millisecond_of_its_failure_is_cancelled(spark: SparkSession) -> None:
-    rows = silver(
-        spark,
+def test_a_job_cancelled_in_the_millisecond_of_its_failure_is_cancelled() -> None:
+    rows = (
         attempt(job_id="j", run_id="t1", outcome="retrying"),
         attempt(job_id="j", run_id="end.1", attempt=0, outcome="cancelled", started_ms=None, wait_ms=None),
     )
-    merged = jobs.merge_jobs(jobs.job_parts(rows))
-    assert rows_of(merged, "outcome", "final", "records", "attempts") == [("cancelled", True, 2, 1)]
+    merged = jobs_of(*rows)
+    assert arrow_rows(merged, "outcome", "final", "records", "attempts") == [("cancelled", True, 2, 1)]
 
 
 # --- roll-ups ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature("Q3", "Q9")
-def test_minutes_count_outcomes_and_measure_waits_and_durations(spark: SparkSession) -> None:
-    rows = silver(
-        spark,
+def test_minutes_count_outcomes_and_measure_waits_and_durations() -> None:
+    rows = (
         attempt(finished_ms=MINUTE, wait_ms=3, duration_ms=10),
         attempt(finished_ms=MINUTE + 59_999, wait_ms=5, duration_ms=30, outcome="failed"),
         attempt(finished_ms=MINUTE + 60_000, outcome="retrying"),
         attempt(finished_ms=MINUTE, outcome="cancelled", wait_ms=None, duration_ms=None, started_ms=None),
         attempt(finished_ms=MINUTE, task="other"),
     )
-    merged = rollups.rollups_of(rollups.attempt_parts(rows)).where("grain = 'minute'")
+    merged = rows_in(schemas.GOLD_MINUTE, *rows)
     names = ("window_start", "task", "attempts", "completed", "failed", "retried", "cancelled")
-    assert rows_of(merged, *names) == [
+    assert arrow_rows(merged, *names) == [
         (MINUTE, "other", 1, 1, 0, 0, 0),
         (MINUTE, "send", 3, 1, 1, 0, 1),
         (MINUTE + 60_000, "send", 1, 0, 0, 1, 0),
     ]
-    first = merged.where(f"window_start = {MINUTE} and task = 'send'")
+    (first,) = (row for row in merged.to_pylist() if (row["window_start"], row["task"]) == (MINUTE, "send"))
     measured = ("wait_count", "wait_sum_ms", "wait_max_ms", "wait_avg_ms", "wait_p50_ms", "wait_p99_ms")
-    assert rows_of(first, *measured) == [(2, 8, 5, 4.0, 3.0, 5.0)]
-    ((hist,),) = rows_of(first, "duration_hist")
-    assert [tuple(entry) for entry in hist] == [(10, 1), (30, 1)]
+    assert [first[name] for name in measured] == [2, 8, 5, 4.0, 3.0, 5.0]
+    assert first["duration_hist"] == h.as_entries([(10, 1), (30, 1)])
 
 
-def test_nothing_measured_is_null_not_zero(spark: SparkSession) -> None:
-    rows = silver(spark, attempt(outcome="cancelled", wait_ms=None, duration_ms=None))
-    merged = rollups.rollups_of(rollups.attempt_parts(rows)).where("grain = 'day'")
+def test_nothing_measured_is_null_not_zero() -> None:
+    nothing = attempt(outcome="cancelled", wait_ms=None, duration_ms=None)
+    merged = rows_in(schemas.GOLD_DAY, nothing)
     names = ("attempts", "wait_count", "wait_max_ms", "wait_avg_ms", "wait_p95_ms", "wait_hist")
-    assert rows_of(merged, *names) == [(1, 0, None, None, None, [])]
+    assert arrow_rows(merged, *names) == [(1, 0, None, None, None, [])]
+    twice = gold.merged_rows(schemas.GOLD_DAY, joined(merged, merged))
+    assert arrow_rows(twice, *names) == [(2, 0, None, None, None, [])]
+    mixed = rows_in(schemas.GOLD_DAY, nothing, attempt(wait_ms=7, task="another"), nothing)
+    assert arrow_rows(mixed, "task", "wait_p95_ms") == [("another", 7.0), ("send", None)]
 
 
 @pytest.mark.feature("Q3", "Q9", "Q11")
-def test_a_merged_day_is_within_two_percent_of_the_exact_percentiles(spark: SparkSession) -> None:
+def test_a_merged_day_is_within_two_percent_of_the_exact_percentiles() -> None:
     rng = random.Random(11)
     waits = [int(rng.lognormvariate(3, 2)) for _ in range(1_500)]
     rows = [
         attempt(finished_ms=DAY + n * 57_000 % DAY_MS, wait_ms=wait, duration_ms=wait * 3)
         for n, wait in enumerate(waits)
     ]
-    early, late = (rollups.attempt_parts(silver(spark, *rows[at::2])) for at in (0, 1))
-    stored = rollups.rollups_of(early).where("grain = 'day'")
-    both = rollups.with_stored(late, stored)
-    day = rollups.rollups_of(both).where("grain = 'day'").collect()[0]
-    assert (day.attempts, day.wait_sum_ms, day.wait_max_ms) == (1_500, sum(waits), max(waits))
+    early, late = (rows_in(schemas.GOLD_DAY, *rows[at::2]) for at in (0, 1))
+    (day,) = gold.merged_rows(schemas.GOLD_DAY, joined(late, early)).to_pylist()
+    assert (day["attempts"], day["wait_sum_ms"], day["wait_max_ms"]) == (1_500, sum(waits), max(waits))
+    assert day["wait_hist"] == h.as_entries(h.build(waits))
     for name, per_mille in h.PERCENTILES.items():
         for measure, factor in (("wait", 1), ("duration", 3)):
             exact = sorted(waits)[-(-1_500 * per_mille // 1000) - 1] * factor
@@ -217,32 +213,33 @@ def test_a_merged_day_is_within_two_percent_of_the_exact_percentiles(spark: Spar
             assert got == exact if exact < 50 else abs(got - exact) <= 0.02 * exact
 
 
-def test_an_attempt_counts_in_its_minute_its_hour_and_its_day(spark: SparkSession) -> None:
-    merged = rollups.rollups_of(rollups.attempt_parts(silver(spark, attempt(finished_ms=START_MS))))
-    assert rows_of(merged, "grain", "window_start", "attempts") == [
-        ("day", DAY, 1),
-        ("hour", HOUR, 1),
-        ("minute", MINUTE, 1),
-    ]
+def test_an_attempt_counts_in_its_minute_its_hour_and_its_day() -> None:
+    for grain, start in (("minute", MINUTE), ("hour", HOUR), ("day", DAY)):
+        rows = rows_in(schemas.ROLLUPS[grain], attempt(finished_ms=START_MS))
+        assert arrow_rows(rows, "window_start", "attempts") == [(start, 1)]
 
 
-def test_stored_rollups_meet_new_ones_without_a_trace(spark: SparkSession) -> None:
+def test_stored_rows_of_gold_meet_new_ones_without_a_trace() -> None:
     rows = [
-        attempt(wait_ms=n * 7, duration_ms=n or None, outcome="failed" if n % 3 else "completed")
+        attempt(
+            wait_ms=n * 7,
+            duration_ms=n or None,
+            outcome="failed" if n % 3 else "completed",
+            error_class="E" if n % 3 else None,
+        )
         for n in range(9)
     ]
-    early, late = (rollups.attempt_parts(silver(spark, *part)) for part in (rows[:5], rows[5:]))
-    both = rollups.with_stored(late, rollups.rollups_of(early))
-    at_once = rollups.rollups_of(rollups.attempt_parts(silver(spark, *rows)))
-    assert rows_of(rollups.rollups_of(both)) == rows_of(at_once)
+    rows += [attempt(task="rare", finished_ms=START_MS + DAY_MS), attempt(task="never", duration_ms=None)]
+    for table in schemas.GOLD:
+        early, late = (rows_in(table, *part) for part in (rows[:5], rows[5:]))
+        assert gold.merged_rows(table, joined(late, early)).equals(rows_in(table, *rows)), table.path
 
 
 # --- errors, workers, backlog -----------------------------------------------------------------------------
 
 
-def test_errors_of_one_fingerprint_are_one_row_a_day(spark: SparkSession) -> None:
-    rows = silver(
-        spark,
+def test_errors_of_one_fingerprint_are_one_row_a_day() -> None:
+    rows = (
         attempt(
             run_id="1",
             job_id="a",
@@ -262,8 +259,8 @@ def test_errors_of_one_fingerprint_are_one_row_a_day(spark: SparkSession) -> Non
         attempt(run_id="3", error_class="TimedOut", error_fingerprint="", outcome="failed"),
         attempt(run_id="4"),
     )
-    merged = gold.merge_errors(gold.error_parts(rows))
-    assert merged.columns == schemas.GOLD_ERRORS.names
+    merged = rows_in(schemas.GOLD_ERRORS, *rows)
+    assert merged.column_names == schemas.GOLD_ERRORS.names
     names = (
         "error_fingerprint",
         "error_class",
@@ -273,40 +270,36 @@ def test_errors_of_one_fingerprint_are_one_row_a_day(spark: SparkSession) -> Non
         "last_ms",
         "last_job_id",
     )
-    assert [row[:6] for row in rows_of(merged, *names)] == [
+    assert [row[:6] for row in arrow_rows(merged, *names)] == [
         ("TimedOut", "TimedOut", 1, 1, START_MS + 30, START_MS + 30),
         ("f", "E", 2, 1, START_MS, START_MS + 5),
     ]
-    again = gold.merge_errors(
-        gold.error_parts(rows).unionByName(merged.select(*gold.error_parts(rows).columns))
-    )
-    assert sorted(row[0] for row in rows_of(again, "occurrences")) == [2, 4]
+    again = gold.merged_rows(schemas.GOLD_ERRORS, joined(merged, merged))
+    assert sorted(row[0] for row in arrow_rows(again, "occurrences")) == [2, 4]
 
 
 @pytest.mark.feature("Q7")
-def test_workers_are_measured_by_the_hour(spark: SparkSession) -> None:
-    rows = silver(
-        spark,
+def test_workers_are_measured_by_the_hour() -> None:
+    rows = (
         attempt(finished_ms=HOUR + 100, started_ms=HOUR, duration_ms=100),
         attempt(finished_ms=HOUR + 900, started_ms=HOUR + 500, duration_ms=None, outcome="stalled"),
         attempt(finished_ms=HOUR, worker=None, attempt=0, started_ms=None),
     )
-    merged = gold.merge_workers(gold.worker_parts(rows))
-    assert merged.columns == schemas.GOLD_WORKERS.names
+    merged = rows_in(schemas.GOLD_WORKERS, *rows)
+    assert merged.column_names == schemas.GOLD_WORKERS.names
     names = ("window_start", "worker", "attempts", "completed", "stalled", "busy_ms", "first_ms", "last_ms")
-    assert rows_of(merged, *names) == [(HOUR, "w1", 2, 1, 1, 100, HOUR, HOUR + 900)]
+    assert arrow_rows(merged, *names) == [(HOUR, "w1", 2, 1, 1, 100, HOUR, HOUR + 900)]
 
 
 @pytest.mark.feature("Q7")
-def test_backlog_counts_arrivals_and_departures_by_the_minute(spark: SparkSession) -> None:
-    rows = silver(
-        spark,
+def test_backlog_counts_arrivals_and_departures_by_the_minute() -> None:
+    rows = (
         attempt(ready_ms=MINUTE, started_ms=MINUTE + 60_000, finished_ms=MINUTE + 200_000),
         attempt(ready_ms=MINUTE + 1, started_ms=None, finished_ms=MINUTE + 120_001, outcome="cancelled"),
     )
-    merged = gold.merge_backlog(gold.backlog_parts(rows))
-    assert merged.columns == schemas.GOLD_BACKLOG.names
-    assert rows_of(merged, "window_start", "ready", "departed", "wait_max_ms") == [
+    merged = rows_in(schemas.GOLD_BACKLOG, *rows)
+    assert merged.column_names == schemas.GOLD_BACKLOG.names
+    assert arrow_rows(merged, "window_start", "ready", "departed", "wait_max_ms") == [
         (MINUTE, 2, 0, None),
         (MINUTE + 60_000, 0, 1, 60_000),
         (MINUTE + 120_000, 0, 1, 120_000),

@@ -11,6 +11,7 @@ from typing import Any, assert_type
 from starlette.requests import HTTPConnection
 
 from windlass import (
+    RESULT,
     Batch,
     Depends,
     FlowProducer,
@@ -146,6 +147,7 @@ async def flows() -> None:
     assert_type(group(part, send.s("ada")), FlowGroup)
     assert_type(chord(group(part, part), send.s("ada")), Step)
     assert_type(chain(part, send.s("ada")), Step)
+    assert_type(chain(part, add.s(RESULT, b=RESULT), pass_result=True), Step)
     assert_type(await FlowProducer(app).add(part), JobNode)
     tree = await app.queue("sums").get_flow("x")
     assert_type(tree, JobNode)

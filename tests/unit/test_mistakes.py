@@ -7,13 +7,16 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
 
-from windlass import Windlass, Worker, current_job
+from windlass import RESULT, Windlass, Worker, chain, current_job
+from windlass.backend.urls import register_scheme
 from windlass.cli.main import tree
 
 Mistake = Callable[[Windlass, Path], Awaitable[object]]
@@ -75,6 +78,28 @@ async def a_file_in_a_folder_that_is_not_there(app: Windlass, folder: Path) -> N
         await other.queue("mail").add("x")
 
 
+@answers("no answer from 127.0.0.1:1", "is the server running and the URL right?")
+async def a_server_that_is_down(app: Windlass, folder: Path) -> None:
+    async with Windlass("valkey://127.0.0.1:1?timeout=0.2") as other:
+        await other.queue("mail").add("x")
+
+
+@answers("no server accepts connections at 127.0.0.1:1", "start it, or check --url and $WINDLASS_URL")
+async def a_command_on_a_server_that_is_down(app: Windlass, folder: Path) -> None:
+    await asyncio.to_thread(command, "queues", "--url", "amqp://127.0.0.1:1/")
+
+
+@answers("pip install 'windlass[amqp]'")
+async def a_store_whose_extra_is_not_installed(app: Windlass, folder: Path) -> None:
+    register_scheme("absent", "windlass_is_not_there", "windlass[amqp]")
+    Windlass("absent://localhost")
+
+
+@answers("there is no database at", "check --url or $WINDLASS_URL")
+async def a_command_on_a_file_that_is_not_there(app: Windlass, folder: Path) -> None:
+    await asyncio.to_thread(command, "queues", "--url", f"sqlite:///{folder}/jobs.db")
+
+
 # --- arguments -------------------------------------------------------------------------------------------
 
 
@@ -117,7 +142,33 @@ async def a_type_that_an_untyped_parameter_would_lose(app: Windlass, folder: Pat
     await loose_task_of(app).enqueue(datetime(2026, 1, 2))
 
 
-@answers("no NaN and no infinite numbers")
+@answers("must be annotated", "a decimal.Decimal would arrive as str", "write value: decimal.Decimal")
+async def a_decimal_for_an_untyped_parameter(app: Windlass, folder: Path) -> None:
+    await loose_task_of(app).enqueue(Decimal("1.5"))
+
+
+@answers("must be annotated", "a uuid.UUID would arrive as str", "write value: uuid.UUID")
+async def a_uuid_for_an_untyped_parameter(app: Windlass, folder: Path) -> None:
+    await loose_task_of(app).enqueue(UUID(int=7))
+
+
+@answers("an int64 cannot be stored", "pass plain data")
+async def a_numpy_value(app: Windlass, folder: Path) -> None:
+    await loose_task_of(app).enqueue(type("int64", (), {"__module__": "numpy"})())
+
+
+@answers("RESULT is for steps", "task.s(RESULT)")
+async def the_result_of_a_step_where_none_is(app: Windlass, folder: Path) -> None:
+    await loose_task_of(app).enqueue(RESULT)
+
+
+@answers("missing a required argument: 'to'", "by RESULT, or by chain(..., pass_result=True)")
+async def a_chain_that_should_pass_results(app: Windlass, folder: Path) -> None:
+    send = task_of(app)
+    await chain(send.s("ada"), send.s()).enqueue()
+
+
+@answers("no NaN and no infinite numbers", "pass None or a text")
 async def a_number_that_is_none(app: Windlass, folder: Path) -> None:
     await loose_task_of(app).enqueue(float("nan"))
 
@@ -153,6 +204,22 @@ async def countdown_of_celery(app: Windlass, folder: Path) -> None:
 @answers("did you mean 'max_attempts'?")
 async def attempts_by_another_name(app: Windlass, folder: Path) -> None:
     task_of(app).options(max_retries=3)
+
+
+@answers("did you mean 'max_attempts'?")
+async def a_misspelt_option(app: Windlass, folder: Path) -> None:
+    task_of(app).options(max_atempts=3)
+
+
+@answers("did you mean 'concurrency'?")
+async def a_misspelt_option_of_a_worker(app: Windlass, folder: Path) -> None:
+    wrong: dict[str, Any] = {"concurency": 5}
+    Worker("mail", url_or_app=app, **wrong)
+
+
+@answers("on_failure must be one of fail, ignore, continue")
+async def a_misspelt_value(app: Windlass, folder: Path) -> None:
+    task_of(app).options(on_failure="explode")
 
 
 @answers("a datetime with a timezone", "datetime.now(UTC)")
@@ -198,13 +265,13 @@ async def a_misspelt_time_zone(app: Windlass, folder: Path) -> None:
     app.task(cron="0 7 * * *", timezone="Europe/Berln")
 
 
-@answers("to")
+@answers("missing a required argument: 'to'", "give each parameter a default, or use app.schedule(")
 async def a_schedule_for_a_task_that_needs_an_argument(app: Windlass, folder: Path) -> None:
     @app.task(cron="0 7 * * *")
     async def send(to: str) -> None: ...
 
 
-@answers("unique: two tasks are called the same")
+@answers("unique: two tasks are called the same", "give one @app.task(name=...)")
 async def two_tasks_of_one_name(app: Windlass, folder: Path) -> None:
     task_of(app)
     app.task(name="shop.send")(command)
@@ -257,6 +324,27 @@ async def a_misspelt_app(app: Windlass, folder: Path) -> None:
 async def a_module_that_cannot_be_imported(app: Windlass, folder: Path) -> None:
     (folder / "jobs.py").write_text("oops\n")
     command("worker", "jobs:app")
+
+
+@answers("several apps in 'jobs'; choose one: jobs:first, jobs:second")
+async def a_module_with_two_apps(app: Windlass, folder: Path) -> None:
+    text = "from windlass import Windlass\nfirst = Windlass('memory://')\nsecond = Windlass('memory://')\n"
+    (folder / "jobs.py").write_text(text)
+    command("worker", "jobs")
+
+
+@answers("the name of a queue in this store", "did you mean 'mail'?")
+async def a_misspelt_queue(app: Windlass, folder: Path) -> None:
+    async with Windlass(f"sqlite:///{folder}/jobs.db") as other:
+        await other.queue("mail").add("send")
+    await asyncio.to_thread(command, "jobs", "mial", "--url", f"sqlite:///{folder}/jobs.db")
+
+
+@answers("Delete 1 jobs of queue mail (1 waiting)?", "pass --yes")
+async def drain_for_running_what_waits(app: Windlass, folder: Path) -> None:
+    async with Windlass(f"sqlite:///{folder}/jobs.db") as other:
+        await other.queue("mail").add("send")
+    await asyncio.to_thread(command, "drain", "mail", "--url", f"sqlite:///{folder}/jobs.db")
 
 
 @answers("windlass doctor")

@@ -15,7 +15,7 @@ PUBLIC = {
     "Windlass", "Queue", "Job", "Worker", "Task", "QueueEvents", "current_job", "gather",
     "as_completed", "graceful_shutdown", "JobOptions", "Unique", "Keep", "Backoff", "Priority",
     "Batch", "Schedule", "QueueSpec", "Depends", "INJECTED", "Rate", "GroupLimits", "Limiter", "FlowProducer",
-    "chain", "group", "chord", "step", "JobState", "Event", "Snooze", "Retry", "Cancel",
+    "chain", "group", "chord", "step", "RESULT", "JobState", "Event", "Snooze", "Retry", "Cancel",
     "RateLimitError", "Suspend", "WaitForChildren", "UnrecoverableError", "BatchError",
     "WindlassError", "ConfigError", "JobNotFoundError", "JobFailedError", "JobCancelledError",
     "JobTimeoutError", "WaitTimeoutError", "LeaseLostError", "StorageError",

@@ -36,6 +36,10 @@ async def listing(store: Backend, now_ms: int) -> dict[str, Any]:
         request.now_ms = now_ms
         return plain(await store.execute(request))
 
+    async def lines(ref: JobRef) -> dict[str, Any]:
+        page = await store.execute(rq.GetLogs(ref=ref, now_ms=now_ms))
+        return {"lines": page.lines, "count": page.count}
+
     found: dict[str, Any] = {"queues": await ask(rq.ListQueues())}
     for queue in [info["name"] for info in found["queues"]]:
         jobs = (await ask(rq.ListJobs(queue=queue, limit=1_000, newest_first=False)))["jobs"]
@@ -44,7 +48,7 @@ async def listing(store: Backend, now_ms: int) -> dict[str, Any]:
             "counts": await ask(rq.CountJobs(queue=queue)),
             "jobs": jobs,
             "edges": await ask(fl.GetDependencies(refs=refs)),
-            "logs": [await ask(rq.GetLogs(ref=ref)) for ref in refs],
+            "logs": [await lines(ref) for ref in refs],
             "output": [await ask(sm.ReadStream(ref=ref)) for ref in refs],
             "events": await ask(rq.ReadEvents(queue=queue)),
             "history": await ask(rq.ReadHistory(queue=queue)),

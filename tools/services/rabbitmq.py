@@ -32,8 +32,10 @@ def rabbitmq_binary() -> str | None:
 class Server:
     """One broker. ``kill`` and ``start`` again keep its ports and its data."""
 
-    def __init__(self, binary: str, folder: Path, *settings: str) -> None:
+    def __init__(self, binary: str, folder: Path, *settings: str, runtime: str = "") -> None:
+        """``settings`` are lines of ``rabbitmq.conf``, ``runtime`` further arguments for Erlang."""
         self._binary = binary
+        self._runtime = runtime
         self.folder = folder
         self._place = find_place(3)
         self.port, self._names_port, self._peers_port = self._place.ports
@@ -93,7 +95,7 @@ class Server:
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"+sbwt none +sbwtdcpu none +sbwtdio none {self._runtime}",
         }
 
     def _wait_until_up(self) -> None:

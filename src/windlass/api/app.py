@@ -41,6 +41,7 @@ from windlass.core.options import (
     DEFAULT_OPTIONS,
     Isolation,
     JobOptions,
+    check_int,
     check_spelling,
     instant_to_ms,
     to_backoff,
@@ -113,7 +114,10 @@ class Windlass:
             results=None if result_codec is None else _as_codec(result_codec, compress),
             accept=accept,
         )
+        check_int("max_payload_bytes", max_payload_bytes, 1, 2**31)
         self.max_payload_bytes = max_payload_bytes
+        if isinstance(mask, str) or not all(isinstance(name, str) for name in mask):
+            raise ConfigError("mask", "a list of names, such as ['password', '*token*']", mask)
         #: What history keeps of error messages: without the values of the names in ``mask``, or nothing.
         self.messages: MessageMask = MessageMask(mask, keep=error_messages)
         self.defaults: JobOptions = (
@@ -124,7 +128,7 @@ class Windlass:
         self.defaults.check()
         self.backoff_strategies: dict[str, Strategy] = dict(backoff_strategies or {})
         check_spelling(to_backoff(self.defaults.backoff), self.backoff_strategies)
-        #: Rules of one's own for schedules: name -> function from a datetime to the next slot after it.
+        #: Custom rules for schedules: name -> function from a datetime to the next slot after it.
         self.schedule_strategies: dict[str, ScheduleStrategy] = dict(schedule_strategies or {})
         self._code_schedules = DeclaredSchedules(self.schedule_strategies)
         #: Handed to every handler as ``job.context``.
@@ -201,7 +205,7 @@ class Windlass:
     async def command_worker(self, worker_id: str, action: Action) -> bool:
         """Tell a worker to go ``quiet``, ``resume``, ``stop`` or ``dump`` its stacks; False when unknown.
 
-        It hears of it at once or with its next heartbeat; ``workers`` shows when a worker is quiet.
+        The worker receives it at once or with its next heartbeat; ``workers`` shows when a worker is quiet.
         """
         if action not in get_args(Action):
             raise ConfigError("action", f"one of {', '.join(get_args(Action))}", action)
@@ -384,7 +388,11 @@ class Windlass:
         )
         known = self._tasks.get(task.name)
         if known is not None and known.fn.__code__ is not getattr(fn, "__code__", None):
-            raise ConfigError("name", "unique: two tasks are called the same", task.name)
+            raise ConfigError(
+                "name", "unique: two tasks are called the same (give one @app.task(name=...))", task.name
+            )
+        if schedule is not None:
+            _check_scheduled(task)
         handler = Handler(
             fn,
             takes_job=batch is not None and takes_jobs(fn),
@@ -427,7 +435,10 @@ class Windlass:
     # --- around jobs -----------------------------------------------------------------------------------
 
     def use(self, middleware: Any) -> None:
-        """Add a middleware: an object with ``enqueue``, ``execute`` or ``ended``; the first is outermost."""
+        """Add a middleware: an object with ``enqueue``, ``execute``, ``ended`` or ``failed``.
+
+        The first is outermost. ``failed`` is called as a hook of ``on_error`` is.
+        """
         self.hooks.use(middleware)
 
     def around_enqueue(self, hook: H) -> H:
@@ -511,6 +522,15 @@ def _as_codec(codec: str | Codec, compress: bool) -> Codec:
         register_codec(codec)  # checks it, and makes its name known to options
     known = get_codec(codec) if isinstance(codec, str) else codec
     return ZlibCodec(known) if compress and not isinstance(known, ZlibCodec) else known
+
+
+def _check_scheduled(task: Task[Any, Any]) -> None:
+    """Refuse to run a task by a schedule, which passes no arguments, that needs some."""
+    try:
+        task.check((), {})
+    except ConfigError as exc:
+        how = "give each parameter a default, or use app.schedule(name, rule, task, ...) with arguments"
+        raise ConfigError(exc.option, f"{exc.want}: a schedule passes none; {how}") from exc
 
 
 class SyncApp:

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
+from windlass.api.query import PlainReader, parse
 from windlass.api.search import Search, SearchOptions, States, find_chunks, to_states
 from windlass.backend import requests as rq
 from windlass.core.job import JobRef
@@ -51,7 +53,8 @@ class BulkVerbs:
     ) -> int:
         """Retry jobs in ``state`` (failed by default), oldest first; returns how many.
 
-        ``search`` says which of them: ``name``, ``tag``, ``error``, ``data``, as in ``search_jobs``.
+        ``search`` says which of them: ``name``, ``tag``, ``error``, ``data``, ``query``, as in
+        ``search_jobs``: ``retry_jobs(error="SMTPError")``.
         """
         done = 0
         async for refs in self._chunks(state, search, count):
@@ -94,7 +97,7 @@ class BulkVerbs:
     async def cancel_jobs(
         self, /, *, state: States, reason: str = "", count: int | None = None, **search: Unpack[SearchOptions]
     ) -> int:
-        """Cancel jobs in ``state``, oldest first; returns how many were cancelled or told to stop.
+        """Cancel jobs in ``state``, oldest first; returns how many were cancelled or asked to stop.
 
         ``search`` says which of them, as in ``search_jobs``.
         """
@@ -110,7 +113,13 @@ class BulkVerbs:
             raise ConfigError("state", "one or more states", state)
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 0):
             raise ConfigError("count", "a whole number, or None for all", count)
-        return find_chunks(self.store, self.name, Search(state=state, **search), self.app.codecs, count)
+        asked = parse(search.pop("query", ""))
+        if asked.queues and self.name not in asked.queues:
+            count = 0
+        wanted = Search(state=state, **search)  # type: ignore[misc] # the query is out
+        reader, now_ms = PlainReader(self.app.codecs), self.app.clock.now_ms()
+        keep = partial(asked.fits, reader=reader, now_ms=now_ms) if asked.tests else None
+        return find_chunks(self.store, self.name, wanted, self.app.codecs, count, keep)
 
     async def clean(
         self,

@@ -1,7 +1,7 @@
 """A queue's events as an async iterator or as callbacks, with replay.
 
 Events live in the store: every change of state has exactly one, in order, with an id that never repeats.
-A reader that remembers the last id misses nothing that is still kept (10,000 per queue), and is told with a
+A reader that remembers the last id misses nothing that is still kept (10,000 per queue), and receives a
 ``gap`` when something was missed. Nothing in Windlass depends on them for correctness.
 """
 
@@ -41,8 +41,8 @@ _SNOOZES = tuple(
     for kind in (EventType.SCHEDULED, EventType.RELEASED)
     for reason in ("snoozed", "rate_limited")
 )
-#: Names of other systems for our events. A job that is added for later, or whose delay is changed, is told as
-#: ``added`` too.
+#: Names of other systems for our events. A job that is added for later, or whose delay is changed, has the
+#: event ``added`` too.
 ALIASES: dict[str, tuple[Match, ...]] = {
     "added": (Match(EventType.ENQUEUED, "reason"), Match(EventType.SCHEDULED, "reason")),
     "waiting": (Match(EventType.ENQUEUED), Match(EventType.PROMOTED)),
@@ -229,7 +229,7 @@ class EventFeed:
             self._task = loop.create_task(self._run(), name=f"windlass-events-{self._queue}")
 
     async def wait_until_ready(self) -> None:
-        """Return when everything that happens from now on will be heard."""
+        """Return when every event from now on will be received."""
         self._closing.check()
         self.start()
         assert self._task is not None

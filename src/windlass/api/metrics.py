@@ -1,7 +1,7 @@
 """Figures as users see them: per minute and hour, per task, per day; always up to date when asked.
 
-The store keeps roll-ups of its history. Whoever asks first rolls up what is new, so the figures hold every
-attempt that has ended, whether or not a worker does that duty now.
+The store keeps roll-ups of its history. The first caller that asks rolls up what is new, so the figures hold
+every attempt that has ended, whether or not a worker does that duty now.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def roll_up(store: Store, queue: str | None = None, *, most: int = 1_000_0
 async def _roll_up_queue(store: Store, cursor: MetricsCursor, most: int) -> int:
     at, done = cursor.at, 0
     while at < cursor.newest and done < most:
-        after = max(at, cursor.oldest - 1)  # what is gone was gone before anybody rolled it up
+        after = max(at, cursor.oldest - 1)  # the rest was trimmed before the first roll-up
         request = rq.ReadHistory(queue=cursor.queue, after=after, limit=RECORDS_PER_STEP)
         try:
             page = await store.execute(request)
@@ -67,7 +67,7 @@ async def _roll_up_queue(store: Store, cursor: MetricsCursor, most: int) -> int:
             break
         rows = rows_of(page.records)
         if not await store.execute(mq.AddMetrics(queue=cursor.queue, after=at, upto=page.last, rows=rows)):
-            break  # somebody else is at it
+            break  # another process rolls up
         at = page.last
         done += len(page.records)
     return done

@@ -13,13 +13,14 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from windlass.api.search import Search
+from windlass.backend import requests as rq
 from windlass.core.job import ErrorInfo, JobRecord
 from windlass.core.options import check_known
 from windlass.core.patterns import matches
@@ -131,6 +132,14 @@ class Query:
     #: The ids that it names, without wildcards; none: any.
     ids: tuple[str, ...] = ()
     tests: tuple[Test, ...] = ()
+
+    def narrowed(self, now_ms: int, usable: Callable[[str], bool] = lambda text: True) -> Search:
+        """``search`` with all else by which a store can leave out jobs that are not meant.
+
+        ``usable`` says of a text whether what it is compared with is what is stored; a reader that hides
+        values says no to those that stand in their place.
+        """
+        return replace(self.search, **_narrowing(self.terms, now_ms, usable))
 
     @property
     def words(self) -> list[str]:
@@ -281,6 +290,59 @@ def _contains(words: str) -> Test:
         return words in msgspec.json.encode(reader.call(record), enc_hook=str).decode().lower()
 
     return fits
+
+
+# --- what a store can tell ----------------------------------------------------------------------------
+
+#: Characters that stand in JSON as they are, whatever wrote it.
+_PLAIN_TEXT = re.compile(r"[A-Za-z0-9_.@# -]+")
+#: Written in several ways: 1.5, 1.50, 15e-1.
+_FRACTION = re.compile(r"[-\d]*[.eE][-\d.eE]*")
+_LONGEST_HINT = 100
+
+
+def _narrowing(terms: Sequence[Term], now_ms: int, usable: Callable[[str], bool]) -> dict[str, Any]:
+    """What of these terms a store can compare: a job that fits them all fits this, too."""
+    found: dict[str, Any] = {}
+    hints: list[rq.Hint] = []
+    for term in terms:
+        if term.field in ("group", "worker", "fingerprint") and not _wild(term.value):
+            found.setdefault(term.field, term.value)
+        elif term.field == "finished":
+            found |= _ended(term.value, now_ms, found)
+        else:
+            hints += [hint for hint in _hints(term) if usable(hint.text)]
+    return found | {"hints": tuple(hints)}
+
+
+def _hints(term: Term) -> list[rq.Hint]:
+    if not term.field:
+        return [rq.Hint("any", text) for text in _literal(term.value)]
+    if term.field == "error":
+        return [rq.Hint("error", text) for text in _literal(term.value)]
+    if term.field.startswith("args."):
+        path = [step for step in term.field.split(".")[1:] if not step.isdecimal()]
+        return [rq.Hint("payload", text) for one in (*path, term.value) for text in _literal(one)]
+    return []
+
+
+def _literal(value: str) -> list[str]:
+    """The longest part of a text that is stored as it is; wildcards and other signs are left out."""
+    runs = [run for run in _PLAIN_TEXT.findall(value) if run.strip() and not _FRACTION.fullmatch(run.strip())]
+    return [max(runs, key=len)[:_LONGEST_HINT].lower()] if runs else []
+
+
+def _ended(value: str, now_ms: int, known: Mapping[str, Any]) -> dict[str, int]:
+    """The bounds of one ``finished`` term, together with those that are known already."""
+    sign, text = _compared("finished", value)
+    span = _span_ms(text)
+    at_ms = _instant_ms(text) if span is None else now_ms - span
+    assert at_ms is not None  # or the query would not have been one
+    if span is not None:  # a longer time ago is earlier
+        sign = sign.replace("<", "!").replace(">", "<").replace("!", ">")
+    bound = at_ms + (sign in ("<=", ">"))
+    name, choose = ("finished_from_ms", max) if sign[0] == ">" else ("finished_to_ms", min)
+    return {name: choose(bound, known.get(name, bound))}
 
 
 # --- arguments ---------------------------------------------------------------------------------------

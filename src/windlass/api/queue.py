@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack, cast
 from weakref import WeakKeyDictionary
@@ -18,7 +19,7 @@ from windlass.api.event_feed import EventFeed, read_events
 from windlass.api.event_values import EventValues
 from windlass.api.metrics import MetricsVerbs
 from windlass.api.query import PlainReader, parse
-from windlass.api.search import Search, States, find_page, to_states
+from windlass.api.search import States, find_page, to_states
 from windlass.api.why import Why, explain
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
@@ -31,6 +32,7 @@ from windlass.core.job import (
     Event,
     JobRecord,
     JobRef,
+    LogLine,
     NewJob,
     WorkerInfo,
 )
@@ -228,7 +230,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
             if job.outcome is AddOutcome.CACHED:
                 return self.result_of(job.record)
             added = job.record if job.outcome is AddOutcome.QUEUED else None
-            there = job.state not in FINISHED  # it cannot end before whoever waits is there
+            there = job.state not in FINISHED  # it cannot end before its waiter is registered
             return self.result_of(
                 await waiters.outcome(job.ref, future, timeout_ms, added=added, there=there)
             )
@@ -241,7 +243,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         app = self.app
         if app.hooks.enqueue is not None or app.after_add is not None:
             return (await self.add_new([new]))[0]
-        (added,) = await self._add_chunk([new])  # what most calls are: nobody wants to see the job on its way
+        (added,) = await self._add_chunk([new])  # the common case: no hook or backend wants to see the job
         if added.outcome is _REFUSED or added.outcome is _OUT_OF_ORDER:
             raise _refusal([(new, added)], [])
         return self._added(new, added)
@@ -438,14 +440,15 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         asked = parse(query)
         if asked.queues and self.name not in asked.queues:
             return self._page(rq.Page([]))
-        search = Search(
+        reader, now_ms = PlainReader(self.app.codecs), self.app.clock.now_ms()
+        search = replace(
+            asked.narrowed(now_ms),
             name=name or asked.search.name,
             state=to_states(state) or asked.search.state,
             data=data,
             tag=tag or asked.search.tag,
             error=error,
         )
-        reader, now_ms = PlainReader(self.app.codecs), self.app.clock.now_ms()
         return self._page(
             await find_page(
                 self.store,
@@ -476,7 +479,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     async def get_status(self, job_id: str) -> dict[str, Any] | None:
         """A job at a glance: id, state, created_at (ms), attempts, result or error; None when unknown.
 
-        A result past its time is told as ``result_expired``.
+        A result past its time is reported as ``result_expired``.
         """
         job = await self.get_job(job_id)
         if job is None:
@@ -525,10 +528,17 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
 
     async def get_job_logs(self, job_id: str, start: int = 0, limit: int = 1_000) -> tuple[list[str], int]:
         """Log lines of a job from ``start``, and how many are kept."""
+        lines, count = await self.get_job_log_lines(job_id, start, limit)
+        return [line.text for line in lines], count
+
+    async def get_job_log_lines(
+        self, job_id: str, start: int = 0, limit: int = 1_000
+    ) -> tuple[list[LogLine], int]:
+        """As ``get_job_logs``, each line with its time, level, attempt and run."""
         check_int("start", start, 0, 10**9)
         check_int("limit", limit, 0, 10**9)
         page = await self.store.execute(rq.GetLogs(ref=self._ref(job_id), start=start, limit=limit))
-        return page.lines, page.count
+        return page.entries, page.count
 
     async def get_workers(self) -> list[WorkerInfo]:
         """Workers that serve this queue and were alive in the last 45 seconds."""
@@ -538,7 +548,7 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
     # --- change ------------------------------------------------------------------------------------------
 
     async def cancel(self, job_id: str, reason: str = "") -> CancelResult:
-        """Cancel a job: ``cancelled``, ``cancelling`` (it runs and was told), ``finished``, ``not_found``."""
+        """Cancel a job: ``cancelled``, ``cancelling`` (its worker stops it), ``finished``, ``not_found``."""
         refs = [self._ref(job_id)]
         return (await self.store.execute(rq.CancelJobs(refs=refs, reason=to_reason(reason))))[0]
 

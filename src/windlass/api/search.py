@@ -36,6 +36,8 @@ class SearchOptions(TypedDict, total=False):
     tag: str | None
     error: str | None
     data: Mapping[str, Any] | None
+    #: A text such as ``error:Timeout* args.customer.id:42`` (see ``windlass.api.query``).
+    query: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +53,21 @@ class Search:
     error: str | None = None
     #: Keyword arguments with these values.
     data: Mapping[str, Any] | None = None
+    #: Its group, the worker that runs or ran it, the fingerprint of its last error.
+    group: str | None = None
+    worker: str | None = None
+    fingerprint: str | None = None
+    #: When it ended: from the first, before the second.
+    finished_from_ms: int | None = None
+    finished_to_ms: int | None = None
+    #: It is at the end of a flow.
+    tops: bool = False
+    #: Texts that it must hold, for the store to leave out most others.
+    hints: tuple[rq.Hint, ...] = ()
 
     def __post_init__(self) -> None:
         to_states(self.state)
-        for option in ("name", "tag", "error"):
+        for option in ("name", "tag", "error", "group", "worker", "fingerprint"):
             value = getattr(self, option)
             if value is not None and (not is_text(value) or len(value) > _TEXT_CHARS):
                 raise ConfigError(option, f"a text of at most {_TEXT_CHARS:,} characters", value)
@@ -69,6 +82,13 @@ class Search:
             task=self.name,
             tag=self.tag,
             error_class=self.error,
+            fingerprint=self.fingerprint,
+            group=self.group,
+            worker=self.worker,
+            finished_from_ms=self.finished_from_ms,
+            finished_to_ms=self.finished_to_ms,
+            tops=self.tops,
+            hints=list(self.hints),
             newest_first=newest_first,
             cursor=cursor,
             limit=limit,
@@ -125,18 +145,25 @@ async def find_page(
 
 
 async def find_chunks(
-    store: Store, queue: str, search: Search, codecs: Codecs, count: int | None
+    store: Store,
+    queue: str,
+    search: Search,
+    codecs: Codecs,
+    count: int | None,
+    keep: Callable[[JobRecord], bool] | None = None,
 ) -> AsyncIterator[list[JobRef]]:
     """All jobs that are meant, oldest first, in chunks for bulk changes; ``count``: no more than these.
 
-    A job is handed out once, also when what is done about it moves it in the list.
+    ``keep`` says what else they must be like. A job is handed out once, also when what is done about it
+    moves it in the list.
     """
     left = count
     cursor: str | None = None
     while left is None or left > 0:
-        step = CHUNK if left is None or search.data else min(CHUNK, left)
+        step = CHUNK if left is None or search.data or keep is not None else min(CHUNK, left)
         page = await store.execute(search.request(queue, cursor=cursor, limit=step, newest_first=False))
-        refs = [record.ref for record in page.jobs if search.has(record, codecs)][:left]
+        meant = (record for record in page.jobs if search.has(record, codecs))
+        refs = [record.ref for record in meant if keep is None or keep(record)][:left]
         if refs:
             yield refs
         if left is not None:

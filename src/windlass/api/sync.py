@@ -222,6 +222,7 @@ class SyncQueue:
     search_jobs: Final = _page(Queue.search_jobs)
     get_dead_letter_jobs: Final = _page(Queue.get_dead_letter_jobs)
     get_job_logs: Final = _plain(Queue.get_job_logs)
+    get_job_log_lines: Final = _plain(Queue.get_job_log_lines)
     get_job_counts: Final = _plain(Queue.get_job_counts)
     why: Final = _plain(Queue.why)
     count: Final = _plain(Queue.count)

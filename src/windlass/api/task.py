@@ -23,7 +23,7 @@ from windlass.handlers.inject import InjectedParameters
 from windlass.handlers.signature import Signature
 from windlass.handlers.task_defaults import TaskDefaults
 from windlass.jobs.job import Job
-from windlass.jobs.payload import pack_call
+from windlass.jobs.payload import RESULT, pack_call
 from windlass.jobs.prepare import PreparedOptions, call_options
 
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ _FOREIGN_VERBS = {
     "send": "await task.enqueue(...), or task.sync.enqueue(...) without an event loop",
     "apply_async": "await task.options(delay=5, ...).enqueue(...)",
     "send_with_options": "await task.options(delay=5, ...).enqueue(...)",
-    "si": "task.s(...), which never takes the result of the step before",
+    "si": "task.s(...), which takes the result of the step before only where RESULT stands",
     "apply": "task(...) runs the function here and now",
 }
 
@@ -137,6 +137,23 @@ class Task(Generic[P, R]):
         """Refuse arguments that the function does not take, or that it would get as another type."""
         self.signature.check(self.name, args, kwargs, self.app.codecs.as_read)
 
+    def check_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ConfigError | None:
+        """What ``check`` does for a step, which may take the result of the step before as an argument.
+
+        The error of a call that lacks nothing but its first argument is returned: ``chain`` may bring that.
+        """
+        signature, as_read = self.signature, self.app.codecs.as_read
+        with_first = (RESULT, *args)
+        lacks_first = not signature.accepts(args, kwargs) and signature.accepts(with_first, kwargs)
+        try:
+            signature.check(self.name, args, kwargs, as_read, step=True)
+        except ConfigError as exc:
+            if not lacks_first:
+                raise
+            signature.check(self.name, with_first, kwargs, as_read, step=True)
+            return exc
+        return None
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the function itself (a coroutine for ``async def``)."""
         return self.fn(*args, **kwargs)
@@ -184,7 +201,10 @@ class Task(Generic[P, R]):
         return await self._bound.call(*args, **kwargs)
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
-        """This call as a step of a flow: for ``chain``, ``group``, ``chord``, ``after`` and ``then``."""
+        """This call as a step of a flow: for ``chain``, ``group``, ``chord``, ``after`` and ``then``.
+
+        ``RESULT`` as an argument stands for the result of the step before.
+        """
         return self._bound.s(*args, **kwargs)
 
     @property
@@ -226,6 +246,8 @@ class BoundTask(Generic[P, R]):
         self.task: Task[P, R] = task
         self.job_options: JobOptions = options
         check_unique(task.signature, options)
+        if options.result_codec is not None:
+            task.app.codecs.output(options.result_codec)  # one that is not accepted is refused now
         self._plan = PreparedOptions(options, task.app.backoff_strategies, by_name=False)
         self._call_plan: PreparedOptions | None = None
 
@@ -292,9 +314,18 @@ class BoundTask(Generic[P, R]):
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
         """This call as a step of a flow."""
         task = self.task
-        task.check(args, kwargs)
-        packed = pack_call(args, kwargs)
-        return Step(task.name, task.queue_name, packed, {}, base=self.job_options, app=task.app)
+        lacking = task.check_step(args, kwargs)
+        made = Step(
+            task.name,
+            task.queue_name,
+            pack_call(args, kwargs),
+            {},
+            base=self.job_options,
+            app=task.app,
+            accepts=task.signature.accepts,
+        )
+        made.lacking = lacking
+        return made
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Add a job, wait up to 30 s for it, return its result."""

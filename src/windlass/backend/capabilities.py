@@ -37,6 +37,8 @@ class Capabilities:
     signals: bool = False
     #: Running jobs may write live output.
     streams: bool = False
+    #: Jobs of an export can be put back in the state that they had (``Restore``).
+    restore: bool = False
     #: Every priority has its own order, also below 0. Without it a store knows a few bands from 0 on.
     exact_priority: bool = True
     #: A job that is taken back from a silent worker keeps its place in line. Without it, it joins the back.

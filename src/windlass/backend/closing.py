@@ -1,4 +1,4 @@
-"""Whether something was closed, and who must hear of it at once.
+"""Whether something was closed, and which waiters must be notified at once.
 
 A store, a queue and a reader of events each have one. What waits looks at it after every turn of its loop;
 closing wakes the listeners that it waits on, so no wait outlives what it waits for.
@@ -43,7 +43,7 @@ class Closing:
             listener.wake()
 
     def close(self) -> None:
-        """Say so to whoever waits. Idempotent."""
+        """Wake every waiter with the error. Idempotent."""
         with self._lock:
             self.closed = True
             listeners = list(self._listeners)

@@ -1,4 +1,4 @@
-"""What can be told of a store from outside, without opening it: for ``windlass doctor``.
+"""What can be said about a store from outside, without opening it: for ``windlass doctor``.
 
 A backend whose store is made of files may offer two functions beside its ``from_url``:
 ``examine(url, deep)`` yields what it finds in them, ``repair(url)`` sets aside what cannot be read and tells
@@ -39,7 +39,7 @@ def fact(text: str) -> Finding:
 
 
 def warning(text: str, advice: str) -> Finding:
-    """Somebody should look at it."""
+    """Something that an operator should look at."""
     return Finding("warning", text, advice)
 
 

@@ -1,4 +1,4 @@
-"""Hints within one process: whoever changed something tells whoever listens.
+"""Hints within one process: a call that changed something wakes the listeners of its topics.
 
 Shared by the backends whose store lives in, or beside, the process. A listener belongs to the event loop
 that made it; ``publish`` may be called from any thread. Hints may be lost or repeated: listeners look at
@@ -98,7 +98,7 @@ class Hub:
                         del self._listeners[topic]
 
     def wanted(self, topic: str) -> bool:
-        """Whether anybody listens to ``topic``."""
+        """Whether ``topic`` has listeners."""
         return topic in self._listeners
 
     def publish(self, topics: Iterable[str]) -> None:
@@ -114,7 +114,7 @@ class Hub:
             listener.touch(touched)
 
     def wake_all(self) -> None:
-        """Wake everybody: something may have changed, nobody knows what."""
+        """Wake every listener: something may have changed, and it is not known what."""
         with self._lock:
             listeners = {listener for group in self._listeners.values() for listener in group}
         for listener in listeners:

@@ -1,6 +1,6 @@
 """Requests about limits, groups and unique keys. See ``backend.requests`` for what holds for all requests.
 
-How limits work is told in ``core.limit_rules``; how keys do, in ``core.unique_rules``.
+``core.limit_rules`` explains how limits work, ``core.unique_rules`` how keys do.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Hold(Request[int], kw_only=True):
 
 
 class Limits(msgspec.Struct, kw_only=True):
-    """What was said about a queue and some of its groups. A hold that has passed is told as 0."""
+    """The limits of a queue and of some of its groups. A hold that has passed is reported as 0."""
 
     queue: QueueLimits
     hold_until_ms: int
@@ -119,7 +119,7 @@ class GetUniqueKey(Request["UniqueHolder | None"], kw_only=True):
 
 
 class FreeUniqueKey(Request[bool], kw_only=True):
-    """Free a key, whoever holds it; False when nobody did. The holder itself goes on."""
+    """Free a key, no matter which job holds it; False when none did. The holder itself keeps running."""
 
     needs: ClassVar[str] = "unique"
 

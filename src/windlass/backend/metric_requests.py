@@ -1,6 +1,6 @@
 """Verbs of the roll-ups that a store keeps of its own history. What a row means is in ``core.rollups``.
 
-Anybody may roll up: read the history after a queue's cursor, make rows of it, and hand them in with the
+Any process may roll up: read the history after a queue's cursor, make rows of it, and hand them in with the
 cursor that they start from. One of many wins; nothing is counted twice, nothing is left out.
 """
 
@@ -30,7 +30,7 @@ class AddMetrics(Request[bool], kw_only=True):
     """Add minute rows to the roll-ups of minutes and hours, and move the cursor from ``after`` to ``upto``.
 
     Nothing happens, and False is answered, unless the cursor is at ``after``. From then on the history is
-    held for the roll-up as it is for an archiver: what was not rolled up stays, as long as somebody rolled
+    held for the roll-up as it is for an archiver: what was not rolled up stays, as long as a process rolled
     up this queue in the last 7 days, up to the hard bound.
     """
 

@@ -24,7 +24,7 @@ class Listener(Protocol):
 
     Topics: ``ready:<queue>`` (a job may be claimable), ``done:<queue>`` (a job finished),
     ``event:<queue>`` (the event log grew), ``stream:<queue>`` (a job put out more),
-    ``worker:<id>`` (somebody wants this worker's attention).
+    ``worker:<id>`` (there is a command for this worker).
     """
 
     async def wait(self, timeout_ms: float | None = None, clock: Clock = SYSTEM_CLOCK) -> frozenset[str]:
@@ -72,7 +72,7 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of every resource. Idempotent; pending calls finish first."""
+        """Release every resource. Idempotent; pending calls finish first."""
         ...
 
     async def execute(self, request: Request[R]) -> R:
@@ -130,10 +130,10 @@ class PreparedBackend(Protocol):
 
 @runtime_checkable
 class CompletionHintsBackend(Protocol):
-    """A backend whose hints may bring along what happened, so that nobody needs to ask."""
+    """A backend whose hints may carry what happened, so that the listener need not ask the store."""
 
-    def listen_completed(self, queue: str, told: Callable[[list[Completed]], None]) -> Listener:
-        """As ``listen(["done:<queue>"])``, but calls ``told`` instead where the hint says it all."""
+    def listen_completed(self, queue: str, receive: Callable[[list[Completed]], None]) -> Listener:
+        """As ``listen(["done:<queue>"])``, but calls ``receive`` instead where the hint carries the jobs."""
         ...
 
 

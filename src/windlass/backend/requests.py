@@ -12,7 +12,7 @@ Every verb may be repeated after a lost reply:
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from windlass.core.job import (
     Event,
     JobRecord,
     JobRef,
+    LogLine,
     NewJob,
     QueueInfo,
     WorkerInfo,
@@ -77,12 +78,26 @@ class Add(Request[list[Added]], kw_only=True):
 
     Jobs may name what they depend on, in this request or in the store: they are born ``blocked`` and become
     ready when all of it has ended (``core.edges``). What has ended already counts as it ended. Raises
-    ``DependencyError`` for a job that nobody knows or a parent that has finished, ``CycleError`` for a
+    ``DependencyError`` for an unknown job or a parent that has finished, ``CycleError`` for a
     circle; then nothing was added. A job that is answered by an existing one gets no new dependencies, but
     its ``parent`` waits for it all the same. At most 10,000 jobs in a request with edges.
     """
 
     jobs: list[NewJob]
+
+
+class Restore(Request[list[Added]], kw_only=True):
+    """Put jobs back as they were, up to 1,000, from records of another store or of an earlier time.
+
+    They keep their states, times, counts, errors and results; their number and their place in line are new,
+    and edges stay behind. So do leases: ``active`` and ``blocked`` jobs are refused by the caller. An id that
+    is there or kept, and the unique key of an unfinished job that another has, answer ``duplicate``; the same
+    request again answers as the first time. A group answers for an unfinished job as it does to ``Add``.
+    """
+
+    needs: ClassVar[str] = "restore"
+
+    jobs: list[JobRecord]
 
 
 # --- claim, settle, extend ----------------------------------------------------------------------
@@ -135,7 +150,7 @@ class SettleResult(msgspec.Struct):
 
     items: list[Settled]
     claimed: Claimed | None = None
-    #: Dependents of these jobs are yet to be told: run ``Relay`` soon.
+    #: Some dependents of these jobs have not been notified yet: run ``Relay`` soon.
     relay: bool = False
 
 
@@ -164,7 +179,7 @@ class Extend(Request[list[Extended]], kw_only=True):
 class Reconcile(Request[int], kw_only=True):
     """Release every lease of ``worker`` whose token is not in ``held``, at its old place; returns how many.
 
-    Sent after a lost reply: the store may have leased jobs that the worker never heard of.
+    Sent after a lost reply: the store may have leased jobs whose claim never reached the worker.
     """
 
     worker: str
@@ -275,8 +290,8 @@ class Beat(Request[Command | None], kw_only=True):
 class CommandWorker(Request[bool], kw_only=True):
     """Tell a worker what to do; False when no such worker is known.
 
-    The worker hears of it with the answer to its next ``Beat``, hurried by the hint ``worker:<id>``. A newer
-    command replaces one that was not heard yet. ``id`` is new for every command: workers obey each once.
+    The worker receives it with the answer to its next ``Beat``, hurried by the hint ``worker:<id>``. A newer
+    command replaces one that was not received yet. ``id`` is new for every command: workers obey each once.
     """
 
     needs: ClassVar[str] = "commands"
@@ -351,6 +366,9 @@ class Report(Request[ChangeResult], kw_only=True):
     token: str | None = None
     progress: bytes | None = None
     logs: list[str] = []
+    #: How much the lines matter: ``debug``, ``info``, ``warning`` or ``error``. The store adds the time, the
+    #: attempt and the run.
+    level: str = "info"
 
 
 class PublishEvent(Request[None], kw_only=True):
@@ -425,8 +443,25 @@ class Page(msgspec.Struct):
     looked: int = 0
 
 
+class Hint(msgspec.Struct, frozen=True, array_like=True):
+    """A text that a job must hold to be of use to the caller; small letters, digits and a few signs.
+
+    ``where`` is ``error`` (its errors), ``payload``, or ``any`` (those, and id, task, reason and options). It
+    is found in any case of its letters, and only payloads of codec ``json`` are looked into: the others may
+    hold anything.
+    """
+
+    where: Literal["error", "payload", "any"]
+    text: str
+
+
 class ListJobs(Request[Page], kw_only=True):
-    """Records of a queue by state, task, tag or last error; in order of their adding, or by another ``sort``.
+    """Records of a queue by what is said here; in order of their adding, or by another ``sort``.
+
+    ``error_class`` and ``fingerprint`` are those of the last error. ``finished_from_ms`` and
+    ``finished_to_ms`` (which is left out itself) leave out jobs that have not ended. ``hints`` spare the
+    caller records: a store may leave out a job that does not hold one of them, and the caller looks at all
+    that come.
 
     ``sort`` by due time or by end needs ``states`` that have one (none named: all of those), and leaves out
     jobs without that time. ``newest_first`` means the latest time first.
@@ -440,6 +475,14 @@ class ListJobs(Request[Page], kw_only=True):
     task: str | None = None  # glob: * and ?
     tag: str | None = None
     error_class: str | None = None
+    fingerprint: str | None = None
+    group: str | None = None
+    worker: str | None = None
+    finished_from_ms: int | None = None
+    finished_to_ms: int | None = None
+    #: Only jobs at the end of a flow, for which no other job of it waits.
+    tops: bool = False
+    hints: list[Hint] = []
     sort: Sort = Sort.ADDED
     newest_first: bool = True
     cursor: str | None = None
@@ -448,6 +491,15 @@ class ListJobs(Request[Page], kw_only=True):
     def __post_init__(self) -> None:
         if self.sort is not Sort.ADDED:
             self.states = states_of(self.states, self.sort)
+
+    @property
+    def needs_error(self) -> bool:
+        """Whether only jobs that have an error can fit."""
+        return (
+            self.error_class is not None
+            or self.fingerprint is not None
+            or any(hint.where == "error" for hint in self.hints)
+        )
 
 
 class CountJobs(Request[dict[JobState, int]], kw_only=True):
@@ -461,8 +513,15 @@ class ListQueues(Request[list[QueueInfo]], kw_only=True):
 
 
 class LogPage(msgspec.Struct):
-    lines: list[str]
+    """Log lines in order, and how many are kept."""
+
+    entries: list[LogLine]
     count: int
+
+    @property
+    def lines(self) -> list[str]:
+        """Their texts."""
+        return [entry.text for entry in self.entries]
 
 
 class GetLogs(Request[LogPage], kw_only=True):

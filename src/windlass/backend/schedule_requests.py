@@ -54,7 +54,7 @@ class ListSchedules(Request[SchedulePage], kw_only=True):
 class RemoveSchedule(Request[bool], kw_only=True):
     """Forget a schedule; False when there is none. Jobs that it made stay.
 
-    With ``source``, only if the record comes from there: a deploy never removes what somebody else took over.
+    With ``source``, only if the record comes from there: a deploy never removes what an operator took over.
     """
 
     needs: ClassVar[str] = "schedules"
@@ -107,7 +107,7 @@ class Fired(msgspec.Struct):
 
 
 class FireSchedule(Request[Fired], kw_only=True):
-    """Add the jobs of due slots and move on to the next slot, in one step; once, whoever tries.
+    """Add the jobs of due slots and move on to the next slot, in one step; once, however many workers try.
 
     Nothing happens unless the schedule is there, not paused, and its next slot is ``slot_ms``. Then as many
     of ``jobs`` (those of ``slots``, in order) are added as limit and overlap allow (``core.schedule_rules``),

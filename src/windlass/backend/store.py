@@ -83,7 +83,7 @@ class Store:
             self._note_closed()
             raise
         if self._closing.closed:
-            await self.backend.close()  # closed while it opened: what was opened after that is let go too
+            await self.backend.close()  # closed while it opened: release what was opened after that too
             raise self._closing.error()
         self._opened = closings == self._closings
 
@@ -97,7 +97,7 @@ class Store:
         self._closing.reopen()
 
     async def close(self) -> None:
-        """Let go of the connection. Waits under way and later requests raise ``ClosedError``. Idempotent.
+        """Release the connection. Waits under way and later requests raise ``ClosedError``. Idempotent.
 
         In the child of a process that opened it, the connection is left to that process.
         """
@@ -153,16 +153,16 @@ class Store:
             await self.open()
         return self._watched(self.backend.listen(topics))
 
-    async def listen_completed(self, queue: str, told: Callable[[list[Completed]], None]) -> Listener:
-        """Hints about jobs of ``queue`` that finish; those that the hint itself describes go to ``told``."""
+    async def listen_completed(self, queue: str, receive: Callable[[list[Completed]], None]) -> Listener:
+        """Hints about jobs of ``queue`` that finish; those that the hint describes go to ``receive``."""
         if not isinstance(self.backend, CompletionHintsBackend):
             return await self.listen([f"done:{queue}"])
         if not self._opened or self._pid != _pid:
             await self.open()
-        return self._watched(self.backend.listen_completed(queue, told))
+        return self._watched(self.backend.listen_completed(queue, receive))
 
     def _watched(self, listener: Listener) -> Listener:
-        """Woken by ``close``: its owner then asks the store, and hears that it was closed."""
+        """Woken by ``close``: its owner then asks the store, which raises that it was closed."""
         self._closing.watch(listener)
         return listener
 

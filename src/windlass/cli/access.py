@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Table = dict[str, Any]
 
-#: Keys that are refused in a file, by the variable that they belong into.
+#: Keys that are refused in a file, with the environment variable for each.
 _SECRETS = {"client_secret": "WINDLASS_OPENID_CLIENT_SECRET", "secret": "WINDLASS_PROXY_SECRET"}
 _KINDS: dict[str, type[Any]] = {"openid": OpenID, "proxy": TrustedProxy, "roles": Roles, "rules": Rule}
 _NEEDED = {

@@ -23,18 +23,19 @@ _TASKS_SHOWN = 8
 def announce(worker: Worker, specs: dict[str, QueueSpec], out: Out | None) -> None:
     """Say what runs. ``out`` None: there is no terminal, so log it."""
     options, store = worker.options, shown_url(worker.app.url)
-    tasks = worker.registry.names()
+    tasks, others = worker.registry.names(), worker.registry.others
     queues = ", ".join(_queue_text(name, spec) for name, spec in specs.items())
     slots = f"{options.concurrency}, {options.order}"
     if out is None:
-        line = "worker %s serves %s on %s (slots: %s; tasks: %d)"
-        log.info(line, worker.id, queues, store, slots, len(tasks))
+        line = "worker %s serves %s on %s (slots: %s; tasks: %s)"
+        known = [*([str(len(tasks))] if tasks or not others else []), *others]
+        log.info(line, worker.id, queues, store, slots, " and ".join(known))
         log.debug("tasks: %s", ", ".join(tasks))
         return
     head = styled(f"windlass {__version__}", "bold")
     head.append(f"  worker {worker.id}", style="dim")
     out.notes.print(head, highlight=False)
-    facts = {"store": store, "queues": queues, "slots": slots, "tasks": _some(tasks)}
+    facts = {"store": store, "queues": queues, "slots": slots, "tasks": _some([*tasks, *others])}
     out.notes.print(_grid(facts))
     out.notes.print(styled(f"  {_ending(worker)}", "dim"), highlight=False)
 

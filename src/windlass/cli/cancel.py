@@ -10,7 +10,7 @@ import click
 from windlass.cli.changes import Answers, each
 from windlass.cli.output import Out
 from windlass.cli.selecting import Selection, check_selection, selects
-from windlass.cli.store import store_command
+from windlass.cli.store import find_queue, store_command
 from windlass.core.outcome import CancelResult
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import IllegalTransitionError, JobNotFoundError
@@ -27,7 +27,7 @@ async def run(options: Options, out: Out) -> int:
     """Cancel jobs."""
     answers = Answers("cancelled")
     async with options.app() as app:
-        queue = app.queue(options.queue)
+        queue = await find_queue(app, options.queue)
         if options.all:
             with out.waiting(f"Cancelling jobs of {options.queue}"):
                 count = await queue.cancel_jobs(state=options.states, reason=options.reason, **options.search)
@@ -60,6 +60,6 @@ windlass cancel mail --all --state scheduled --tag campaign-7
 def command(**values: Any) -> Options:
     """Cancel jobs of QUEUE.
 
-    A waiting job is cancelled at once. A running one is 'cancelling': its worker is told and stops it.
+    A waiting job is cancelled at once. A running one is 'cancelling' until its worker has stopped it.
     """
     return Options(**check_selection(values))

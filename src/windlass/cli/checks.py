@@ -67,7 +67,7 @@ async def check_sqlite(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def check_workers(context: CheckContext) -> AsyncIterator[Finding]:
-    """Is anybody there, and of one version?"""
+    """Are there workers, all of one version?"""
     workers = context.workers
     if not workers:
         yield fact("no worker is alive")  # whether that matters, check_unserved tells

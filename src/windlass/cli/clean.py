@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from windlass.cli.output import Out
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store import StoreOptions, find_queue, store_command
 from windlass.cli.values import DURATION, show_span
 from windlass.core.states import JobState
 
@@ -32,7 +32,7 @@ async def run(options: Options, out: Out) -> int:
     if not out.confirm(f"Delete {states} jobs of {options.queue}{older}?"):
         return 1
     async with options.app() as app:
-        queue = app.queue(options.queue)
+        queue = await find_queue(app, options.queue)
         counts = await queue.get_job_counts()
         there = sum(counts[JobState(state)] for state in options.states)
         wanted = there if options.limit is None else min(options.limit, there)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from windlass.cli.output import Out
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store import StoreOptions, find_queue, store_command
 from windlass.core.states import TIMED, JobState
 
 
@@ -23,16 +23,19 @@ class Options(StoreOptions):
 async def run(options: Options, out: Out) -> int:
     """Clear a queue."""
     async with options.app() as app:
-        queue = app.queue(options.queue)
+        queue = await find_queue(app, options.queue)
         counts = await queue.get_job_counts()
         states = [
             JobState.WAITING,
             JobState.BLOCKED,
             JobState.PARKED,
-            *(TIMED if options.delayed else ()),
+            *(state for state in JobState if options.delayed and state in TIMED),
         ]
-        there = sum(counts[state] for state in states)
-        if there and not out.confirm(f"Delete {there:,} jobs of {options.queue} that have not run?"):
+        there = {state.value: counts[state] for state in states if counts[state]}
+        by_state = ", ".join(f"{count:,} {state}" for state, count in there.items())
+        if there and not out.confirm(
+            f"Delete {sum(there.values()):,} jobs of queue {options.queue} ({by_state})? They will not run."
+        ):
             return 1
         with out.waiting("Deleting"):
             removed = await queue.clear(delayed=options.delayed) if there else 0
@@ -51,7 +54,7 @@ windlass jobs mail --state waiting --export > saved.jsonl && windlass clear mail
 """,
 )
 @click.argument("queue")
-@click.option("--delayed", is_flag=True, help="Also jobs that are scheduled or wait for a retry.")
+@click.option("--delayed", is_flag=True, help="Also jobs that are scheduled, suspended or wait for a retry.")
 def command(**values: Any) -> Options:
     """Delete all waiting jobs of QUEUE. Running and finished ones stay."""
     return Options(**values)

@@ -44,6 +44,7 @@ def make(options: Options) -> Guard:
         prefix=options.prefix,
         lake=options.lake,
         audit_file=options.audit_file,
+        trace_url=options.trace_url,
         **ways,
     )
     if not is_loopback(options.host) and not app.store_view.settings.methods:
@@ -70,9 +71,9 @@ def _passwords(given: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 async def run(options: Options, out: Out) -> int:
-    """Serve until told to stop."""
+    """Serve until a signal stops it."""
     app = make(options)
-    from windlass.dashboard.serve import DashboardServer  # after ``make`` has told what is not installed
+    from windlass.dashboard.serve import DashboardServer  # after ``make`` has reported what is missing
 
     windlass = app.store_view.app
     store = shown_url(windlass.url)
@@ -191,6 +192,14 @@ windlass dashboard --trusted-proxy 10.0.0.5 --proxy-user-header X-Forwarded-User
 @click.option("--prefix", default="", metavar="PATH", help="The path under which a proxy serves it.")
 @click.option("--lake", metavar="PLACE", help="The pipeline's lake, for figures over years.")
 @click.option("--audit-file", metavar="FILE", help="Write every change there too.")
+@click.option(
+    "--trace-url",
+    default="",
+    metavar="TEMPLATE",
+    envvar="WINDLASS_TRACE_URL",
+    show_envvar=True,
+    help="Where the trace of a job is shown: https://traces.example/trace/{trace_id}.",
+)
 def command(**values: Any) -> Options:
     """Serve the HTTP API and the pages.
 

@@ -32,3 +32,4 @@ class Options(StoreOptions):
     prefix: str = ""
     lake: str | None = None
     audit_file: str | None = None
+    trace_url: str = ""

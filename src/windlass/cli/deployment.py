@@ -21,7 +21,7 @@ from windlass.core.text import many
 _SKEW_MS, _BAD_SKEW_MS = 1_000, 30_000
 #: What was written so long after now was written by another clock. So many of it are named.
 _AHEAD_MS, _SHOWN = 10_000, 3
-#: A worker that lives for so long has told whether it leads.
+#: A worker that has lived this long has reported whether it leads.
 _SETTLED_MS = 60_000
 #: Who runs for longer has probably been forgotten.
 _LONG_RUN_MS = 24 * 3_600_000

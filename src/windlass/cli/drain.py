@@ -1,4 +1,4 @@
-"""``windlass drain``: another word for ``windlass clear``, which says better what it does."""
+"""``windlass drain``: the old name of ``windlass clear``, which says better what it does."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from typing import Any
 
 import click
 
-from windlass.cli.clear import Options, run
+from windlass.cli.clear import Options
+from windlass.cli.clear import run as clear
+from windlass.cli.output import Out
 from windlass.cli.store import store_command
+
+
+async def run(options: Options, out: Out) -> int:
+    """Clear a queue, and say what the command is called now."""
+    out.note("windlass drain deletes jobs; it is the old name of windlass clear. Workers drain by --burst.")
+    return await clear(options, out)
 
 
 @store_command(
@@ -17,11 +25,15 @@ from windlass.cli.store import store_command
     examples="""
 windlass drain mail
 windlass drain mail --delayed --yes                 scheduled and retrying ones too
-windlass clear mail                                 the same
+windlass clear mail                                 the same, by its name
+windlass worker mail_app --burst                    runs what waits, then stops
 """,
 )
 @click.argument("queue")
-@click.option("--delayed", is_flag=True, help="Also jobs that are scheduled or wait for a retry.")
+@click.option("--delayed", is_flag=True, help="Also jobs that are scheduled, suspended or wait for a retry.")
 def command(**values: Any) -> Options:
-    """Delete all waiting jobs of QUEUE, as ``windlass clear`` does. Running and finished ones stay."""
+    """Old name of 'windlass clear': delete all waiting jobs of QUEUE.
+
+    To run what waits and then stop, use 'windlass worker --burst'.
+    """
     return Options(**values)

@@ -9,22 +9,24 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
 from windlass.api.queue import Queue
+from windlass.backend import requests as rq
 from windlass.cli.output import Out
 from windlass.cli.store import StoreOptions, app_option, store_command
 from windlass.cli.values import DURATION, parse_json, parse_pairs
 from windlass.cli.views import job_view
 from windlass.core.edges import check_cycle
 from windlass.core.ids import JobRef
+from windlass.core.job import JobRecord
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, JobCancelledError, JobFailedError
-from windlass.jobs.exported import read_job
+from windlass.jobs.exported import read_job, read_record
 
 if TYPE_CHECKING:
     from windlass.api.app import Windlass
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from windlass.jobs.job import Job
 
 _CHUNK = 1_000
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +48,14 @@ class Options(StoreOptions):
     wait: bool = False
     timeout: float | None = None
     file: IO[bytes] | None = None
+    restore: bool = False
 
 
 async def run(options: Options, out: Out) -> int:
     """Add jobs."""
     async with options.app(create=True) as app:
+        if options.file is not None and options.restore:
+            return await _restore_file(app, options.queue, options.file, out)
         if options.file is not None:
             return await _add_file(app, options.queue, options.file, options.options, out)
         queue = app.queue(options.queue or "")
@@ -99,16 +105,47 @@ async def _add_file(
         size = lines.seek(0, 2)
         with out.progress("Checking", size) as advance:
             for number, line in _lines(lines, shared, advance):
-                _read(app, queue, number, line)
+                _read(app, queue, number, line, read_job)
         total = queued = 0
         with out.progress("Adding", size) as advance:
-            news = (_read(app, queue, number, line) for number, line in _lines(lines, shared, advance))
+            news = (_read(app, queue, *one, read_job) for one in _lines(lines, shared, advance))
             for chunk in _chunks(_dependents_last(news)):
                 jobs = await app.queue(chunk[0].queue).add_new(chunk)
                 total += len(jobs)
                 queued += sum(job.outcome is AddOutcome.QUEUED for job in jobs)
     known = f" ({total - queued:,} more were there already)" if total > queued else ""
     out.done(f"Queued {queued:,} jobs{known}.", {"queued": queued, "known": total - queued})
+    return 0
+
+
+async def _restore_file(app: Windlass, queue: str | None, file: IO[bytes], out: Out) -> int:
+    """Check every line, then put the jobs back as they were; those that wait for others come last."""
+    advice = "leave --restore out: the jobs are added, and run from the start"
+    app.store.capabilities.require(app.store.name, "restore", advice)
+    blocked: list[NewJob] = []
+
+    def records(found: Iterator[NewJob | JobRecord]) -> Iterator[JobRecord]:
+        for one in found:
+            if isinstance(one, JobRecord):
+                yield one
+            else:
+                blocked.append(one)
+
+    outcomes: list[AddOutcome | None] = []
+    with _rereadable(file) as lines:
+        size = lines.seek(0, 2)
+        for number, line in _lines(lines, {}, lambda step: None):
+            _read(app, queue, number, line, read_record)
+        with out.progress("Restoring", size) as advance:
+            found = (_read(app, queue, *one, read_record) for one in _lines(lines, {}, advance))
+            for chunk in _chunks(records(found)):
+                outcomes += [one.outcome for one in await app.store.execute(rq.Restore(jobs=chunk))]
+            for news in _chunks(_dependents_last(iter(blocked))):
+                outcomes += [job.outcome for job in await app.queue(news[0].queue).add_new(news)]
+    done = outcomes.count(AddOutcome.QUEUED)
+    known = len(outcomes) - done
+    rest = f" ({known:,} more were there already, or their group has no room)" if known else ""
+    out.done(f"Restored {done:,} jobs{rest}.", {"restored": done, "known": known})
     return 0
 
 
@@ -154,18 +191,24 @@ def _lines(
         yield number, {**shared, **job}
 
 
-def _read(app: Windlass, queue: str | None, number: int, line: dict[str, Any]) -> NewJob:
+def _read(
+    app: Windlass,
+    queue: str | None,
+    number: int,
+    line: dict[str, Any],
+    read: Callable[[Queue, dict[str, Any]], T],
+) -> T:
     """The job of a line, for ``queue`` or the one that the line names."""
     name = queue or line.get("queue")
     if name is None:
         raise ConfigError(f"line {number}", "one that names its queue, when the command names none", line)
     try:
-        return read_job(app.queue(name), line)
+        return read(app.queue(name), line)
     except ConfigError as exc:
         raise ConfigError(f"line {number}: {exc.option}", exc.want, exc.got) from exc
 
 
-def _chunks(jobs: Iterator[NewJob]) -> Iterator[list[NewJob]]:
+def _chunks(jobs: Iterator[T]) -> Iterator[list[T]]:
     while chunk := list(islice(jobs, _CHUNK)):
         yield chunk
 
@@ -189,6 +232,7 @@ windlass enqueue mail send_mail --arg to=ada@example.com --arg copies=2
 windlass enqueue mail send_mail --data '{"to": "ada@example.com"}' --delay 10m
 windlass enqueue reports monthly '[2026, 7]' --id report-2026-07 --wait
 windlass enqueue mail --file jobs.jsonl             {"name": ..., "data": ...} per line
+windlass jobs --export > saved.jsonl && windlass enqueue --file saved.jsonl --restore --url sqlite:///new.db
 """,
 )
 @click.argument("queue", required=False)
@@ -202,6 +246,11 @@ windlass enqueue mail --file jobs.jsonl             {"name": ..., "data": ...} p
 )
 @click.option(
     "--file", "-f", type=click.File("rb"), help="Add every line of a file of JSON lines; - reads stdin."
+)
+@click.option(
+    "--restore",
+    is_flag=True,
+    help="With --file: put jobs of an export back in the state that they had, with attempts and results.",
 )
 @click.option("--delay", type=DURATION, help="Start no earlier than this from now.")
 @click.option("--priority", "-p", type=int, help="Higher runs first.")
@@ -236,6 +285,7 @@ def _options(  # noqa: PLR0913 - as many as the command has
     data: str | None,
     args: tuple[str, ...],
     file: IO[bytes] | None,
+    restore: bool,
     wait: bool,
     timeout: float,
     more: tuple[str, ...],
@@ -244,6 +294,8 @@ def _options(  # noqa: PLR0913 - as many as the command has
     if (name is None) == (file is None) or (file and (text or data or args or wait)):
         raise click.UsageError("Give QUEUE and the NAME of a task (and its arguments), or --file.")
     options = {key: value for key, value in job_options.items() if value not in (None, ())}
+    if restore and (file is None or options or more):
+        raise click.UsageError("--restore goes with --file, and with no option of jobs: they keep their own.")
     return Options(
         url=url,
         app_name=app_name,
@@ -254,4 +306,5 @@ def _options(  # noqa: PLR0913 - as many as the command has
         wait=wait,
         timeout=timeout,
         file=file,
+        restore=restore,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.cli.output import Out, state_text
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store import StoreOptions, find_queue, store_command
 from windlass.core.edges import EdgeStatus
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Options(StoreOptions):
 async def run(options: Options, out: Out) -> int:
     """Show a flow, or change all of it."""
     async with options.app() as app:
-        queue = app.queue(options.queue)
+        queue = await find_queue(app, options.queue)
         if options.cancel or options.remove:
             top = await queue.get_flow(options.job_id)
             size = sum(1 for _ in top.walk())
@@ -124,8 +124,8 @@ windlass flow reports nightly-2026-07-01 --remove --yes
 def command(**values: Any) -> Options:
     """Show a job of QUEUE with all that it waits for, as a tree with states.
 
-    ID is the job at the top: the one that waits for all others. Jobs that somebody outside of the
-    flow waits for are left alone by --cancel and --remove.
+    ID is the job at the top: the one that waits for all others. --cancel and --remove leave alone the jobs
+    that a job outside the flow waits for.
     """
     options = Options(**values)
     if options.cancel and options.remove:

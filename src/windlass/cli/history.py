@@ -9,7 +9,7 @@ import click
 
 from windlass.backend import requests as rq
 from windlass.cli.output import STATE_STYLES, Column, Out, styled
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store import StoreOptions, find_queue, store_command
 from windlass.cli.values import show_span, show_time
 from windlass.errors import HistoryTrimmedError
 
@@ -42,7 +42,7 @@ class Options(StoreOptions):
 async def run(options: Options, out: Out) -> int:
     """Print attempts, oldest first."""
     async with options.app() as app:
-        queue = app.queue(options.queue)
+        queue = await find_queue(app, options.queue)
         after = options.after if options.after is not None else await _start(queue, options.limit)
         page = await queue.store.execute(rq.ReadHistory(queue=queue.name, after=after, limit=options.limit))
     if out.as_json:

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from windlass.cli.output import Out, state_text, styled
-from windlass.cli.store import StoreOptions, app_option, store_command
+from windlass.cli.store import StoreOptions, app_option, find_queue, store_command
 from windlass.cli.values import show_age, show_span, show_time
 from windlass.cli.views import job_view, now_ms, readable, runs
 from windlass.core.states import JobState
@@ -45,7 +45,7 @@ class Logs(NamedTuple):
 async def run(options: Options, out: Out) -> int:
     """Show one job."""
     async with options.app() as app:
-        queue = app.queue(options.queue)
+        queue = await find_queue(app, options.queue)
         job = await queue.get_job(options.id)
         if job is None:
             raise JobNotFoundError(options.queue, options.id)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.cli.output import Column, Out, state_text, styled
-from windlass.cli.store import StoreOptions, app_option, store_command
+from windlass.cli.store import StoreOptions, app_option, find_queue, store_command
 from windlass.cli.values import parse_pairs, show_age
 from windlass.cli.views import job_view, now_ms, runs, when_text
 from windlass.core.states import JobState
@@ -70,7 +70,9 @@ async def run(options: Options, out: Out) -> int:
 
 
 async def _queue_names(app: Windlass, options: Options) -> list[str]:
-    return [options.queue] if options.queue else [info.name for info in await app.queues()]
+    if options.queue is not None:
+        return [(await find_queue(app, options.queue)).name]
+    return [info.name for info in await app.queues()]
 
 
 async def _search(
@@ -182,8 +184,10 @@ def command(queue: str | None, data: tuple[str, ...], cursor: str | None, **valu
     group:acme, worker:w1, args.customer.id:42, finished:<1h, due:<10m, took:>5s, and of words that stand
     anywhere in a job.
 
-    --export writes id, queue, arguments and all options of each job, not what it did: attempts, errors and
-    results stay behind. It is no backup. Jobs that ended run again when their lines are added.
+    --export writes id, queue, arguments, all options and the past of each job: state, times, attempts, errors
+    and result. 'windlass enqueue --file' adds the jobs anew, and those that ended run again; with --restore
+    it puts them back as they were. Log lines, live output, schedules and limits are not exported: it is no
+    backup of the store.
     """
     if cursor is not None and queue is None:
         raise click.UsageError("--cursor is a place in one queue: name the queue too.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import os
 import sys
 import traceback
@@ -94,6 +95,8 @@ def _attribute(module: ModuleType, path: str) -> Windlass:
     found: object = module
     for part in path.split("."):
         found = getattr(found, part, None)
+    if _stands_for_app(found):
+        found = getattr(found, "windlass")  # noqa: B009 - its type is not known here
     if isinstance(found, Windlass):
         return found
     apps = list(_apps(module))
@@ -125,4 +128,15 @@ def _only_app(module: ModuleType) -> Windlass:
 def _apps(module: ModuleType) -> dict[str, Windlass]:
     from windlass.api.app import Windlass
 
-    return {name: value for name, value in vars(module).items() if isinstance(value, Windlass)}
+    found: dict[str, Windlass] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, Windlass):
+            found[name] = value
+        elif _stands_for_app(value):
+            found[name] = value.windlass
+    return found
+
+
+def _stands_for_app(found: object) -> bool:
+    """Whether it is an app under the names of another system (``windlass.compat``)."""
+    return isinstance(inspect.getattr_static(type(found), "windlass", None), property)

@@ -20,7 +20,7 @@ class CommandEntry(NamedTuple):
 
 
 COMMANDS = {
-    "worker": CommandEntry("Run", "Run the tasks of an app until told to stop."),
+    "worker": CommandEntry("Run", "Run the tasks of an app until stopped."),
     "dashboard": CommandEntry("Run", "Serve the HTTP API and the web pages."),
     "server": CommandEntry("Run", "Coordinate an AMQP broker, and nothing else."),
     "enqueue": CommandEntry("Run", "Add a job, or a file full of jobs."),
@@ -33,7 +33,9 @@ COMMANDS = {
     "why": CommandEntry("Look", "Say why a job is not running, and what to do about it."),
     "flow": CommandEntry("Look", "Show a job with all that it waits for; cancel or remove it all."),
     "stats": CommandEntry("Look", "Totals and rates, live with --watch."),
-    "workers": CommandEntry("Look", "List the workers that are alive, or tell one to go quiet or stop."),
+    "workers": CommandEntry(
+        "Look", "List the workers that are alive, or send one a command: quiet, resume, stop."
+    ),
     "schedules": CommandEntry("Look", "List recurring schedules; pause, run or remove one."),
     "events": CommandEntry("Look", "Show what happened in a queue, or follow it."),
     "history": CommandEntry("Look", "Show finished attempts with wait and run times."),

@@ -63,7 +63,7 @@ def styled(text: str, style: str) -> Text:
 
 
 def has_terminal() -> bool:
-    """Whether there is somebody to ask."""
+    """Whether a person can answer questions."""
     return sys.stdin.isatty()
 
 
@@ -141,7 +141,7 @@ class Out:
         self.notes.print(line, highlight=False, soft_wrap=True)
 
     def confirm(self, question: str) -> bool:
-        """Ask before something is lost. ``--yes`` answers; without a terminal there is nobody to ask."""
+        """Ask before data is deleted. ``--yes`` answers; without a terminal the answer is no."""
         question = printable(question)
         if self.yes:
             return True
@@ -172,7 +172,7 @@ class Out:
 
     @contextmanager
     def waiting(self, title: str) -> Iterator[None]:
-        """A spinner on stderr while somebody else works."""
+        """A spinner on stderr while the store works."""
         if self.as_json or not sys.stderr.isatty():
             yield
             return

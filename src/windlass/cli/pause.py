@@ -8,21 +8,23 @@ from typing import Any
 import click
 
 from windlass.cli.output import Out
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store import StoreOptions, find_queue, store_command
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(StoreOptions):
-    """Which queues."""
+    """Which queues. ``new``: also such as have no job yet."""
 
     queues: tuple[str, ...]
+    new: bool = False
 
 
 async def run(options: Options, out: Out) -> int:
     """Pause queues."""
     async with options.app() as app:
-        for name in options.queues:
-            await app.queue(name).pause()
+        found = [app.queue(name) if options.new else await find_queue(app, name) for name in options.queues]
+        for queue in found:
+            await queue.pause()
     names = ", ".join(options.queues)
     out.done(f"Paused {names}. Running jobs go on; nothing new is handed out.", {"paused": options.queues})
     return 0
@@ -38,6 +40,7 @@ windlass resume mail                                goes on
 """,
 )
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@click.option("--new", is_flag=True, help="Also a queue that has no job yet.")
 def command(**values: Any) -> Options:
     """Stop handing out jobs of QUEUE, on every worker. Jobs can still be added."""
     return Options(**values)

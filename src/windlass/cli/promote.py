@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.cli.changes import Answers, each
 from windlass.cli.selecting import Selection, check_selection, selects
-from windlass.cli.store import store_command
+from windlass.cli.store import find_queue, store_command
 from windlass.errors import JobNotFoundError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def run(options: Selection, out: Out) -> int:
     """Promote jobs."""
     async with options.app() as app:
-        queue = app.queue(options.queue)
+        queue = await find_queue(app, options.queue)
         if options.all:
             with out.waiting(f"Promoting jobs of {options.queue}"):
                 count = await queue.promote_jobs(state=options.states, **options.search)

@@ -11,7 +11,7 @@ import click
 from windlass.cli.changes import Answers, each
 from windlass.cli.output import Out
 from windlass.cli.selecting import Selection, check_selection, selects
-from windlass.cli.store import store_command
+from windlass.cli.store import find_queue, store_command
 from windlass.core.states import JobState
 
 
@@ -28,7 +28,7 @@ async def run(options: Options, out: Out) -> int:
         return 1
     answers = Answers("removed")
     async with options.app() as app:
-        queue = app.queue(options.queue)
+        queue = await find_queue(app, options.queue)
         if options.all:
             with out.waiting(f"Removing jobs of {options.queue}"):
                 count = await queue.remove_jobs(state=options.states, **options.search)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from windlass.cli.output import Out
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store import StoreOptions, find_queue, store_command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +21,8 @@ class Options(StoreOptions):
 async def run(options: Options, out: Out) -> int:
     """Resume queues."""
     async with options.app() as app:
-        for name in options.queues:
-            await app.queue(name).resume()
+        for queue in [await find_queue(app, name) for name in options.queues]:
+            await queue.resume()
     out.done(f"Resumed {', '.join(options.queues)}.", {"resumed": options.queues})
     return 0
 

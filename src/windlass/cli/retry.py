@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from windlass.cli.changes import Answers, each
 from windlass.cli.output import Out
 from windlass.cli.selecting import Selection, check_selection, selects
-from windlass.cli.store import store_command
+from windlass.cli.store import find_queue, store_command
 from windlass.core.states import JobState
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ _STEP = 1_000
 async def run(options: Selection, out: Out) -> int:
     """Retry jobs."""
     async with options.app() as app:
-        queue = app.queue(options.queue)
+        queue = await find_queue(app, options.queue)
         if not options.all:
             answers = Answers("retried")
             await each(options.ids, queue.retry, answers, out)
@@ -52,6 +52,7 @@ async def _retry_all(queue: Queue, options: Selection, out: Out) -> int:
 windlass retry mail 0197b7c2d5f47a3c9d0c8f5b6f0a1c2d
 windlass retry mail --all                           all failed jobs
 windlass retry mail --all --name 'send_*' --error SMTPError
+windlass retry mail --all --search 'error:Timeout* args.customer.id:42 finished:<1h'
 windlass retry mail --all --state retrying          do not wait for the backoff
 """,
 )

@@ -27,11 +27,18 @@ class Selection(StoreOptions):
     tag: str | None = None
     error: str | None = None
     data: dict[str, Any] | None = None
+    query: str = ""
 
     @property
     def search(self) -> SearchOptions:
         """What they must be like, besides their state."""
-        return {"name": self.name, "tag": self.tag, "error": self.error, "data": self.data or None}
+        return {
+            "name": self.name,
+            "tag": self.tag,
+            "error": self.error,
+            "data": self.data or None,
+            "query": self.query,
+        }
 
 
 def selects(states: Sequence[str], default: Sequence[str] = ()) -> Callable[[CommandT], CommandT]:
@@ -56,6 +63,14 @@ def selects(states: Sequence[str], default: Sequence[str] = ()) -> Callable[[Com
         click.option(
             "--data", "-d", multiple=True, metavar="KEY=VALUE", help="With --all: only with this argument."
         ),
+        click.option(
+            "--search",
+            "-q",
+            "query",
+            default="",
+            metavar="QUERY",
+            help="With --all: only jobs that fit a query, as in 'windlass jobs --search'.",
+        ),
     ]
 
     def decorate(command: CommandT) -> CommandT:
@@ -72,7 +87,7 @@ def check_selection(values: dict[str, Any]) -> dict[str, Any]:
         raise click.UsageError("Name the jobs, or pass --all.")
     if values["all"] and not values["states"]:
         raise click.UsageError("Say which: --all needs --state.")
-    filters = [name for name in ("name", "tag", "error", "data") if values[name]]
+    filters = [name for name in ("name", "tag", "error", "data", "query") if values[name]]
     if filters and not values["all"]:
-        raise click.UsageError(f"--{filters[0]} goes with --all.")
+        raise click.UsageError(f"--{filters[0].replace('query', 'search')} goes with --all.")
     return {**values, "data": parse_pairs(values["data"], "--data")}

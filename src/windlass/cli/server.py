@@ -22,7 +22,7 @@ class Options(StoreOptions):
 
 
 async def run(options: Options, out: Out) -> int:
-    """Run for the coordinator's seat until told to stop."""
+    """Campaign for the coordinator's role until a signal stops it."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -17,7 +17,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopper:
-    """Closes a worker when the process is told to stop. ``asked``: how often it was told."""
+    """Closes a worker when the process receives a stop signal. ``asked``: how often it did."""
 
     def __init__(self, worker: Worker) -> None:
         self.asked = 0

@@ -93,7 +93,7 @@ class Sample:
 
 
 async def run(options: Options, out: Out) -> int:
-    """Show the figures once, or until told to stop."""
+    """Show the figures once, or until interrupted."""
     async with options.app() as app:
         if options.tasks:
             await figures.show_tasks(app, options.period, out)

@@ -18,11 +18,14 @@ import click
 
 from windlass.cli.loading import load_app
 from windlass.cli.output import Out
+from windlass.cli.reach import check_reachable
+from windlass.core.options import nearest
 from windlass.core.text import printable, printable_lines
-from windlass.errors import StorageError, WindlassError
+from windlass.errors import ConfigError, StorageError, WindlassError
 
 if TYPE_CHECKING:
     from windlass.api.app import Windlass
+    from windlass.api.queue import Queue
 
 INTERRUPTED = 130
 
@@ -53,7 +56,18 @@ class StoreOptions:
                 f"there is no {what} at {path}: check --url or $WINDLASS_URL (a worker or an "
                 "enqueue would create it)"
             )
+        check_reachable(app.url)
         return app
+
+
+async def find_queue(app: Windlass, name: str) -> Queue:
+    """The queue of that name; ``ConfigError`` with a near name when the store has none."""
+    names = [info.name for info in await app.queues()]
+    if name not in names:
+        near = nearest(name, names)
+        hint = f"did you mean {near!r}?" if near else f"there is {', '.join(names[:10]) or 'none yet'}"
+        raise ConfigError("queue", f"the name of a queue in this store ({hint})", name)
+    return app.queue(name)
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -151,8 +165,8 @@ def _shared_options(asks: bool) -> list[Callable[[Any], Any]]:
 
 def _print_escaped(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Show a traceback whose message may hold texts of a job."""
-    told = "".join(traceback.format_exception(kind, error, trace))
-    print(printable_lines(told.rstrip("\n")), file=sys.stderr)
+    text = "".join(traceback.format_exception(kind, error, trace))
+    print(printable_lines(text.rstrip("\n")), file=sys.stderr)
 
 
 def carry_out(work: Callable[[], int], out: Out) -> int:

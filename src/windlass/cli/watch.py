@@ -1,4 +1,4 @@
-"""Which source files belong to an app, and have they changed? Told by their times and sizes."""
+"""Which source files belong to an app, and have they changed? Compares their times and sizes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SourceWatch:
                 try:
                     facts = path.stat()
                 except OSError:
-                    continue  # it went away while we looked
+                    continue  # it was removed while we looked
                 found[str(path)] = (facts.st_mtime_ns, facts.st_size)
                 if len(found) >= _MOST_FILES:
                     return found

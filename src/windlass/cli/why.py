@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from windlass.cli.output import Out, state_text
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store import StoreOptions, find_queue, store_command
 from windlass.cli.values import show_age
 from windlass.cli.views import now_ms
 from windlass.core.text import printable
@@ -29,7 +29,7 @@ class Options(StoreOptions):
 async def run(options: Options, out: Out) -> int:
     """Say why a job is not running."""
     async with options.app() as app:
-        found = await app.queue(options.queue).why(options.id)
+        found = await (await find_queue(app, options.queue)).why(options.id)
     if out.as_json:
         out.document(msgspec.to_builtins(found))
     else:

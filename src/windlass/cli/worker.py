@@ -34,7 +34,7 @@ log = logging.getLogger("windlass.cli")
 
 #: What threads that hang may take at the end, before the process ends without them.
 _LEAVE_SECONDS = 2.0
-#: What letting go of the store may take after the worker has stopped.
+#: How long closing the store may take after the worker has stopped.
 _CLOSE_SECONDS = 0.5
 #: The exit code when the stop could not wait for all of it: threads, children, the store.
 LEFT_BEHIND = 1
@@ -120,7 +120,7 @@ def launch(options: Options, out: Out) -> int:
 
 
 async def run(app: Windlass, options: Options, out: Out) -> int:
-    """Work until told to stop, or with ``burst`` until all is done."""
+    """Work until a signal stops it, or with ``burst`` until all is done."""
     worker = make_worker(app, options)
     stopper = Stopper(worker)
     stopper.install(options.lifeline)
@@ -133,7 +133,7 @@ async def run(app: Windlass, options: Options, out: Out) -> int:
     except ClosedError:
         if not stopper.asked:
             raise
-        await worker.close()  # told to stop while it started
+        await worker.close()  # a stop signal arrived while it started
     finally:
         stopper.uninstall()
         if health is not None:
@@ -147,7 +147,7 @@ async def run(app: Windlass, options: Options, out: Out) -> int:
 
 
 async def _closes(app: Windlass) -> bool:
-    """Let go of the store; False when it does not answer."""
+    """Close the store; False when it does not answer."""
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
             await app.close()
@@ -381,7 +381,7 @@ def _check_levels(_context: click.Context, _param: click.Parameter, value: str) 
 @click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
 @url_option
 def command(queues: str | None, caps: tuple[str, ...], reserves: tuple[str, ...], **values: Any) -> None:
-    """Run the tasks of an app until told to stop.
+    """Run the tasks of an app until stopped.
 
     MODULE:APP names the Windlass object, such as shop.jobs:app; MODULE alone is enough when it holds
     only one. The current folder comes first on the Python path. --url replaces the store that the

@@ -34,17 +34,17 @@ COLUMNS = [
 
 @dataclass(frozen=True, kw_only=True)
 class Options(StoreOptions):
-    """What to do: ``list``, or what to tell the workers ``ids``."""
+    """What to do: ``list``, or the command for the workers ``ids``."""
 
     action: str = "list"
     ids: tuple[str, ...] = ()
 
 
 async def run(options: Options, out: Out) -> int:
-    """List the workers, or tell some of them something."""
+    """List the workers, or send a command to some of them."""
     async with options.app() as app:
         if options.action != "list":
-            return await _tell(app, options, out)
+            return await _send(app, options, out)
         workers = await app.workers()
     if out.as_json:
         out.document([worker_view(info) for info in workers])
@@ -59,11 +59,11 @@ async def run(options: Options, out: Out) -> int:
     return 0
 
 
-async def _tell(app: Windlass, options: Options, out: Out) -> int:
-    answers = Answers("told")
+async def _send(app: Windlass, options: Options, out: Out) -> int:
+    answers = Answers("notified")
     for worker_id in options.ids:
         if await app.command_worker(worker_id, cast("Action", options.action)):
-            answers.ok(worker_id, f"told to {options.action}:")
+            answers.ok(worker_id, f"sent {options.action} to")
         else:
             answers.failed(worker_id, "worker_not_found", f"there is no worker {worker_id}")
     return answers.report(out)
@@ -106,11 +106,11 @@ windlass workers stop web1:4711:0c8f5b6f            finish what runs, then exit
 )
 @click.argument("ids", nargs=-1, metavar="[WORKER]...")
 def command(**values: Any) -> Options:
-    """List the workers that were alive in the last 45 seconds, or tell some of them something.
+    """List the workers that were alive in the last 45 seconds, or send some of them a command.
 
-    'quiet' workers take no new jobs: they are paused or stopping. 'dump' writes what runs there now
+    'quiet' workers take no new jobs: they are paused or stopping. 'dump' writes the stacks of what runs
     into the worker's own log.
     """
     if (values["action"] == "list") == bool(values["ids"]):
-        raise click.UsageError("Name the workers to be told something: windlass workers stop WORKER")
+        raise click.UsageError("Name the workers that get the command: windlass workers stop WORKER")
     return Options(**values)

@@ -10,7 +10,7 @@ import hashlib
 import re
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -108,6 +108,24 @@ class NewJob(msgspec.Struct, kw_only=True, gc=False):
     depends_on: list[Dependency] = []
     #: A job, stored or of the same ``Add``, that is to wait for this one; it must not have finished.
     parent: Dependency | None = None
+
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+
+
+class LogLine(msgspec.Struct, frozen=True, array_like=True):
+    """A line that was kept with a job, and what the store knew of the job then.
+
+    ``run`` is the number of the delivery, which is never given twice: ``attempt`` begins again after a retry
+    by hand. Lines of earlier releases have neither, nor a time.
+    """
+
+    text: str
+    at_ms: int = 0
+    level: str = "info"
+    attempt: int = 0
+    run: int = 0
 
 
 class SignalValue(msgspec.Struct, frozen=True, array_like=True):

@@ -226,12 +226,12 @@ def is_ranked(job: JobRecord) -> bool:
     return job.priority != 0 or job.place < 0
 
 
-def wants_rank(new: NewJob) -> bool:
+def wants_rank(new: NewJob | JobRecord) -> bool:
     """Whether a new job asks for something else than the order of adding."""
     return new.priority != 0 or new.options.lifo
 
 
-def refuses(limits: GroupLimits, new: NewJob, size: int) -> AddOutcome | None:
+def refuses(limits: GroupLimits, new: NewJob | JobRecord, size: int) -> AddOutcome | None:
     """Why a group with ``size`` unfinished jobs does not take a new one; None when it does."""
     if limits.ordered and wants_rank(new):
         return AddOutcome.OUT_OF_ORDER

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from windlass.core.backoff import BUILT_IN, DEFAULT_BACKOFF, MAX_DELAY_MS, Backoff
-from windlass.core.edges import Dependency, OnFailure, to_dependency
+from windlass.core.edges import Dependency, OnFailure, to_dependency, to_on_failure
 from windlass.core.ids import JobRef, check_group, check_job_id, content_id, is_text
 from windlass.core.text import clean_text
 from windlass.errors import ConfigError
@@ -293,12 +293,14 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     stall_delay: Duration = 0
     #: Your own id: the same id is not added twice while its job is alive.
     job_id: str | None = None
-    #: True = for ever, False = only as long as its result, a number = that many, timedelta = that long,
-    #: ``{"age": ..., "count": ...}`` = both.
+    #: How long the record of a completed job stays. True = for ever, False = only as long as its result, a
+    #: number = that many, timedelta = that long, ``{"age": ..., "count": ...}`` = both.
     keep_completed: bool | int | timedelta | Mapping[str, Any] | Keep = KEEP_COMPLETED
+    #: The same for a job that failed.
     keep_failed: bool | int | timedelta | Mapping[str, Any] | Keep = KEEP_FAILED
     #: Keep the result (and the record) this long, whatever the count bound says.
     result_ttl: Duration | None = None
+    #: Labels to find the job by; they mean nothing to Windlass.
     tags: tuple[str, ...] | list[str] = ()
     #: Fail as ``expired`` when not started this long after being added.
     expires_in: Duration | None = None
@@ -356,7 +358,9 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         unique = to_unique(self.unique)
         if unique is not None and unique.mode == UniqueMode.DEBOUNCE and (self.delay or self.run_at):
             raise ConfigError("delay", "left out with mode debounce (its ttl says when)", self.delay)
-        if self.depends_on or self.parent is not None or self.on_failure != OnFailure.FAIL:
+        if self.on_failure != OnFailure.FAIL:
+            to_on_failure(self.on_failure)
+        if self.depends_on or self.parent is not None:
             self.dependencies("default")
 
     @property

@@ -44,7 +44,7 @@ Overlap = Literal["allow", "skip"]
 #: A custom rule: the first slot after an instant (given in the schedule's time zone), or None.
 Strategy = Callable[[datetime], datetime | None]
 
-_ALIASES = {
+ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
     "@monthly": "0 0 1 * *",
@@ -144,7 +144,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     def rule(self) -> Rule:
         """The part that decides the slots, as stores keep it."""
         return Rule(
-            cron=None if self.cron is None else " ".join(_ALIASES.get(self.cron, self.cron).split()),
+            cron=None if self.cron is None else " ".join(ALIASES.get(self.cron, self.cron).split()),
             every_ms=None if self.every is None else seconds_to_ms(self.every, "every"),
             strategy=self.strategy,
             timezone=self.timezone,
@@ -215,7 +215,7 @@ def check_cron(expression: object) -> None:
     if not isinstance(expression, str):
         raise ConfigError("cron", "a text such as '*/5 * * * *'", expression)
     try:
-        next(CronSim(_ALIASES.get(expression, expression), datetime(2024, 1, 1)))
+        next(CronSim(ALIASES.get(expression, expression), datetime(2024, 1, 1)))
     except (CronSimError, StopIteration) as exc:
         why = f" ({exc})" if str(exc) else ""
         if "day-of-month" in why:

@@ -28,15 +28,25 @@ from enum import StrEnum
 class JobState(StrEnum):
     """Where a job is. A job is in exactly one state."""
 
+    #: Ready: the next free worker of its queue takes it.
     WAITING = "waiting"
+    #: Due later: it was added with a delay, or snoozed itself.
     SCHEDULED = "scheduled"
+    #: Due later, after a failed attempt or a lost worker.
     RETRYING = "retrying"
+    #: Waits for other jobs to end.
     BLOCKED = "blocked"
+    #: Ready, but its group has reached a limit.
     PARKED = "parked"
+    #: Ended its run to wait for a signal, perhaps with a time limit.
     SUSPENDED = "suspended"
+    #: A worker runs it under a lease.
     ACTIVE = "active"
+    #: Its handler returned. Final.
     COMPLETED = "completed"
+    #: It will not be tried again by itself; ``job.reason`` says why. Final, unless it is retried by hand.
     FAILED = "failed"
+    #: It was cancelled, by a caller or by its handler. Final, unless it is retried by hand.
     CANCELLED = "cancelled"
 
 

@@ -12,6 +12,7 @@ except ImportError as exc:
 from windlass.dashboard.application import create_app
 from windlass.dashboard.settings import DEFAULT_MASK, Rule, ServerLimits
 from windlass.dashboard.signin import OpenID, Roles, TrustedProxy
+from windlass.dashboard.stores import create_stores_app
 from windlass.dashboard.users import Identity
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "ServerLimits",
     "TrustedProxy",
     "create_app",
+    "create_stores_app",
 ]
 del _litestar

@@ -27,6 +27,7 @@ from windlass.dashboard.openapi import describe_with
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.routes import (
     bulk,
+    export,
     flows,
     health,
     jobs,
@@ -58,6 +59,7 @@ _MODULES = (
     limits,
     sets,
     bulk,
+    export,
     jobs,
     flows,
     schedules,
@@ -90,12 +92,15 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
     openid: OpenID | None = None,
     limits: ServerLimits | None = None,
     audit_file: str | Path | None = None,
+    trace_url: str = "",
+    stores: Sequence[str] = (),
+    store: str = "",
 ) -> Guard:
     """The dashboard of a store, to be run by any ASGI server or mounted in another application.
 
     Who may come in: ``operator_tokens`` (may change things) and ``reader_tokens`` (may look): a token,
     several, or a mapping from the name that the audit log shows; ``users`` and ``reader_users``: passwords by
-    name; ``auth``: a function of one's own, from the ASGI scope to ``"operator"``, ``"reader"``, an
+    name; ``auth``: your own function, from the ASGI scope to ``"operator"``, ``"reader"``, an
     ``Identity``, or None. Without any of them only requests from this machine are answered. ``rules`` say
     what users and groups may do to which queues; what no rule allows is refused. ``openid`` signs users in at
     a provider, ``proxy`` believes what a proxy in front says of the client and its user.
@@ -105,7 +110,9 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
     (all). ``prefix`` is the path under which it is reached, when neither the server nor a mount tells.
     ``lake`` is the folder or URL of a pipeline's lake, for figures over years. ``allowed_hosts`` are further
     names of this machine; ``trusted_origins`` other sites that may send changes. ``audit_file`` collects the
-    audit entries of all processes.
+    audit entries of all processes. ``trace_url`` is the address of a job's trace in another tool;
+    ``{trace_id}``, ``{span_id}``, ``{queue}``, ``{id}`` and ``{task}`` stand for those of the job. ``stores``
+    and ``store`` are said by ``create_stores_app``, which shows several stores.
     """
     settings = Settings(
         operator_tokens=to_tokens(operator_tokens, "operator"),
@@ -125,6 +132,9 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
         openid=openid,
         limits=limits or ServerLimits(),
         audit_file=None if audit_file is None else Path(audit_file),
+        trace_url=trace_url,
+        stores=tuple(stores),
+        store=store,
     )
     app = as_app(url_or_app)
     guard = Guard(StoreView(app, settings))

@@ -116,7 +116,7 @@ class AuditLog:
         if not let_in or entry.status in REFUSED or not entry.who:
             self._add_refused(entry)
         else:
-            self._tell(entry)
+            self._report(entry)
             self._changes.add(entry)
 
     def _add_refused(self, entry: AuditEntry) -> None:
@@ -126,10 +126,10 @@ class AuditLog:
             return
         entry.facts["unwritten_before"] = self._unwritten
         self._unwritten = 0
-        self._tell(entry)
+        self._report(entry)
         self._refused.add(entry)
 
-    def _tell(self, entry: AuditEntry) -> None:
+    def _report(self, entry: AuditEntry) -> None:
         log.info(
             "%s (%s, %s) %s %s -> %d",
             printable(entry.who),

@@ -41,7 +41,7 @@ class AuditTrail:
         self._number = 0
 
     def add(self, entry: AuditEntry) -> None:
-        """Keep one entry. A file that cannot be written is told about, and never stops a request."""
+        """Keep one entry. A file that cannot be written is logged, and never stops a request."""
         self._number += 1
         entry.id = self._number
         self._ring.append(entry)

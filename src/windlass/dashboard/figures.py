@@ -7,14 +7,16 @@ that duty all the time). Days that are over are remembered for a while.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from windlass.api.metrics import roll_up, stats_of
 from windlass.backend import metric_requests as mq
-from windlass.core.rollups import STEP_MS, MetricsRow, Step, merged, total
-from windlass.dashboard.shapes.figures import Day, Point
+from windlass.core import histogram
+from windlass.core.rollups import STEP_MS, Measure, MetricsRow, Step, merged, total
+from windlass.dashboard.shapes.figures import Bucket, Day, Point
 
 if TYPE_CHECKING:
     from windlass.dashboard.store_view import StoreView
@@ -158,6 +160,31 @@ def point(row: MetricsRow) -> Point:
     )
 
 
+#: Where the bars of a histogram begin.
+_BARS = (0, *(base * 10**power for power in range(8) for base in (1, 2, 5)))
+
+
+def bars(measure: Measure) -> list[Bucket]:
+    """A histogram as people read it: 1, 2, 5, 10, ... milliseconds; from the first bar that holds something
+    to the last."""
+    counts = [0] * len(_BARS)
+    for bucket, count in measure.buckets.items():
+        counts[bisect_right(_BARS, histogram.value_of(bucket)) - 1] += count
+    held = [number for number, count in enumerate(counts) if count]
+    ends: list[int | None] = [*_BARS[1:], None]
+    return [
+        Bucket(from_ms=_BARS[number], to_ms=ends[number], count=counts[number])
+        for number in (range(held[0], held[-1] + 1) if held else ())
+    ]
+
+
+def left_open(found: list[Point], step_ms: int, now_ms: int) -> list[Point]:
+    """The same, with what is not over yet said to be so."""
+    for one in found:
+        one.complete = one.start_ms + step_ms <= now_ms
+    return found
+
+
 def points(rows: Iterable[MetricsRow], step_ms: int, since_ms: int, until_ms: int) -> list[Point]:
     """All windows from ``since_ms`` to ``until_ms``, those in which nothing happened too."""
     windows: dict[int, MetricsRow] = {}
@@ -165,7 +192,12 @@ def points(rows: Iterable[MetricsRow], step_ms: int, since_ms: int, until_ms: in
         start_ms = row.start_ms - row.start_ms % step_ms
         windows.setdefault(start_ms, MetricsRow(start_ms=start_ms, task="")).merge(row)
     starts = range(since_ms - since_ms % step_ms, until_ms, step_ms)
-    return [point(windows.get(at) or MetricsRow(start_ms=at, task="")) for at in starts]
+    found = []
+    for at in starts:
+        row = windows.get(at) or MetricsRow(start_ms=at, task="")
+        found.append(point(row))
+        found[-1].waiting_avg = row.wait.sum_ms / step_ms
+    return found
 
 
 def per_minute(rows: Iterable[MetricsRow], since_ms: int, until_ms: int) -> list[int]:
@@ -191,4 +223,16 @@ def together(rows: Iterable[MetricsRow], start_ms: int = 0) -> MetricsRow:
     return one
 
 
-__all__ = ["DAY_MS", "Figures", "Rows", "by_task", "merged", "per_minute", "point", "points", "together"]
+__all__ = [
+    "DAY_MS",
+    "Figures",
+    "Rows",
+    "bars",
+    "by_task",
+    "left_open",
+    "merged",
+    "per_minute",
+    "point",
+    "points",
+    "together",
+]

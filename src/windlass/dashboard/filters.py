@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from windlass.api.query import Query, for_words, parse
-from windlass.api.search import Search, to_states
+from windlass.api.search import to_states
 from windlass.backend import requests as rq
 from windlass.core.ids import is_text
 from windlass.core.job import JobRecord, JobRef, QueueInfo
@@ -93,14 +93,18 @@ def listing_of(
     store_view: StoreView, wanted: Wanted, *, sort: Sort = Sort.ADDED, newest_first: bool = True
 ) -> Listing:
     """How to list what is wanted."""
-    said, search = wanted.filter, wanted.query.search
+    said = wanted.filter
     states_of(said.state, sort)
-    search = Search(
+    search = wanted.query.narrowed(store_view.now_ms(), store_view.mask.keeps)
+    more = () if wanted.words is None else wanted.words.narrowed(0, store_view.mask.keeps).hints
+    search = replace(
+        search,
         name=said.task or search.name,
         state=said.state,
         tag=said.tag or search.tag,
         error=said.error or None,
         data=said.args or None,
+        hints=(*search.hints, *more),
     )
     past = _passes(said, newest_first) if sort is Sort.ADDED else None
     keep = _keeps(store_view, wanted)

@@ -1,6 +1,6 @@
 """Live figures: one reader per set of queues that callers see, as many listeners as there are.
 
-While somebody listens, the store is asked once a second. A tick is complete in itself, so whoever missed one
+While a page is open, the store is asked once a second. A tick is complete in itself: a page that missed one
 has lost nothing.
 """
 

@@ -14,6 +14,8 @@ from windlass.serde import JSON
 from windlass.serde.codecs import Codecs
 
 _DEPTH = 64
+#: What is shown instead of a message that names a queue which the caller may not see.
+_OF_ANOTHER = "a job of another queue did not complete"
 
 
 class Mask:
@@ -76,7 +78,11 @@ class Mask:
 
     def _told(self, found: re.Match[str]) -> str:
         hidden = self._shows is not None and not self._shows(found[1])
-        return "a job of another queue did not complete" if hidden else found[0]
+        return _OF_ANOTHER if hidden else found[0]
+
+    def keeps(self, text: str) -> bool:
+        """Whether a value that is shown with this text (in small letters) is stored with it, too."""
+        return not self.everything and text not in HIDDEN.lower() and text not in _OF_ANOTHER
 
     def restore(self, given: Any, stored: Any) -> Any:
         """``given`` with its hidden parts taken from the same places of ``stored``: an edit keeps secrets."""

@@ -76,7 +76,7 @@ def document() -> dict[str, Any]:
 
 def _tidy(found: dict[str, Any]) -> None:
     """Answers without content have none, bodies that may be null may be left out, and what an event stream
-    holds is told in words."""
+    holds is described in words."""
     for operations in found["paths"].values():
         for operation in operations.values():
             for content in operation.get("requestBody", {}).get("content", {}).values():

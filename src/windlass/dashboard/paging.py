@@ -10,11 +10,12 @@ found and a cursor.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-from collections import Counter
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -32,7 +33,7 @@ from windlass.serde.codecs import Codecs
 MERGED = 32
 #: Records that one page looks at, at most, and how long it goes on looking.
 SCAN = 100_000
-BUDGET_MS = 200
+BUDGET_MS = 180
 #: The furthest that ``offset`` reaches; cursors reach any.
 MAX_OFFSET = 10_000
 _STEP = 1_000
@@ -47,9 +48,6 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     seen: dict[str, str] = {}
     #: Queues of the block that are read to their end.
     ended: tuple[str, ...] = ()
-
-    def has_ended(self, block: list[str]) -> bool:
-        return all(name in self.ended for name in block)
 
 
 @dataclass(slots=True)
@@ -93,69 +91,60 @@ class Listing:
 
     async def _blocks(self, queues: list[str], position: Position, limit: int, until: float) -> Found:
         names = sorted(name for name in queues if name >= position.queue)
-        found: list[JobRecord] = []
-        looked = 0
+        found = Found([], None)
         for start in range(0, len(names), MERGED):
             block, rest = names[start : start + MERGED], names[start + MERGED :]
-            if start:
+            if position.queue != block[0]:
                 position = Position(block[0])
-            while not position.has_ended(block):
-                if len(found) >= limit or looked >= SCAN or (looked and self.clock() >= until):
-                    return Found(found, encode_cursor(position), looked)
-                step = await self._merged(block, position, limit - len(found))
-                looked += step.looked
-                found += step.records
-                position = step.position
-            if rest and len(found) >= limit:
-                return Found(found, encode_cursor(Position(rest[0])), looked)
-        return Found(found, None, looked)
+            lines = [_Line(name, position.seen.get(name)) for name in block if name not in position.ended]
+            await self._merge(lines, found, limit, until)
+            left = [line for line in lines if not line.has_ended]
+            if left:
+                seen = {line.name: line.given for line in left if line.given is not None}
+                ended = tuple(name for name in block if all(line.name != name for line in left))
+                found.cursor = encode_cursor(Position(block[0], seen, ended))
+                return found
+            if rest and len(found.records) >= limit:
+                found.cursor = encode_cursor(Position(rest[0]))
+                return found
+        return found
 
-    async def _merged(self, block: list[str], position: Position, limit: int) -> _Step:
-        """The next records of a block of queues, merged."""
-        alive = [name for name in block if name not in position.ended]
-        plain = self.keep is None and not self.search.data
-        size = min(limit, max(2 * limit // len(alive), 20)) if plain else max(_STEP // len(alive), 100)
-        records: list[JobRecord] = []
-        more: dict[str, str | None] = {}
-        looked = 0
-        for name in alive:
-            page = await self._read(name, position.seen.get(name), size)
-            looked += max(page.looked, len(page.jobs), 1)
-            records += page.jobs
-            more[name] = page.cursor
-        records.sort(key=self._order, reverse=self.newest_first)
-        return self._take(position, records, more, limit, looked)
+    async def _merge(self, lines: list[_Line], found: Found, limit: int, until: float) -> None:
+        """Add the next records of these queues to ``found``, until there are enough or the time is over."""
+        size = self._size(limit, len(lines))
+        while len(found.records) < limit:
+            short = [line for line in lines if not line.pending and not line.has_ended]
+            if short:
+                if found.scanned and (found.scanned >= SCAN or self.clock() >= until):
+                    return
+                found.scanned += sum(await asyncio.gather(*(self._read_on(line, size) for line in short)))
+                continue
+            ready = [line for line in lines if line.pending]
+            if not ready:
+                return
+            first = (max if self.newest_first else min)(ready, key=lambda line: self._order(line.pending[0]))
+            found.records.append(first.take(self.sort))
 
-    def _take(
-        self,
-        position: Position,
-        records: list[JobRecord],
-        more: dict[str, str | None],
-        limit: int,
-        looked: int,
-    ) -> _Step:
-        """Hand out the first of the merged records. A queue that was read to its edge stops the merge there:
-        what it has beyond may come before the others' records."""
-        seen, ended = dict(position.seen), set(position.ended)
-        left = Counter(record.queue for record in records)
-        stop = False
-        for name, cursor in more.items():
-            if not left[name]:
-                stop |= _edge(name, cursor, seen, ended)
-        taken: list[JobRecord] = []
-        for record in [] if stop else records:
-            if len(taken) >= limit:
-                break
-            name = record.queue
-            seen[name] = cursor_of(record, self.sort)
-            left[name] -= 1
+    def _size(self, limit: int, queues: int) -> int:
+        """How many records to ask each queue for: about a page, or many where most are left out here."""
+        if self.keep is None and not self.search.data:
+            return min(limit, max(2 * limit // max(queues, 1), 20))
+        return max(_STEP // max(queues, 1), 100)
+
+    async def _read_on(self, line: _Line, size: int) -> int:
+        """Read the next records of a queue; returns how many were looked at."""
+        page = await self._read(line.name, line.read, size)
+        for record in page.jobs:
             if self.past is not None and self.past(record):
-                ended.add(name)
-            elif name not in ended and self._wants(record):
-                taken.append(record)
-            if left[name] == 0 and name not in ended and _edge(name, more[name], seen, ended):
+                page.cursor = None
                 break
-        return _Step(taken, Position(position.queue, seen, tuple(sorted(ended))), looked)
+            if self._wants(record):
+                line.pending.append(record)
+        line.read = page.cursor
+        line.is_read = page.cursor is None
+        if not line.pending:
+            line.given = page.cursor
+        return max(page.looked, len(page.jobs), 1)
 
     def fits(self, record: JobRecord) -> bool:
         """Whether a record that was found elsewhere is one of those that are listed."""
@@ -175,19 +164,31 @@ class Listing:
 
 
 @dataclass(slots=True)
-class _Step:
-    records: list[JobRecord]
-    position: Position
-    looked: int
+class _Line:
+    """One queue of those that are merged."""
 
+    name: str
+    #: The cursor behind what was handed out, or left out before anything else came.
+    given: str | None
+    #: The cursor behind what was read.
+    read: str | None = None
+    #: Nothing is left to read.
+    is_read: bool = False
+    #: Records that were read and not handed out yet.
+    pending: deque[JobRecord] = field(default_factory=deque)
 
-def _edge(name: str, cursor: str | None, seen: dict[str, str], ended: set[str]) -> bool:
-    """A queue's page is used up: note where it goes on (True), or that it has ended."""
-    if cursor is None:
-        ended.add(name)
-        return False
-    seen[name] = cursor
-    return True
+    def __post_init__(self) -> None:
+        self.read = self.given
+
+    @property
+    def has_ended(self) -> bool:
+        return self.is_read and not self.pending
+
+    def take(self, sort: Sort) -> JobRecord:
+        """Hand out the next record."""
+        record = self.pending.popleft()
+        self.given = self.read if not self.pending and self.read is not None else cursor_of(record, sort)
+        return record
 
 
 def encode_cursor(position: Position) -> str:

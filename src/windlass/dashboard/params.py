@@ -63,8 +63,14 @@ SortBy = Annotated[
 
 
 def versioned(*paths: str) -> list[str]:
-    """Paths of the API, and the same under its version: ``/api/jobs``, ``/api/v1/jobs``."""
-    return [*paths, *(path.replace("/api/", "/api/v1/", 1) for path in paths)]
+    """Paths of the API, and the same under its version: ``/api/jobs``, ``/api/v1/jobs``.
+
+    What is called ``job-queues`` without a version is called ``queues`` there.
+    """
+    return [
+        *paths,
+        *(path.replace("/api/", "/api/v1/", 1).replace("/job-queues", "/queues") for path in paths),
+    ]
 
 
 _ESCAPES = {"~1": "/", "~2": ".", "~0": "~"}

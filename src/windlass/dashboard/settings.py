@@ -1,4 +1,4 @@
-"""What a dashboard is told when it is made: who may come in, what they see, how much they may ask."""
+"""The settings of a dashboard: who may sign in, what they see, how much they may ask."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All that ``create_app`` was told, checked."""
+    """Every argument of ``create_app``, checked."""
 
     operator_tokens: Mapping[str, str] = field(default_factory=dict)
     reader_tokens: Mapping[str, str] = field(default_factory=dict)
@@ -131,6 +131,11 @@ class Settings:
     openid: OpenID | None = None
     limits: ServerLimits = field(default_factory=ServerLimits)
     audit_file: Path | None = None
+    #: The address of a job's trace in another tool: a template with ``{trace_id}`` and the like.
+    trace_url: str = ""
+    #: The names of all stores of this dashboard, and of this one; empty: there is only this one.
+    stores: tuple[str, ...] = ()
+    store: str = ""
 
     def __post_init__(self) -> None:
         for option in ("operator_tokens", "reader_tokens"):
@@ -149,10 +154,14 @@ class Settings:
                     )
         if self.prefix and (not self.prefix.startswith("/") or self.prefix.endswith("/")):
             raise ConfigError("prefix", "empty, or a path such as /jobs", self.prefix)
+        if self.trace_url and not self.trace_url.startswith(("http://", "https://")):
+            raise ConfigError(
+                "trace_url", "an address such as https://traces.example/trace/{trace_id}", self.trace_url
+            )
 
     @property
     def methods(self) -> list[str]:
-        """How one can sign in; empty: nobody is asked, and only this machine is served."""
+        """The ways to sign in; empty: there is no sign-in, and only this machine is served."""
         found = ["token"] if self.operator_tokens or self.reader_tokens else []
         found += ["basic"] if self.users or self.reader_users else []
         found += ["openid"] if self.openid is not None else []

@@ -2,7 +2,7 @@
 
 Both logs are read by position and hold what happened in order of time, so any moment is found by halving. The
 stretch between a job's first and last moment is read when it is short; of a long one, only the moments that
-the job's record names. That, or a trimmed log, is told as not complete.
+the job's record names. The answer says that it is not complete then, or when the log was trimmed.
 """
 
 from __future__ import annotations
@@ -185,6 +185,7 @@ def event_entry(event: Event, queue: str, mask: Mask) -> EventEntry:
 
 def _attempt_entry(one: AttemptRecord) -> AttemptEntry:
     return AttemptEntry(
+        run=one.delivery if one.attempt else 0,
         attempt=one.attempt,
         delivery=one.delivery,
         run_id=one.run_id,
@@ -203,6 +204,7 @@ def _attempt_entry(one: AttemptRecord) -> AttemptEntry:
 def _from_error(attempt: int, at_ms: int, error_class: str) -> AttemptEntry:
     """An attempt of which only the error is left."""
     return AttemptEntry(
+        run=0,
         attempt=attempt,
         delivery=0,
         run_id="",

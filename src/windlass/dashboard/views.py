@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 
 from windlass.api.why import Why
-from windlass.core.job import ErrorInfo, JobRecord, JobRef, QueueInfo, WorkerInfo, retries_of
+from windlass.core.job import ErrorInfo, JobRecord, JobRef, LogLine, QueueInfo, WorkerInfo, retries_of
 from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.core.stream_rules import Chunk
+from windlass.core.text import clean_text
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes import jobs as shapes
 from windlass.dashboard.wire import DeadJob, Process, Queue, RetryJob, RunningJob, ScheduledJob, WireJob
@@ -19,6 +21,8 @@ from windlass.jobs.payload import Call, read_call
 from windlass.serde.codecs import Codecs
 
 _PREVIEW = 200
+#: Characters of a chunk of output.
+CHUNK_CHARS = 4_000
 #: A message in a list; the job's own page has all of it.
 _MESSAGE = 500
 
@@ -29,7 +33,7 @@ def plain(value: Any) -> Any:
 
 
 def _shown(read: Callable[[], Any], codec: str, data: bytes | None, mask: Mask) -> Any:
-    """A stored value, not masked yet; bytes that cannot be read are told as such."""
+    """A stored value, not masked yet; bytes that cannot be read are shown as such."""
     if data is None:
         return None
     try:
@@ -39,7 +43,7 @@ def _shown(read: Callable[[], Any], codec: str, data: bytes | None, mask: Mask) 
 
 
 def raw(codec: str, data: bytes, mask: Mask) -> Any:
-    """Bytes that cannot be read here: a signed value holds its fields as they are, whoever has no key."""
+    """Bytes that cannot be read here. A signed value keeps its fields readable for those without the key."""
     return {"codec": codec, "bytes": len(data), "base64": mask.unread(base64.b64encode(data).decode())}
 
 
@@ -135,6 +139,30 @@ def error_entry(error: ErrorInfo, mask: Mask) -> shapes.ErrorEntry:
         traceback=mask.text(error.traceback),
         fingerprint=error.fingerprint,
     )
+
+
+def log_line(number: int, line: LogLine, mask: Mask) -> shapes.LogLine:
+    """A log line; ``number`` is its place among those that are kept."""
+    return shapes.LogLine(
+        number=number,
+        text=mask.text(line.text),
+        at_ms=line.at_ms or None,
+        level=line.level,
+        attempt=line.attempt,
+        run=line.run,
+    )
+
+
+def output_chunk(ref: JobRef, codec: str, chunk: Chunk, mask: Mask) -> shapes.OutputChunk:
+    """A piece of a job's output, as text of bounded length."""
+    try:
+        value = plain(mask.codecs.read_chunk(ref, codec, chunk.data))
+    except (ValueError, TypeError, ConfigError):
+        value = raw(codec, chunk.data, mask)
+    shown = mask.hide(value)
+    text = shown if isinstance(shown, str) else msgspec.json.encode(shown, enc_hook=str).decode()
+    kept = clean_text(mask.text(text) if isinstance(shown, str) else text, CHUNK_CHARS)
+    return shapes.OutputChunk(index=chunk.index, run=chunk.delivery, delivery=chunk.delivery, text=kept)
 
 
 def actions_of(record: JobRecord) -> list[str]:

@@ -75,7 +75,7 @@ class RunningJob(msgspec.Struct, kw_only=True):
 
 
 class Process(msgspec.Struct, kw_only=True):
-    """A worker process as its last heartbeat told."""
+    """A worker process as its last heartbeat described it."""
 
     type: str = "heartbeat"
     identity: str
@@ -93,7 +93,7 @@ class Process(msgspec.Struct, kw_only=True):
     #: Takes no new jobs: paused or stopping.
     quiet: bool
     leader: bool
-    #: What it was told last: ``quiet``, ``resume``, ``stop``, ``dump``.
+    #: The last command sent to it: ``quiet``, ``resume``, ``stop``, ``dump``.
     command: str | None
     #: Jobs that run there now, at most 100; those of hidden queues are left out.
     running: list[RunningJob]

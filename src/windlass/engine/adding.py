@@ -91,7 +91,7 @@ def add_new(work: UnitOfWork, jobs: list[NewJob]) -> list[rq.Added]:
     for (queue, task), alike in groupby(made, _counted):
         work.effects.count(queue, task, "enqueued", len(list(alike)))
     for (queue, state), alike in groupby(made, _placed):
-        _keep_queue(work, work.queues[queue])
+        keep_queue(work, work.queues[queue])
         save_alike(work, queue, list(alike), None, state, _MADE)
     return [rq.Added(_QUEUED, job.state, job.enqueued_ms, job.due_ms) for job in made]
 
@@ -112,9 +112,9 @@ def add_one(work: UnitOfWork, new: NewJob) -> rq.Added:
     old = work.jobs[ref]
     known = old or work.stubs.get(ref)
     if known is not None:
-        told = _answer_known(work, known, new)
-        if told is not None:
-            return told
+        seen = _answer_known(work, known, new)
+        if seen is not None:
+            return seen
     elif work.kept.get(ref, 0) > work.now_ms:
         work.note_of(new.queue, EventType.DEDUPLICATED, new.id, new.task)
         return rq.Added(AddOutcome.DUPLICATE, None)
@@ -145,13 +145,13 @@ def add_one(work: UnitOfWork, new: NewJob) -> rq.Added:
 def take_in(work: UnitOfWork, job: JobRecord) -> None:
     """Keep a new record: its queue is known from now on, its key is its own."""
     work.jobs[job.queue, job.id] = job
-    _keep_queue(work, work.queues[job.queue])
+    keep_queue(work, work.queues[job.queue])
     if job.options.unique is not None:
         unique_keys.take(work, job, job.options.unique)
     save(work, job, None, _MADE)
 
 
-def _keep_queue(work: UnitOfWork, queue: QueueView) -> None:
+def keep_queue(work: UnitOfWork, queue: QueueView) -> None:
     """A queue that has jobs is known."""
     if not (queue.exists and queue.row.known):
         queue.row.known = True

@@ -9,7 +9,7 @@ from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backend import stream_requests as sm
 from windlass.core import transitions
-from windlass.core.job import EventType, JobRecord, JobRef
+from windlass.core.job import EventType, JobRecord, JobRef, LogLine
 from windlass.core.outcome import CancelResult, Changed
 from windlass.core.states import JobState
 from windlass.core.stream_rules import StreamHead, accept
@@ -150,7 +150,9 @@ def report(work: UnitOfWork, request: rq.Report) -> Verb[rq.ChangeResult]:
         work.put(job, job.state)
         work.record_event(job, EventType.PROGRESS, progress=transitions.progress_text(job))
     if request.logs:
-        work.effects.logs.append((job, request.logs))
+        attempt = job.attempts + (job.state is JobState.ACTIVE)
+        facts = (work.now_ms, request.level, attempt, job.deliveries)
+        work.effects.logs.append((job, [LogLine(text, *facts) for text in request.logs]))
     return rq.ChangeResult(Changed.OK, job.state)
 
 

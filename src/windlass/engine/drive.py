@@ -25,7 +25,7 @@ class Port(Protocol):
 
 
 def run(verb: Verb[R], port: Port, work: UnitOfWork) -> R:
-    """The answer of ``verb``, with its effects written, and told what waits for the jobs that it ended.
+    """The answer of ``verb``, with its effects written and the dependents of the jobs that it ended notified.
 
     A store that awaits has the same lines with await.
     """

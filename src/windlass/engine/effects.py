@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from windlass.core.edges import ChildEnd, Edge
-from windlass.core.job import AttemptRecord, JobRecord, JobRef
+from windlass.core.job import AttemptRecord, JobRecord, JobRef, LogLine
 from windlass.core.limit_rules import GroupLimits, QueueLimits
 from windlass.core.rollups import Mark
 from windlass.core.states import JobState
@@ -163,17 +163,17 @@ class Effects:
             "pending_events",
             "plain",
             "rows",
-            "told",
+            "relayed",
         ),
         "topics",
     )
 
     starts = Part[dict[Starter, Starts]](dict)
-    logs = Part[list[tuple[JobRecord, list[str]]]](list)
+    logs = Part[list[tuple[JobRecord, list[LogLine]]]](list)
     chunks = Part[list[tuple[JobRecord, StreamHead, list[Chunk]]]](list)
     #: Edges as they are now; new ones stand behind those that are there.
     edges = Part[dict[tuple[JobRef, JobRef], Edge]](dict)
-    #: Ends that are left to later requests; ``told`` says how many of the oldest such are dealt with.
+    #: Ends that are left to later requests; ``relayed`` says how many of the oldest such are dealt with.
     ends = Part[list[ChildEnd]](list)
     #: Queues whose events so far are forgotten.
     forgotten = Part[list[str]](list)
@@ -196,7 +196,7 @@ class Effects:
         self.history = history
         #: By how much lifetime counters grow; every record of the history is counted here too.
         self.counts: dict[tuple[str, str, str], int] = {}
-        self.told = 0
+        self.relayed = 0
         #: Whom to tell that something is new.
         self.topics: set[str] = set()
 
@@ -223,7 +223,7 @@ class Effects:
             or self.pending_events
             or self.history
             or self.counts
-            or self.told
+            or self.relayed
         ):
             return True
         return not self.plain and any(vars(self).values())

@@ -1,6 +1,6 @@
-"""Flows: the edges between jobs, checked, made, settled and told (``core.flow_rules`` decides what they do).
+"""Flows: the edges between jobs, checked, made, settled and relayed (rules: ``core.flow_rules``).
 
-What a request ends is told to those who wait for it in the same step: up to ``RELAY_STEP`` edges, and as deep
+What a request ends is relayed to its dependents in the same step: up to ``RELAY_STEP`` edges, and as deep
 as ``ROUNDS``; the rest is left in the outbox for ``Relay``. (A cluster, where one step cannot reach
 everything, goes the same way in several steps: see ``docs/flows.md``.)
 """
@@ -258,7 +258,7 @@ def notify_dependents(work: UnitOfWork, limit: int = RELAY_STEP) -> Verb[int]:
     """Tell up to ``limit`` dependents of what has ended, in the order of the ends; returns how many.
 
     What earlier requests left goes first; what is left now goes behind it.
-    Reads: 4 when nothing follows from what is told; at most 1 + 3 x ``ROUNDS``.
+    Reads: 4 when nothing follows from what is relayed; at most 1 + 3 x ``ROUNDS``.
     """
     count = 0
     if work.outbox is None:
@@ -270,16 +270,16 @@ def notify_dependents(work: UnitOfWork, limit: int = RELAY_STEP) -> Verb[int]:
         if not ends or count >= limit:
             work.ended = [*fresh, *work.ended]
             break
-        yield MoreReads(untold=UnsentEnds(ends, limit - count + 1))
-        edges = _untold(work, ends)
-        told = edges[: limit - count]
-        yield from _load_told(work, told)
-        for edge, end in told:
+        yield MoreReads(unsent=UnsentEnds(ends, limit - count + 1))
+        edges = _unsent(work, ends)
+        relayed = edges[: limit - count]
+        yield from _load_relayed(work, relayed)
+        for edge, end in relayed:
             _tell_one(work, edge, end)
-        count += len(told)
-        done = len(ends) if len(told) == len(edges) else ends.index(edges[len(told)][1])
+        count += len(relayed)
+        done = len(ends) if len(relayed) == len(edges) else ends.index(edges[len(relayed)][1])
         work.outbox = old[done:]
-        work.effects.told += min(done, len(old))
+        work.effects.relayed += min(done, len(old))
         work.ended = [*fresh[max(done - len(old), 0) :], *work.ended]
     work.effects.ends += work.ended
     work.left = bool(work.outbox or work.effects.ends)
@@ -287,10 +287,10 @@ def notify_dependents(work: UnitOfWork, limit: int = RELAY_STEP) -> Verb[int]:
     return count
 
 
-def _untold(work: UnitOfWork, ends: list[ChildEnd]) -> list[tuple[Edge, ChildEnd]]:
+def _unsent(work: UnitOfWork, ends: list[ChildEnd]) -> list[tuple[Edge, ChildEnd]]:
     """Open edges to children that ended, as stored and as this request made them, by the order of ends."""
     changed = work.effects.edges
-    edges = [edge for edge in work.untold if (edge.dependent, edge.child) not in changed]
+    edges = [edge for edge in work.unsent if (edge.dependent, edge.child) not in changed]
     by_child: dict[JobRef, list[Edge]] = {}
     for edge in (*edges, *changed.values()):
         if edge.status is EdgeStatus.OPEN:
@@ -298,8 +298,8 @@ def _untold(work: UnitOfWork, ends: list[ChildEnd]) -> list[tuple[Edge, ChildEnd
     return [(edge, end) for end in ends for edge in by_child.get(end.child, ()) if edge.child_seq == end.seq]
 
 
-def _load_told(work: UnitOfWork, told: list[tuple[Edge, ChildEnd]]) -> Verb[None]:
-    refs = dict.fromkeys(edge.dependent for edge, _ in told)
+def _load_relayed(work: UnitOfWork, relayed: list[tuple[Edge, ChildEnd]]) -> Verb[None]:
+    refs = dict.fromkeys(edge.dependent for edge, _ in relayed)
     jobs = [ref for ref in refs if ref not in work.jobs]
     waits = [ref for ref in refs if ref not in work.waits]
     if jobs or waits:

@@ -1,4 +1,4 @@
-"""Leases: extended by their holders, given back when a holder never heard of them, taken from silent ones."""
+"""Leases: extended by their holders, given back when a claim's reply was lost, taken from silent holders."""
 
 from __future__ import annotations
 

@@ -68,9 +68,9 @@ class MoreReads(Reads, kw_only=True, gc=False):
     unmet: Iterable[JobRef] = ()
     #: Children on open edges of these jobs, of those children, and so on: ``work.graph``.
     reachable: Iterable[JobRef] = ()
-    #: Open edges to children that ended: ``work.untold``.
-    untold: UnsentEnds | None = None
-    #: The oldest ends that are yet to be told, at most so many: ``work.outbox``.
+    #: Open edges to children that ended: ``work.unsent``.
+    unsent: UnsentEnds | None = None
+    #: The oldest ends that were not relayed yet, at most this many: ``work.outbox``.
     outbox: int = 0
     #: Where the output of a job stands: ``work.streams``.
     streams: Iterable[JobRef] = ()

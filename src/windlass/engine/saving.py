@@ -1,4 +1,4 @@
-"""What follows when a job has changed: its group parks it or has room now, its key is freed, others are told.
+"""What follows when a job has changed: its group parks it or has room, its key is freed, others are notified.
 
 Every verb changes jobs by ``core.transitions`` and then calls ``file`` (or ``drop``), after ``prepare`` has
 loaded what that may need. A job of a group that is waiting or active is *admitted*; others that are ready are
@@ -119,7 +119,7 @@ def save_alike(
             job.turn = 0
     work.put_alike(Move(jobs, queue, before, state, kind))
     if state is not _ACTIVE:
-        _tell(work, queue, before, state)
+        _notify(work, queue, before, state)
 
 
 def save_regrouped(work: UnitOfWork, job: JobRecord, before: JobState, group: str | None, kind: Kind) -> None:
@@ -165,12 +165,12 @@ def _book(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind)
     move = (job.queue, before, state)
     if move != work.moved:  # most jobs of a request make the same move
         work.moved = move
-        _tell(work, *move)
+        _notify(work, *move)
     if job.linked and state in FINISHED:
         work.ended.append(end_of(job))
 
 
-def _tell(work: UnitOfWork, queue: str, before: JobState | None, state: JobState) -> None:
+def _notify(work: UnitOfWork, queue: str, before: JobState | None, state: JobState) -> None:
     """Say who may care that a job of a queue is in another state."""
     if before is _ACTIVE:
         _has_room(work, queue)
@@ -219,7 +219,7 @@ def is_ordered(work: UnitOfWork, job: JobRecord | NewJob) -> bool:
     return name is not None and limits_of(work, work.groups[job.queue, name]).ordered
 
 
-def refuses(work: UnitOfWork, new: NewJob, coming: int = 0) -> AddOutcome | None:
+def refuses(work: UnitOfWork, new: NewJob | JobRecord, coming: int = 0) -> AddOutcome | None:
     """Why the group of a new job does not take it, after ``coming`` others; None when it does."""
     if new.options.group is None:
         return None

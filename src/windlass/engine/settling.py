@@ -97,11 +97,11 @@ def settle_one(work: UnitOfWork, end: Settlement) -> Settled:
     if end.hold_ms and job.options.group is not None:
         hold_group(work, work.groups[job.queue, job.options.group], end.hold_ms)
     if job.state is _COMPLETED and goes_at_once(job.options):
-        _let_go(work, job)
+        _release(work, job)
     return status
 
 
-def _let_go(work: UnitOfWork, job: JobRecord) -> None:
+def _release(work: UnitOfWork, job: JobRecord) -> None:
     """Take out the record of a job that ended, of which nothing is to be kept; a stub stays."""
     drop(work, job)
     stub = work.stubs[job.ref] = stub_of(job)

@@ -156,7 +156,7 @@ def set_back(work: UnitOfWork, from_ms: int) -> Verb[None]:
     for group in work.groups.values():
         if lm.set_usage_back(group.usage, from_ms, work.now_ms):
             work.cut_starts(group.queue, group.name, group.usage.starts)
-        work.claiming = True  # nobody has to be told
+        work.claiming = True  # the caller is a worker: no other needs notice
         wait_until(work, group, None if group.next_ms is None else min(group.next_ms, work.now_ms))
         work.put_group(group)
 

@@ -250,7 +250,7 @@ class QueueView:
         parked: int = 0,
     ) -> None:
         self.name = name
-        #: Whether the store has heard of it. The row belongs to this request.
+        #: Whether the store has a row of it. The row belongs to this request.
         self.exists = row is not None
         self.row = row or QueueRow(known=False)
         self.starts = starts or []
@@ -359,7 +359,7 @@ class UnitOfWork(ChangeRecorder):
     waits = Part[Loaded[Waits]](Loaded)
     streams = Part[Loaded[StreamHead | None]](Loaded)
     graph = Part[dict[JobRef, list[JobRef]]](dict)
-    untold = Part[list[Edge]](list)
+    unsent = Part[list[Edge]](list)
     past = Part[Past](Past)
     logs = Part[dict[str, LogSpan]](dict)
     #: Jobs that were set aside, since they cannot be read, so that this request could be decided.
@@ -377,7 +377,7 @@ class UnitOfWork(ChangeRecorder):
         self.kept: dict[tuple[str, str], int] = {}
         #: What is left of jobs without a record that were loaded, where their time has not passed.
         self.stubs: dict[tuple[str, str], JobRecord] = {}
-        #: Ends of jobs of this request that are yet to be told.
+        #: Ends of jobs of this request that were not relayed yet.
         self.ended: list[ChildEnd] = []
         #: Ends that earlier requests left (None: not loaded).
         self.outbox: list[ChildEnd] | None = None
@@ -388,7 +388,7 @@ class UnitOfWork(ChangeRecorder):
         self.moves = STEP
         #: Queue, state before and state of the job that was filed last.
         self.moved: tuple[str, JobState | None, JobState] | None = None
-        #: The caller is told when to ask again.
+        #: The answer says when to ask again.
         self.claiming = False
 
     def known(self, ref: tuple[str, str]) -> JobRecord | None:

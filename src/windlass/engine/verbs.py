@@ -17,6 +17,7 @@ from windlass.engine import (
     leases,
     metrics,
     pruning,
+    restoring,
     schedules,
     settling,
     timing,
@@ -27,6 +28,7 @@ from windlass.engine.reads import Verbs
 
 VERBS: Verbs = {
     rq.Add: adding.add,
+    rq.Restore: restoring.restore,
     rq.Claim: claiming.claim,
     rq.Settle: settling.settle,
     rq.Extend: leases.extend,

@@ -27,8 +27,26 @@ def is_wanted(job: JobRecord, request: rq.ListJobs) -> bool:
         and (request.sort is Sort.ADDED or place_of(job, request.sort) is not None)
         and (request.task is None or matches(job.task, request.task))
         and (request.tag is None or request.tag in job.options.tags)
-        and (
-            request.error_class is None
-            or (bool(job.errors) and job.errors[-1].error_class == request.error_class)
-        )
+        and (request.group is None or job.options.group == request.group)
+        and (request.worker is None or job.worker == request.worker)
+        and (not request.tops or job.options.root == "/".join(job.ref))
+        and _ended_within(job, request.finished_from_ms, request.finished_to_ms)
+        and _has_error(job, request.error_class, request.fingerprint)
     )
+
+
+def _ended_within(job: JobRecord, from_ms: int | None, to_ms: int | None) -> bool:
+    if from_ms is None and to_ms is None:
+        return True
+    at_ms = job.finished_ms
+    return at_ms is not None and (from_ms is None or at_ms >= from_ms) and (to_ms is None or at_ms < to_ms)
+
+
+def _has_error(job: JobRecord, error_class: str | None, fingerprint: str | None) -> bool:
+    """Whether its last error is of that class and fingerprint, where they are said."""
+    if error_class is None and fingerprint is None:
+        return True
+    if not job.errors:
+        return False
+    last = job.errors[-1]
+    return error_class in (None, last.error_class) and fingerprint in (None, last.fingerprint)

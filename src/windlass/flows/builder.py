@@ -3,11 +3,14 @@
 A ``Step`` is one job to be. ``send.s("ada")`` makes one from a task, ``step("send", queue="mail")`` one by
 name. ``chain``, ``group`` and ``chord`` put them together, ``after`` and ``then`` draw single edges; the same
 step below several others is one job. Nothing is stored until ``enqueue`` or ``FlowProducer.add``.
+
+``RESULT`` among the arguments of a step is the result of the step before it: ``chain(fetch.s(5),
+double.s(RESULT))``. After a group, and after several steps, it is the list of their results, in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from windlass._renamed import old_names
@@ -22,10 +25,17 @@ from windlass.core.edges import (
 from windlass.core.ids import check_queue_name, check_task_name, new_ids
 from windlass.core.job import JobRef, NewJob
 from windlass.core.option_types import JobOptionsDict
-from windlass.core.options import OPTION_NAMES, JobOptions, StoredOptions, check_known, placed
+from windlass.core.options import (
+    OPTION_NAMES,
+    JobOptions,
+    StoredOptions,
+    check_known,
+    placed,
+    to_unique,
+)
 from windlass.errors import ConfigError
 from windlass.flows.tree import JobNode
-from windlass.jobs.payload import pack_data
+from windlass.jobs.payload import pack_data, pack_taking, places_of_result, with_result_first
 from windlass.jobs.prepare import PreparedOptions
 
 if TYPE_CHECKING:
@@ -40,7 +50,19 @@ _NODE_KEYS = frozenset(
 class Step:
     """One job to be, and the steps that it comes after."""
 
-    __slots__ = ("app", "base", "following", "follows", "name", "options", "packed", "queue")
+    __slots__ = (
+        "accepts",
+        "app",
+        "base",
+        "following",
+        "follows",
+        "gathers",
+        "lacking",
+        "name",
+        "options",
+        "packed",
+        "queue",
+    )
 
     def __init__(
         self,
@@ -51,6 +73,7 @@ class Step:
         *,
         base: JobOptions | None = None,
         app: FlowApp | None = None,
+        accepts: Callable[[Sequence[Any], Mapping[str, Any]], bool] | None = None,
     ) -> None:
         check_known(options, OPTION_NAMES, "job option")
         self.name: str = check_task_name(name)
@@ -63,12 +86,19 @@ class Step:
         self.follows: dict[Step, OnFailure] = {}
         #: Who waits for it.
         self.following: list[Step] = []
+        #: Whether its task can be called with some arguments; None when the task is not known here.
+        self.accepts = accepts
+        #: What is wrong with its call unless it takes the result of the step before as first argument.
+        self.lacking: ConfigError | None = None
+        #: Whether it comes after a group: its ``RESULT`` is a list, also of one.
+        self.gathers: bool = False
 
     def __repr__(self) -> str:
         return f"<Step {self.name} of {self.queue}>"
 
     def after(self, *steps: Step | FlowGroup, on_failure: str = "fail") -> Step:
         """Run only when ``steps`` have ended; returns itself."""
+        self.gathers = self.gathers or any(isinstance(one, FlowGroup) for one in steps)
         for one in _flat(steps):
             if self not in one.following:
                 one.following.append(self)
@@ -80,6 +110,19 @@ class Step:
         for one in _flat(steps):
             one.after(self, on_failure=on_failure)
         return self
+
+    def take_result(self) -> None:
+        """Take the result of the step before as first argument, unless ``RESULT`` stands elsewhere."""
+        if places_of_result(self.packed):
+            return
+        packed = with_result_first(self.packed)
+        if self.accepts is not None and not self.accepts(packed.get("args", ()), packed.get("kwargs", {})):
+            raise ConfigError(
+                "pass_result",
+                "used when every later step takes a result as its first argument, "
+                f"and {self.name!r} takes no further one (write task.s(RESULT, ...) where a result is taken)",
+            )
+        self.packed, self.lacking = packed, None
 
     async def enqueue(self) -> Job[Any]:
         """Add this step and all that hang together with it, in one atomic step; returns this one's job."""
@@ -118,27 +161,38 @@ def group(*parts: Part) -> FlowGroup:
     return FlowGroup(_flat(parts))
 
 
-def chain(*parts: Part, on_failure: str = "fail") -> Step:
+def chain(*parts: Part, on_failure: str = "fail", pass_result: bool = False) -> Step:
     """Each part after the one before; returns the last step (the last part must not be a group).
 
-    A group in the middle runs side by side, and what comes after it waits for all of it. The handler of a
-    step finds the values of the steps before in ``job.get_children_values()``.
+    A group in the middle runs side by side, and what comes after it waits for all of it. ``RESULT`` among the
+    arguments of a step is the result of the step before; ``pass_result`` puts it first in every step that
+    does not have it elsewhere.
     """
-    done: list[Step] = []
+    before: Step | FlowGroup | None = None
     for part in parts:
         ends = list(_flat([part]))
-        if done:
+        if before is not None:
             for start in {first: None for end in ends for first in _firsts(end)}:
-                start.after(*done, on_failure=on_failure)
-        done = ends
-    if len(done) != 1:
+                start.after(before, on_failure=on_failure)
+                if pass_result:
+                    start.take_result()
+        before = FlowGroup(ends) if isinstance(part, FlowGroup) else ends[0]
+    if not isinstance(before, Step):
         raise ConfigError("chain", "ended by one step (use chord for what comes after a group)")
-    return done[0]
+    return before
 
 
-def chord(header: FlowGroup | Iterable[Part], body: Part, *, on_failure: str = "fail") -> Step:
-    """``body`` after all of ``header``; returns it. Their values are in its ``job.get_children_values()``."""
+def chord(
+    header: FlowGroup | Iterable[Part], body: Part, *, on_failure: str = "fail", pass_result: bool = False
+) -> Step:
+    """``body`` after all of ``header``; returns it.
+
+    ``RESULT`` among the arguments of the body is the list of their results; ``pass_result`` puts it first.
+    """
     (last,) = _flat([body])
+    last.gathers = True
+    if pass_result:
+        last.take_result()
     return last.after(*_flat(header), on_failure=on_failure)
 
 
@@ -231,7 +285,7 @@ def _plan(app: FlowApp, whole: list[Step]) -> dict[Step, NewJob]:
         queue = app.queue(one.queue)
         options = (one.base or queue.defaults).merged(one.options)
         news[one] = PreparedOptions(options, queue.app.backoff_strategies).new_job(
-            queue, one.name, one.packed, fresh_id
+            queue, one.name, _packed(one, options), fresh_id
         )
     for one, new in news.items():
         for before, on_failure in one.follows.items():
@@ -246,6 +300,29 @@ def _plan(app: FlowApp, whole: list[Step]) -> dict[Step, NewJob]:
     _tell_places(list(news.values()), graph)
     order = _levels(graph)
     return dict(sorted(news.items(), key=lambda item: -order[JobRef(item[1].queue, item[1].id)]))
+
+
+def _packed(one: Step, options: JobOptions) -> dict[str, Any]:
+    """The arguments of a step as they are stored: where it takes results is said beside them."""
+    if one.lacking is not None:
+        how = "a step takes the result of the one before by RESULT, or by chain(..., pass_result=True)"
+        raise ConfigError(one.lacking.option, f"{one.lacking.want}; {how}") from one.lacking
+    at = places_of_result(one.packed)
+    if not at:
+        return one.packed
+    count = len(one.follows) + len(options.dependencies(one.queue)[0])
+    gathered = one.gathers or count > 1
+    if not count and not gathered:
+        raise ConfigError("RESULT", f"given to a step that comes after another one ({one.name!r} does not)")
+    goes_on = {OnFailure.CONTINUE} if gathered else {OnFailure.CONTINUE, OnFailure.IGNORE}
+    for on_failure in [*one.follows.values(), to_on_failure(options.on_failure)]:
+        if on_failure in goes_on:
+            want = f"fail{' or ignore' if gathered else ''} where a step takes RESULT"
+            raise ConfigError("on_failure", f"{want}: there is none of a step that failed", on_failure.value)
+    unique = to_unique(options.unique)
+    if unique is not None and unique.key is None:
+        raise ConfigError("unique", "a key of your own where a step takes RESULT", options.unique)
+    return pack_taking(one.packed, at, count, gathered=gathered)
 
 
 def _tell_places(news: list[NewJob], graph: dict[JobRef, list[JobRef]]) -> None:

@@ -125,16 +125,21 @@ class Hooks:
         self._execute: list[Callable[..., Any]] = []
 
     def use(self, middleware: Any) -> None:
-        """Add what ``middleware`` has of ``enqueue``, ``execute`` and ``ended``; the first is outermost."""
-        given = {name: getattr(middleware, name, None) for name in ("enqueue", "execute", "ended")}
+        """Add what ``middleware`` has of ``enqueue``, ``execute``, ``ended`` and ``failed``.
+
+        The first is outermost.
+        """
+        given = {name: getattr(middleware, name, None) for name in ("enqueue", "execute", "ended", "failed")}
         if not any(callable(hook) for hook in given.values()):
-            raise ConfigError("middleware", "an object with enqueue, execute or ended", middleware)
+            raise ConfigError("middleware", "an object with enqueue, execute, ended or failed", middleware)
         if given["enqueue"] is not None:
             self.around_enqueue(given["enqueue"])
         if given["execute"] is not None:
             self.around_execute(given["execute"])
         if given["ended"] is not None:
             self.ended = (*self.ended, given["ended"])
+        if given["failed"] is not None:
+            self.on_error(given["failed"])
         self.used = (*self.used, middleware)
 
     def around_enqueue(self, hook: Callable[..., Any]) -> None:

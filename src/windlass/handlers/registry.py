@@ -107,6 +107,8 @@ class Registry:
     def __init__(self, fallback: Handler | None = None) -> None:
         self._handlers: dict[tuple[str | None, str], Handler] = {}
         self.fallback = fallback
+        #: What the fallback runs, for people: ``every task of django.tasks``.
+        self.others: tuple[str, ...] = ()
 
     def add(self, name: str, handler: Handler, queue: str | None = None) -> None:
         """Register ``handler`` for ``name``; registering again replaces it."""

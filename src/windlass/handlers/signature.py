@@ -26,6 +26,7 @@ import msgspec
 
 from windlass.core.options import OPTION_NAMES
 from windlass.errors import ConfigError, ResultError, UnrecoverableError
+from windlass.jobs.payload import RESULT
 from windlass.serde import plain_hook
 
 Convert = Callable[[Any], Any]
@@ -401,26 +402,35 @@ class Signature:
     # --- at enqueue --------------------------------------------------------------------------------
 
     def check(
-        self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any], as_read: Convert | None = None
+        self,
+        task: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        as_read: Convert | None = None,
+        *,
+        step: bool = False,
     ) -> None:
         """``ConfigError``, naming ``task``, unless the handler can be called so and could decode it all.
 
         With ``as_read``, which gives a value as the worker reads it, also for a value that no annotation
-        turns back into what it was.
+        turns back into what it was. In a ``step``, ``RESULT`` fits every parameter.
         """
-        if not self._accepts(args, kwargs):
+        if not self.accepts(args, kwargs):
             raise self._refusal(task, args, kwargs)
         for place, value in enumerate(args):
-            if type(value) not in _PLAIN or self._typed_args:
+            if (type(value) not in _PLAIN or self._typed_args) and not (step and value is RESULT):
                 self._check_one(task, self._at(place), self._name_at(place), value, as_read)
         for name, value in kwargs.items():
-            if type(value) not in _PLAIN or self._typed_kwargs:
+            if (type(value) not in _PLAIN or self._typed_kwargs) and not (step and value is RESULT):
                 param = self._by_name.get(name, self._rest_by_name)
                 self._check_one(task, param, name, value, as_read)
 
     def _check_one(
         self, task: str, param: _Param | None, name: str, value: Any, as_read: Convert | None
     ) -> None:
+        if value is RESULT:
+            want = "a value: RESULT is for steps, whose flow says what comes before (task.s(RESULT))"
+            raise ConfigError(f"argument {name!r} of task {task!r}", want)
         if param is not None and type(value) is not param.exact:
             _check_value(task, param, name, value)
         if as_read is not None and (param is None or param.open) and type(value) not in _PLAIN:
@@ -429,7 +439,8 @@ class Signature:
     def _name_at(self, place: int) -> str:
         return self._places[min(place, len(self._places) - 1)]
 
-    def _accepts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def accepts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the handler can be called with so many arguments of these names."""
         given, place = len(args), self._place
         if given > len(self._positional) and not self._takes_more:
             return False

@@ -27,5 +27,5 @@ class TaskDefaults:
         if not bits:
             return options, None
         values = {name: getattr(self._stored, name) for at, name in enumerate(_STORED) if bits >> at & 1}
-        told = {name: values[name] for name in Filled.__struct_fields__ if name in values}
-        return msgspec.structs.replace(options, **values), Filled(**told) if told else None
+        given = {name: values[name] for name in Filled.__struct_fields__ if name in values}
+        return msgspec.structs.replace(options, **values), Filled(**given) if given else None

@@ -119,7 +119,7 @@ class SourceClient:
         answer: list[tuple[bytes, bytes]] = await self._ask(walk())
         return answer
 
-    async def let_go(self, holding: str, ids: Sequence[str], keys: Sequence[str]) -> None:
+    async def release(self, holding: str, ids: Sequence[str], keys: Sequence[str]) -> None:
         """Forget held entries, and the keys that went with them."""
         pipe = self._redis.pipeline(transaction=True)
         pipe.hdel(holding, *ids)

@@ -163,7 +163,7 @@ class Mover:
         await self._add(row, [new for _, _, new in mine])
         if mine:
             keys = [key for _, one, _ in mine for key in one.keys]
-            await self._client.let_go(self._holding, [one.job_id for _, one, _ in mine], keys)
+            await self._client.release(self._holding, [one.job_id for _, one, _ in mine], keys)
         return len(ready)
 
     async def _finish_held(self) -> int:
@@ -173,7 +173,7 @@ class Mover:
             jobs = [msgspec.json.decode(text, type=ForeignJob) for _, text in held]
             news = [self._new_job(job) for job in jobs]
             await self._add(ShelfReport("", ""), news)
-            await self._client.let_go(
+            await self._client.release(
                 self._holding, [job.job_id for job in jobs], [key for job in jobs for key in job.keys]
             )
             done += len(jobs)

@@ -2,8 +2,9 @@
 
 A line has the task's ``name``, its arguments (``data``, or ``args`` and ``kwargs`` of a call), its ``queue``
 and its options by the names that ``Queue.add`` takes, durations in seconds. Defaults are left out. A line
-makes a job with the same id, payload and options. What only running can bring about (attempts, errors, a
-result) stays behind: such a job runs from the start.
+makes a job with the same id, payload and options, which runs from the start. Its ``past`` is what else the
+store knew of it (state, times, attempts, errors, result): ``read_record`` puts it back as it was. Log lines,
+live output and history stay behind.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from windlass.core.backoff import DEFAULT_BACKOFF
 from windlass.core.edges import Dependency, Edge, EdgeStatus, to_dependency
 from windlass.core.ids import check_task_name, new_id
+from windlass.core.job import JobRecord
 from windlass.core.options import FILLABLE, OPTION_NAMES, Keep, StoredOptions, UniqueMode, check_known
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
@@ -24,14 +26,17 @@ from windlass.jobs.prepare import PreparedOptions
 from windlass.serde import tag_types, untag_types
 
 if TYPE_CHECKING:
-    from windlass.core.job import JobRecord, NewJob
+    from windlass.core.job import NewJob
     from windlass.jobs.interfaces import JobQueue
     from windlass.serde.codecs import Codecs
 
 #: What a line may have besides job options. ``state`` is for people; ``said`` lists the options that the
 #: producer chose, where that does not follow from their values.
 _OTHER: Final = frozenset(
-    {"name", "queue", "data", "args", "kwargs", "types", "state", "said", "schedule", "slot_ms"}
+    {
+        *("name", "queue", "data", "args", "kwargs", "takes", "types"),
+        *("state", "past", "said", "schedule", "slot_ms", "placed"),
+    }
 )
 _SECONDS: Final = (
     "timeout", "lease", "stall_delay", "result_ttl", "expires_total", "keep_id",
@@ -41,6 +46,16 @@ _AS_THEY_ARE: Final = (
 )  # fmt: skip
 _DEFAULTS: Final = StoredOptions()
 _TIMED: Final = (JobState.SCHEDULED, JobState.RETRYING)
+#: What these become when they are put back: a lease stays behind, and a group decides anew.
+_READY_AGAIN: Final = (JobState.ACTIVE, JobState.PARKED)
+
+
+#: What happened to a job: fields of its record that a line keeps, bytes as base64.
+_PAST: Final = (
+    *("enqueued_ms", "ready_ms", "due_ms", "expires_ms", "started_ms", "finished_ms"),
+    *("attempts", "deliveries", "stalls", "manual_retries", "misses", "worker", "cancel_reason", "reason"),
+    *("progress", "result", "result_until_ms", "errors", "awaits", "signals"),
+)
 
 
 def export_job(record: JobRecord, edges: Iterable[Edge], codecs: Codecs, now_ms: int) -> dict[str, Any]:
@@ -59,7 +74,9 @@ def export_job(record: JobRecord, edges: Iterable[Edge], codecs: Codecs, now_ms:
     waits_for = [edge for edge in edges if edge.status is EdgeStatus.OPEN]
     if waits_for:
         line["depends_on"] = [[edge.child.queue, edge.child.id, edge.on_failure.value] for edge in waits_for]
-    return line
+    past = {name: getattr(record, name) for name in _PAST}
+    known = {name: value for name, value in past.items() if value not in (None, 0, "", [], {})}
+    return {**line, "past": msgspec.to_builtins(known)}
 
 
 def _arguments(record: JobRecord, codecs: Codecs) -> dict[str, Any]:
@@ -68,7 +85,8 @@ def _arguments(record: JobRecord, codecs: Codecs) -> dict[str, Any]:
         {"args": call.args, "kwargs": call.kwargs} if call.form == "call" else {"data": call.data}
     )
     tagged = tag_types(plain)
-    return plain if tagged == plain else {**tagged, "types": True}
+    said = plain if tagged == plain else {**tagged, "types": True}
+    return said if call.takes is None else {**said, "takes": msgspec.to_builtins(call.takes)}
 
 
 def _options(stored: StoredOptions) -> dict[str, Any]:
@@ -105,8 +123,12 @@ def _composed(stored: StoredOptions) -> dict[str, Any]:
         one = stored.unique
         ttl = None if one.ttl_ms is None else one.ttl_ms / 1000
         found["unique"] = {"key": one.key, "mode": one.mode.value, "ttl": ttl}
+        if one.extend:
+            found["unique"]["extend"] = True
     if stored.schedule is not None:
         found |= {"schedule": stored.schedule, "slot_ms": stored.slot_ms}
+    if stored.parent is not None or stored.root is not None:
+        found["placed"] = {"parent": stored.parent, "root": stored.root}
     return found
 
 
@@ -125,19 +147,46 @@ def read_job(queue: JobQueue, line: Mapping[str, Any]) -> NewJob:
     if line.get("schedule") is not None:
         made_by = {"schedule": line["schedule"], "slot_ms": line.get("slot_ms")}
         new.options = msgspec.structs.replace(new.options, **made_by)
+    if line.get("placed") is not None:
+        check_known(line["placed"], ("parent", "root"), "part of a place in a flow")
+        new.options = msgspec.structs.replace(new.options, **line["placed"])
     return new
+
+
+def read_record(queue: JobQueue, line: Mapping[str, Any]) -> NewJob | JobRecord:
+    """The job of a line as it was. One that waits for others, or whose line has no past, is a new one."""
+    new = read_job(queue, line)
+    check_known([line.get("state", JobState.WAITING)], [state.value for state in JobState], "job state")
+    state = JobState(line.get("state", JobState.WAITING))
+    if line.get("past") is None or state is JobState.BLOCKED:
+        return new
+    if not isinstance(line["past"], Mapping):
+        raise ConfigError("past", "an object, as an export writes it", line["past"])
+    check_known(line["past"], _PAST, "part of a past")
+    about = {"queue": new.queue, "id": new.id, "task": new.task, "payload": new.payload}
+    try:
+        record = msgspec.convert({**line["past"], **about}, JobRecord)
+    except msgspec.ValidationError as exc:
+        raise ConfigError("past", f"what an export wrote ({exc})") from exc
+    record.state = JobState.WAITING if state in _READY_AGAIN else state
+    record.codec, record.options, record.priority = new.codec, new.options, new.priority
+    record.request_id = new.request_id
+    if state is JobState.ACTIVE:
+        record.started_ms, record.worker = None, None
+    return record
 
 
 def _packed(line: Mapping[str, Any]) -> dict[str, Any]:
     data = {name: line[name] for name in ("data", "args", "kwargs") if name in line}
     if line.get("types"):
         data = untag_types(data)
+    taken = {"takes": line["takes"]} if line.get("takes") is not None else {}
     if "data" in data or not data:
-        return pack_data(data.get("data"))
+        return {**pack_data(data.get("data")), **taken}
     args, kwargs = data.get("args", []), data.get("kwargs", {})
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise ConfigError("args", "a list, beside an object as kwargs", args)
-    return pack_call(args, kwargs)
+    return {**pack_call(args, kwargs), **taken}
 
 
 def _dependency(one: Any, queue: str) -> Dependency:

@@ -30,6 +30,7 @@ class JobFields:
 
     @property
     def id(self) -> str:
+        """Its id: yours (``job_id``), or one that was made for it."""
         return self._record.id
 
     @property
@@ -39,10 +40,12 @@ class JobFields:
 
     @property
     def queue_name(self) -> str:
+        """The name of its queue."""
         return self._record.queue
 
     @property
     def ref(self) -> JobRef:
+        """Queue and id as a pair: names the job anywhere."""
         return self._record.ref
 
     @property
@@ -72,14 +75,17 @@ class JobFields:
 
     @property
     def args(self) -> list[Any]:
+        """Its positional arguments, as they are stored."""
         return self.call.args
 
     @property
     def kwargs(self) -> dict[str, Any]:
+        """Its arguments by name, as they are stored."""
         return self.call.kwargs
 
     @property
     def options(self) -> StoredOptions:
+        """Its options in the form that the store keeps: times are milliseconds."""
         return self._record.options
 
     @property
@@ -89,6 +95,7 @@ class JobFields:
 
     @property
     def priority(self) -> int:
+        """Higher runs first."""
         return self._record.priority
 
     @property
@@ -108,6 +115,7 @@ class JobFields:
 
     @property
     def max_attempts(self) -> int:
+        """The most runs that it gets, the first included."""
         return self._record.options.max_attempts
 
     @property
@@ -117,10 +125,12 @@ class JobFields:
 
     @property
     def stalled_count(self) -> int:
+        """How often its worker was lost while it ran."""
         return self._record.stalls
 
     @property
     def manual_retries(self) -> int:
+        """How often it was retried by hand."""
         return self._record.manual_retries
 
     @property
@@ -145,6 +155,7 @@ class JobFields:
 
     @property
     def stacktrace(self) -> list[str]:
+        """The traceback of each failed attempt that has one, oldest first."""
         return [error.traceback for error in self._record.errors if error.traceback]
 
     @property
@@ -157,6 +168,7 @@ class JobFields:
 
     @property
     def enqueued_ms(self) -> int:
+        """When it was added, in milliseconds since 1970."""
         return self._record.enqueued_ms
 
     @property
@@ -166,14 +178,17 @@ class JobFields:
 
     @property
     def started_ms(self) -> int | None:
+        """When its last run began."""
         return self._record.started_ms
 
     @property
     def finished_ms(self) -> int | None:
+        """When it ended for good."""
         return self._record.finished_ms
 
     @property
     def worker_id(self) -> str | None:
+        """The worker that runs it, or ran it last."""
         return self._record.worker
 
     @property
@@ -188,10 +203,12 @@ class JobFields:
 
     @property
     def tags(self) -> tuple[str, ...]:
+        """Its labels."""
         return self._record.options.tags
 
     @property
     def trace(self) -> dict[str, str]:
+        """What travels with it for tracing."""
         return self._record.options.trace or {}
 
     @property

@@ -14,7 +14,7 @@ from windlass.backend.store import Store
 from windlass.core.backoff import Strategy
 from windlass.core.clock import Clock
 from windlass.core.ids import JobRef
-from windlass.core.job import JobRecord, NewJob
+from windlass.core.job import JobRecord, LogLine, NewJob
 from windlass.core.masks import MessageMask
 from windlass.core.option_types import AddOptionsDict, JobOptionsDict
 from windlass.core.options import WAIT_S, JobOptions
@@ -75,6 +75,11 @@ class JobQueue(Protocol):
 
     async def get_job_logs(self, job_id: str, start: int = 0, limit: int = 1_000) -> tuple[list[str], int]:
         """Log lines of a job from ``start``, and how many are kept."""
+
+    async def get_job_log_lines(
+        self, job_id: str, start: int = 0, limit: int = 1_000
+    ) -> tuple[list[LogLine], int]:
+        """As ``get_job_logs``, each line with its time, level, attempt and run."""
 
     async def remove(self, job_id: str, *, force: bool = False) -> None:
         """Delete a job's record."""

@@ -19,7 +19,7 @@ from windlass.backend import stream_requests as sm
 from windlass.backend.store import check_changed
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.edges import Dependency, Edge, EdgeStatus, to_on_failure
-from windlass.core.job import LOG_LINE_CHARS, JobRecord, error_info
+from windlass.core.job import LOG_LEVELS, LOG_LINE_CHARS, JobRecord, LogLevel, error_info
 from windlass.core.option_types import ChildOptionsDict
 from windlass.core.options import WAIT_S, seconds_to_ms
 from windlass.core.outcome import AddOutcome, CancelResult, Outcome, Settled, Settlement, to_reason
@@ -112,6 +112,7 @@ class Job(JobFields, Generic[ResultT]):
 
     @property
     def queue(self) -> JobQueue:
+        """Its queue."""
         return self._queue
 
     @property
@@ -155,10 +156,16 @@ class Job(JobFields, Generic[ResultT]):
 
     # --- inside a handler ----------------------------------------------------------------------------
 
-    async def log(self, line: str) -> None:
-        """Keep a line with the job, readable with ``queue.get_job_logs`` and in the dashboard."""
+    async def log(self, line: str, level: LogLevel = "info") -> None:
+        """Keep a line with the job, readable with ``queue.get_job_logs`` and in the dashboard.
+
+        The store notes the time, the attempt and the run with it.
+        """
+        if level not in LOG_LEVELS:
+            raise ConfigError("level", f"one of {', '.join(LOG_LEVELS)}", level)
+        text = clean_text(line, LOG_LINE_CHARS)
         result = await self._queue.store.execute(
-            rq.Report(ref=self.ref, token=self._token(), logs=[clean_text(line, LOG_LINE_CHARS)])
+            rq.Report(ref=self.ref, token=self._token(), logs=[text], level=level)
         )
         check_changed(self.ref, result, "log to")
 
@@ -456,9 +463,9 @@ class HeldJob:
     def __init__(self, job: Job[Any]) -> None:
         self._job = job
 
-    def log(self, line: str) -> None:
-        """Keep a line with the job."""
-        self._run(self._job.log(line))
+    def log(self, line: str, level: LogLevel = "info") -> None:
+        """Keep a line with the job; see ``Job.log``."""
+        self._run(self._job.log(line, level))
 
     def update_progress(self, progress: Any) -> None:
         """Report progress."""

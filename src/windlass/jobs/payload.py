@@ -3,6 +3,9 @@
 ``queue.add(name, data)`` takes an object as keyword arguments, a list as positional ones and any other
 value as one argument; ``form`` remembers which, so that ``job.data`` gives back exactly what was added.
 Any language can write it: ``{"args": [...], "kwargs": {...}}``, both optional.
+
+A step of a flow may take the results of the steps before it: ``RESULT`` among its arguments stands for them.
+It is stored as null, ``takes`` says where, and the worker puts the results there before it calls the handler.
 """
 
 from __future__ import annotations
@@ -19,12 +22,48 @@ if TYPE_CHECKING:
     from windlass.serde.codecs import Codecs
 
 
+class _StepResult:
+    """What stands in for the result of the step before."""
+
+    def __repr__(self) -> str:
+        return "RESULT"
+
+
+#: As an argument of a step: the result of the step before it; after a group, the list of their results.
+RESULT: Any = _StepResult()
+
+
+class TakenResults(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which arguments are results of the jobs that a job waits for."""
+
+    #: Their places in ``args`` and names in ``kwargs``.
+    at: list[int | str]
+    #: How many edges the job was added with: those that came later (children of its run) do not count.
+    of: int
+    #: A list of results, also when there is one alone.
+    gathered: bool = False
+
+
 class Call(msgspec.Struct):
     """Decoded arguments. ``form`` is ``call``, ``none``, ``object``, ``list`` or ``value``."""
 
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     form: str = "call"
+    takes: TakenResults | None = None
+
+    def fill(self, result: Any) -> None:
+        """Put the result of the steps before where the call takes it."""
+        assert self.takes is not None
+        for place in self.takes.at:
+            if isinstance(place, int):
+                self.args[place] = result
+            else:
+                self.kwargs[place] = result
+
+    def filled(self) -> dict[str, Any]:
+        """The stored form of a call that has its results, for a process that cannot ask for them."""
+        return {"args": self.args, "kwargs": self.kwargs, "form": self.form}
 
     @property
     def data(self) -> Any:
@@ -67,6 +106,33 @@ def pack_data(data: Any) -> dict[str, Any]:
     return {"args": [data], "form": "value"}
 
 
+def places_of_result(packed: dict[str, Any]) -> list[int | str]:
+    """Where ``RESULT`` stands among packed arguments."""
+    args, kwargs = packed.get("args", ()), packed.get("kwargs", {})
+    return [
+        *(place for place, value in enumerate(args) if value is RESULT),
+        *(name for name, value in kwargs.items() if value is RESULT),
+    ]
+
+
+def with_result_first(packed: dict[str, Any]) -> dict[str, Any]:
+    """Packed arguments with ``RESULT`` before all others."""
+    args, kwargs = [RESULT, *packed.get("args", ())], packed.get("kwargs", {})
+    if not kwargs and "form" in packed:
+        return pack_data(args if len(args) > 1 else RESULT)
+    return pack_call(args, kwargs)
+
+
+def pack_taking(packed: dict[str, Any], at: list[int | str], of: int, *, gathered: bool) -> dict[str, Any]:
+    """The stored form of a call that takes the results of the ``of`` jobs before it, at the places ``at``."""
+    call = msgspec.convert(packed, Call)
+    args, kwargs = list(call.args), dict(call.kwargs)
+    taking = Call(args, kwargs, takes=TakenResults(at, of, gathered))
+    taking.fill(None)
+    found = {**packed, "takes": msgspec.to_builtins(taking.takes)}
+    return found | {name: value for name, value in (("args", args), ("kwargs", kwargs)) if value}
+
+
 _read_json = msgspec.json.Decoder(Call).decode
 
 
@@ -79,7 +145,7 @@ def read_call(codecs: Codecs, job: JobRecord | NewJob) -> Call:
         except (msgspec.DecodeError, RecursionError):
             pass  # what is wrong with it is reported below
         else:
-            if call.form != "value" or len(call.args) == 1:
+            if call.takes is None and (call.form != "value" or len(call.args) == 1):
                 return call
     return unpack(codecs.arguments(known, job))
 
@@ -94,4 +160,14 @@ def unpack(stored: Any) -> Call:
     form = stored.get("form", "call")
     if form == "value" and len(args) != 1:
         raise ValueError("a single value has exactly one argument")
-    return Call(args, kwargs, form)
+    return Call(args, kwargs, form, _read_takes(stored.get("takes"), args, kwargs))
+
+
+def _read_takes(stored: Any, args: list[Any], kwargs: dict[str, Any]) -> TakenResults | None:
+    if stored is None:
+        return None
+    takes = msgspec.convert(stored, TakenResults)  # its error is a ValueError
+    for place in takes.at:
+        if not (0 <= place < len(args) if isinstance(place, int) else place in kwargs):
+            raise ValueError(f"takes names the argument {place!r}, which is not there")
+    return takes

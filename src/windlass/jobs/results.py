@@ -148,7 +148,7 @@ class Waiters:
             self._watching.set()
 
     async def _listen(self) -> None:
-        listener = self._listener = await self._store.listen_completed(self._queue, self._told)
+        listener = self._listener = await self._store.listen_completed(self._queue, self._receive)
         self._watching.set()
         recheck_ms = FIRST_RECHECK_MS
         try:
@@ -159,14 +159,14 @@ class Waiters:
                 ids = list(self._waiting)
                 if not ids and not touched:
                     return  # no waiter came back
-                with suppress(StorageError):  # the store is away: look again at the next re-check
+                with suppress(StorageError):  # the store is unreachable: look again at the next re-check
                     for start in range(0, len(ids), _BATCH):
                         await self._check(ids[start : start + _BATCH])
         finally:
             self._listener = None
             listener.close()
 
-    def _told(self, news: list[Completed]) -> None:
+    def _receive(self, news: list[Completed]) -> None:
         """The store sent how some jobs completed. A waiter that needs more than that has to look."""
         self._heard = True
         for one in news:

@@ -69,7 +69,7 @@ class Limiter:
         self._rate = to_rate(rate, "rate")
         self._lease_ms = seconds_to_ms(lease, "lease", minimum=1)
         self._app = app
-        self._told = False
+        self._reported = False
 
     @asynccontextmanager
     async def acquire(self, timeout: float | timedelta = 60) -> AsyncIterator[None]:
@@ -129,8 +129,8 @@ class Limiter:
 
     async def _wait(self, listener: Listener, claimed: rq.Claimed, left_ms: float) -> None:
         due_ms = _RECHECK_MS if claimed.next_due_in_ms is None else claimed.next_due_in_ms + 1
-        heard = await listener.wait(min(due_ms, left_ms, _RECHECK_MS), self._app.clock)
-        if not heard:
+        woken = await listener.wait(min(due_ms, left_ms, _RECHECK_MS), self._app.clock)
+        if not woken:
             await self._app.store.execute(rq.Recover())  # a holder may have died
 
     async def _leave(self, holder: str, ticket_id: str) -> None:
@@ -159,7 +159,7 @@ class Limiter:
         await asyncio.shield(self._app.store.execute(rq.Settle(items=[end])))
 
     async def _tell_limits(self) -> None:
-        if self._told:
+        if self._reported:
             return
         request = lrq.SetQueueLimits(
             queue=self._queue,
@@ -168,4 +168,4 @@ class Limiter:
             rate=self._rate,
         )
         await self._app.store.execute(request)
-        self._told = True
+        self._reported = True

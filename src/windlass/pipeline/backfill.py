@@ -11,17 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from windlass.pipeline import schemas
-from windlass.pipeline.batch import without_erased
+from windlass.pipeline.batch import gold_shares, merge_gold, without_erased
 from windlass.pipeline.compact import carried
+from windlass.pipeline.digest import joined
 from windlass.pipeline.files import FileEntry
 from windlass.pipeline.lake import Conflict, Lake, LakeTakenError
 from windlass.pipeline.tables import Workbench, files_for
-from windlass.pipeline.transforms import attempts, gold, jobs, rollups
+from windlass.pipeline.transforms import attempts, jobs
 from windlass.pipeline.transforms.grains import GRAIN_MS
+from windlass.pipeline.work import DigestFiles
 
 _DAY_MS = GRAIN_MS["day"]
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -64,20 +66,17 @@ class DayRebuild:
     def run(self) -> None:
         """Silver first; everything else from silver."""
         self._replace(schemas.SILVER_ATTEMPTS, *self._attempts())
-        job_rows = jobs.job_parts(self._around_day()).where(F.col("date") == self.day)
-        self._write(schemas.SILVER_JOBS, jobs.merge_jobs(job_rows))
+        self._replace(schemas.SILVER_JOBS, self._jobs(), self._of(schemas.SILVER_JOBS))
         self.gold()
 
     def gold(self) -> None:
-        """Gold of the day, from silver as it is."""
-        rows = self._day()
-        counted = rows.unionByName(self._erased(self._of(schemas.SILVER_ERASED)))
-        self._rollups(counted)
-        self._write(schemas.GOLD_ERRORS, gold.merge_errors(gold.error_parts(counted)))
-        self._write(schemas.GOLD_WORKERS, gold.merge_workers(gold.worker_parts(counted)))
-        erased = self._erased(self._around(schemas.SILVER_ERASED) + self._of(schemas.SILVER_ERASED))
-        backlog = gold.backlog_parts(self._around_day().unionByName(erased)).where(F.col("date") == self.day)
-        self._write(schemas.GOLD_BACKLOG, gold.merge_backlog(backlog))
+        """Gold of the day, from silver as it is. Attempts of other days count in its backlog only."""
+        tables = (schemas.SILVER_ATTEMPTS, schemas.SILVER_ERASED)
+        files = [entry for table in tables for entry in self._around_day(table)]
+        digest = joined(self.bench.run([DigestFiles(self.lake.place, [entry]) for entry in files]))
+        written = merge_gold(self.bench, gold_shares(digest, schemas.GOLD, self.day), {})
+        for table in schemas.GOLD:
+            self._replace(table, written.get(table.path, []), self._of(table))
 
     def _attempts(self) -> tuple[list[FileEntry], Sequence[FileEntry]]:
         bronze, old = self._of(schemas.BRONZE_ATTEMPTS), self._of(schemas.SILVER_ATTEMPTS)
@@ -86,36 +85,28 @@ class DayRebuild:
         files = files_for(sum(entry.rows for entry in bronze))
         return self.bench.write(unique, schemas.SILVER_ATTEMPTS, files), old
 
-    def _erased(self, entries: Sequence[FileEntry]) -> DataFrame:
-        return attempts.as_silver(self.bench.read(schemas.SILVER_ERASED, entries))
+    def _jobs(self) -> list[FileEntry]:
+        """Jobs that were added on the day, from all their attempts."""
+        entries = self._around_day(schemas.SILVER_ATTEMPTS)
+        rows = self.bench.read(schemas.SILVER_ATTEMPTS, entries).select(*jobs.PART_COLUMNS)
+        added = rows.where(F.col("enqueued_ms").between(self.start_ms, self.start_ms + _DAY_MS - 1))
+        files = files_for(sum(entry.rows for entry in entries))
+        together = added.repartition(files, *schemas.SILVER_JOBS.keys)
+        merged = together.mapInArrow(jobs.merge_partition, schemas.SILVER_JOBS.spark)
+        return self.bench.write(merged, schemas.SILVER_JOBS, files=None)
 
-    def _day(self) -> DataFrame:
-        return self.bench.read(schemas.SILVER_ATTEMPTS, self._of(schemas.SILVER_ATTEMPTS))
-
-    def _around_day(self) -> DataFrame:
-        """The day's attempts and those of other days whose jobs were added, ready or started on it."""
-        others = self.bench.read(schemas.SILVER_ATTEMPTS, self._around(schemas.SILVER_ATTEMPTS))
-        return self._day().unionByName(others)
-
-    def _around(self, table: schemas.Table) -> list[FileEntry]:
+    def _around_day(self, table: schemas.Table) -> list[FileEntry]:
+        """Files of the day's attempts, and of other days' whose jobs were added, ready or started on it."""
         end_ms = self.start_ms + _DAY_MS - 1
         return [
             entry
             for entry in self.lake.entries(table)
-            if entry.date != self.day
-            and entry.overlaps("enqueued_ms", -(2**62), end_ms)
-            and entry.overlaps("finished_ms", self.start_ms, 2**62)
+            if entry.date == self.day
+            or (
+                entry.overlaps("enqueued_ms", -(2**62), end_ms)
+                and entry.overlaps("finished_ms", self.start_ms, 2**62)
+            )
         ]
-
-    def _rollups(self, rows: DataFrame) -> None:
-        old = {table.path: self._of(table) for table in schemas.ROLLUPS.values()}
-        written = self.bench.write_each(rollups.rollups_of(rollups.attempt_parts(rows)), schemas.ROLLUPS)
-        for table in schemas.ROLLUPS.values():
-            self._replace(table, [entry for entry in written if entry.table == table.path], old[table.path])
-
-    def _write(self, table: schemas.Table, rows: DataFrame) -> None:
-        old = self._of(table)
-        self._replace(table, self.bench.write(rows, table), old)
 
     def _replace(self, table: schemas.Table, new: list[FileEntry], old: Sequence[FileEntry]) -> None:
         try:

@@ -5,18 +5,21 @@ silver takes from it the attempts it does not have, gold adds the new silver row
 touch. So a run that finds tables which lack a batch of bronze works them out just as the run that died
 would have, and skips those that have it.
 
-Test points: ``pipeline.bronze``, ``pipeline.silver``, after these tables are committed; ``task.read``, in
-tasks, after each piece of a log.
+Rows are read once: the tasks that copy the log digest it on the way. The driver holds the digests, some 30
+bytes for each record, and hands them on to the tasks that write gold. A run that finishes another's batch
+has the files digested first.
+
+Test points: ``pipeline.bronze``, ``pipeline.silver``, after these tables are committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,33 +28,20 @@ from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.probe import reach
 from windlass.errors import HistoryTrimmedError
 from windlass.pipeline import schemas
-from windlass.pipeline.files import FileEntry, Place, TableWriter, pack_entries, read_entries
+from windlass.pipeline.digest import JOB_HASH, RUN_HASH, Digest, Part, hashes, joined
+from windlass.pipeline.files import FileEntry, Place, TableWriter
 from windlass.pipeline.lake import TRIES, Conflict, Lake, LakeTakenError
-from windlass.pipeline.source import (
-    HistoryRange,
-    Positions,
-    advance,
-    check_start,
-    log_bounds,
-    read_range,
-    split_ranges,
-)
+from windlass.pipeline.source import Positions, advance, check_start, log_bounds, split_ranges
 from windlass.pipeline.store import ask_many
 from windlass.pipeline.tables import Workbench
 from windlass.pipeline.transforms import attempts as attempts_of
-from windlass.pipeline.transforms import gold, jobs, rollups
-from windlass.pipeline.transforms.grains import GRAIN_MS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from windlass.pipeline.work import CopyLog, DigestFiles, HashFile, MergeGold, MergeJobs, WriteJobs
 
 OnGap = Literal["fail", "skip"]
-#: Up to so many days, all of them are taken as touched; beyond, the rows are asked.
-_FEW_DAYS = 3
-#: Up to so many rows, one task writes a table; beyond, it pays to look which jobs left several records ...
+#: Up to so many rows, one task writes a table.
 _LARGE = 50_000
-#: ... unless these are more than every task should be handed.
-_FEW_HASHES = 200_000
+#: Rows that one task merges.
+_PER_MERGE = 500_000
 #: A task reads so many records at least.
 _LEAST_PER_TASK = 20_000
 _DAY_MS = 86_400_000
@@ -124,10 +114,10 @@ def run_batch(spark: SparkSession, lake: Lake, url: str, source: str, plan: Batc
     """Read a batch into bronze, then bring every other table up to it."""
     number = lake.done(schemas.BRONZE_ATTEMPTS, source) + 1
     bench = Workbench(spark, lake)
-    files = copy_records(bench, url, source, number, plan) if plan.records else []
+    files, digest = copy_records(bench, url, source, number, plan)
     _commit_bronze(lake, files, source, number, plan)
     reach("pipeline.bronze")
-    fresh = LakeBatch(bench, source, number).derive()
+    fresh = LakeBatch(bench, source, number, digest).derive()
     return BatchResult(source, number, plan.records, fresh, plan.behind, bench.ledger.summary())
 
 
@@ -156,95 +146,72 @@ def _commit_bronze(lake: Lake, files: list[FileEntry], source: str, number: int,
         except Conflict as exc:
             lake.refresh(schemas.BRONZE_ATTEMPTS)
             if lake.done(schemas.BRONZE_ATTEMPTS, source) >= number:
-                told = f"another run writes source {source!r} to {lake.url}; this one ends here"
-                raise LakeTakenError(told) from exc
+                message = f"another run writes source {source!r} to {lake.url}; this one ends here"
+                raise LakeTakenError(message) from exc
     raise LakeTakenError(f"{lake.url}: other writers were always quicker")
 
 
 # --- bronze -----------------------------------------------------------------------------------------------
 
 
-def copy_records(bench: Workbench, url: str, source: str, number: int, plan: BatchPlan) -> list[FileEntry]:
+def copy_records(
+    bench: Workbench, url: str, source: str, number: int, plan: BatchPlan
+) -> tuple[list[FileEntry], Digest]:
     """Tasks that read ranges of the log and write them down at once; nothing passes through the JVM."""
     cores = bench.spark.sparkContext.defaultParallelism
     size = max(-(-plan.records // cores), _LEAST_PER_TASK)
     ranges = split_ranges(plan.start, plan.end, size)
-    if plan.records <= _LARGE:
-        return bench.run_tasks(1, _copier(bench.lake.place, url, source, number, [ranges]))
-    return bench.run_tasks(len(ranges), _copier(bench.lake.place, url, source, number, [[r] for r in ranges]))
-
-
-def _copier(
-    where: Place, url: str, source: str, number: int, shares: list[list[HistoryRange]]
-) -> Callable[[int], Iterator[pa.RecordBatch]]:
-    def copy(task: int) -> Iterator[pa.RecordBatch]:
-        writer = TableWriter(where, schemas.BRONZE_ATTEMPTS)
-        for wanted in shares[task]:
-            for batch in read_range(url, wanted):
-                writer.write(attempts_of.as_bronze(batch, source, number))
-                reach("task.read")
-        written = writer.close()
-        reach("task.written")
-        yield pack_entries(written)
-
-    return copy
-
-
-def _job_copier(
-    where: Place, shares: list[tuple[FileEntry, bool]], batch: tuple[str, int], apart: pa.Table
-) -> Callable[[int], Iterator[pa.RecordBatch]]:
-    """Rows of jobs for the attempts of ``batch`` in one file each, less those of the jobs in ``apart``."""
-
-    def copy(task: int) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        entry, is_own = shares[task]
-        writer = TableWriter(where, schemas.SILVER_JOBS)
-        for found in read_entries(where, [entry], [*jobs.PART_COLUMNS, "batch"]):
-            rows = pa.Table.from_batches([found])
-            if not is_own:
-                wanted = pc.and_(pc.equal(rows["source"], batch[0]), pc.equal(rows["batch"], batch[1]))
-                rows = rows.filter(wanted)
-            writer.write(jobs.arrow_parts(jobs.without_jobs(rows, apart)))
-        written = writer.close()
-        reach("task.written")
-        yield pack_entries(written)
-
-    return copy
+    shares = [ranges] if plan.records <= _LARGE else [[one] for one in ranges]
+    batch = (source, number)
+    done = bench.run([CopyLog(bench.lake.place, url, batch, share) for share in shares if share])
+    written = [entry for entries, _ in done for entry in entries]
+    bench.ledger.note_written(written)
+    return written, joined([digest for _, digest in done])
 
 
 # --- what follows from bronze -----------------------------------------------------------------------------
 
 
 class LakeBatch:
-    """A batch that bronze has, on its way into the other tables."""
+    """A batch that bronze has, on its way into the other tables. ``digest``: of its rows in bronze."""
 
-    def __init__(self, bench: Workbench, source: str, number: int) -> None:
+    def __init__(self, bench: Workbench, source: str, number: int, digest: Digest | None = None) -> None:
         self.bench = bench
         self.lake = bench.lake
         self.source = source
         self.number = number
+        #: Of the rows in bronze; then, when these are known, of those that silver has taken.
+        self.digest = digest
 
     def derive(self) -> int:
         """Bring every table that lacks the batch up to it; returns how many attempts are new in silver."""
         self._step([schemas.BRONZE_GAPS], self._gap_rows)
+        if self.lake.done(schemas.SILVER_ATTEMPTS, self.source) >= self.number:
+            self.digest = None
         self._step([schemas.SILVER_ATTEMPTS], self._silver)
         reach("pipeline.silver")
         entries = self._of_batch(schemas.SILVER_ATTEMPTS)
-        fresh = self._rows_of(schemas.SILVER_ATTEMPTS, entries)
-        steps: list[tuple[list[schemas.Table], Callable[..., dict[str, Change]]]] = [
-            (list(schemas.ROLLUPS.values()), partial(self._rollups, fresh, entries)),
-            ([schemas.SILVER_JOBS], partial(self._jobs, fresh, entries)),
-            ([schemas.GOLD_ERRORS], partial(self._errors, fresh, entries)),
-            ([schemas.GOLD_WORKERS], partial(self._workers, fresh, entries)),
-            ([schemas.GOLD_BACKLOG], partial(self._backlog, fresh, entries)),
-        ]
-        # Independent of each other, so Spark may plan one while it runs another.
-        with ThreadPoolExecutor(max_workers=3, thread_name_prefix="windlass-pipeline") as pool:
+        steps: list[tuple[list[schemas.Table], Callable[..., dict[str, Change]]]] = []
+        if entries:
+            digest = self.digest or self._digest(entries)
+            steps = [
+                (list(schemas.GOLD), partial(self._gold, digest)),
+                ([schemas.SILVER_JOBS], partial(self._jobs, digest, entries)),
+            ]
+        else:
+            steps = [([schemas.SILVER_JOBS, *schemas.GOLD], lambda tables: {})]
+        # Independent of each other, so one may commit while tasks of the other run.
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="windlass-pipeline") as pool:
             for future in [pool.submit(self._step, *step) for step in steps]:
                 future.result()
         return sum(entry.rows for entry in entries)
+
+    def _digest(self, entries: Sequence[FileEntry]) -> Digest:
+        """Of the batch's rows in some files, read again."""
+        self.bench.ledger.note_read(entries)
+        batch = (self.source, self.number)
+        shares = [list(entries)] if _count(entries) <= _LARGE else [[entry] for entry in entries]
+        return joined(self.bench.run([DigestFiles(self.lake.place, share, batch) for share in shares]))
 
     def _step(
         self, tables: list[schemas.Table], work: Callable[[list[schemas.Table]], dict[str, Change]]
@@ -298,26 +265,35 @@ class LakeBatch:
         entries = self._of_batch(schemas.BRONZE_ATTEMPTS)
         if not entries:
             return {}
-        rows = attempts_of.as_silver(self._rows_of(schemas.BRONZE_ATTEMPTS, entries))
-        overlapping = self._overlapping(entries)
-        known = self.bench.read(schemas.SILVER_ATTEMPTS, overlapping) if overlapping else None
-        if self._is_new(rows, known) and all(map(self._is_own, entries)):
+        digest, overlapping = self.digest or self._digest(entries), self._overlapping(entries)
+        if self._is_new(digest, overlapping) and all(map(self._is_own, entries)):
             written = [self.lake.place.copy(entry, schemas.SILVER_ATTEMPTS) for entry in entries]
             self.bench.ledger.note_written(written)
+            self.digest = digest
         else:
+            rows = attempts_of.as_silver(self._rows_of(schemas.BRONZE_ATTEMPTS, entries))
+            known = self.bench.read(schemas.SILVER_ATTEMPTS, overlapping) if overlapping else None
             rows = without_erased(self.bench, rows).transform(attempts_of.unique_attempts(known))
-            small = sum(entry.rows for entry in entries) <= _LARGE
+            small = _count(entries) <= _LARGE
             written = self.bench.write(rows, schemas.SILVER_ATTEMPTS, files=1 if small else None)
+            self.digest = None
         return {schemas.SILVER_ATTEMPTS.path: (written, [])}
 
-    def _is_new(self, rows: DataFrame, known: DataFrame | None) -> bool:
+    def _is_new(self, digest: Digest, overlapping: Sequence[FileEntry]) -> bool:
         """Whether all rows go into silver as they are: none comes twice, and nothing was ever erased."""
+        import numpy as np
+
         if self.lake.entries(schemas.SILVER_ERASED):
             return False
-        keys = list(schemas.SILVER_ATTEMPTS.keys)
-        both = rows.select(*keys)
-        both = both if known is None else both.unionByName(known.select(*keys))
-        return both.transform(attempts_of.repeated(keys)).isEmpty()
+        own = np.unique(runs := hashes(digest.runs))
+        return len(own) == len(runs) and not any(
+            np.isin(known, own).any() for known in self._hashes(overlapping, RUN_HASH)
+        )
+
+    def _hashes(self, entries: Sequence[FileEntry], sql: str) -> list[Any]:
+        """The hashes in each file."""
+        self.bench.ledger.note_read(entries)
+        return self.bench.run([HashFile(self.lake.place, entry, sql) for entry in entries])
 
     def _is_own(self, entry: FileEntry) -> bool:
         """Whether a file holds rows of this batch only."""
@@ -336,128 +312,91 @@ class LakeBatch:
     # --- jobs ---------------------------------------------------------------------------------------------
 
     def _jobs(
-        self, fresh: DataFrame, entries: Sequence[FileEntry], tables: list[schemas.Table]
+        self, digest: Digest, entries: Sequence[FileEntry], tables: list[schemas.Table]
     ) -> dict[str, Change]:
         """New jobs are appended; a file is written anew only when it holds a job that ran again."""
-        if not entries:
-            return {}
-        spans = _spans(fresh, entries, "enqueued_ms")
+        import numpy as np
+
+        own, counts = np.unique(hashes(digest.jobs), return_counts=True)
         candidates = [
             entry
-            for day, (low, high) in spans.items()
+            for day, (low, high) in digest.added.items()
             for entry in self.lake.entries(schemas.SILVER_JOBS, [day])
             if entry.overlaps("enqueued_ms", low, high)
         ]
-        touched = self._holding(candidates, fresh)
-        stored = self.bench.read(schemas.SILVER_JOBS, touched)
-        large = sum(entry.rows for entry in (*touched, *entries)) > _LARGE
-        repeated = self._repeated_jobs(fresh, stored) if large else None
-        if repeated is None:
-            merged = jobs.merge_jobs(jobs.job_parts(fresh).unionByName(stored))
-            if not large:  # in order, so that the same rows are the same bytes
-                merged = merged.coalesce(1).sortWithinPartitions("date", *schemas.SILVER_JOBS.keys)
-            written = self.bench.write(merged, schemas.SILVER_JOBS, files=None)
+        again = [own[np.isin(own, held)] for held in self._hashes(candidates, JOB_HASH)]
+        touched = [entry for entry, jobs in zip(candidates, again, strict=True) if len(jobs)]
+        self.bench.ledger.note_read(touched)
+        where, batch = self.lake.place, (self.source, self.number)
+        tasks: list[Any]
+        if _count([*touched, *entries]) <= _LARGE:  # in order, so that the same rows are the same bytes
+            tasks = [MergeJobs(where, entries, batch, None, touched)]
         else:
-            written = self._jobs_one_by_one(fresh, stored, entries, repeated)
-        return {schemas.SILVER_JOBS.path: (written, touched)}
-
-    def _repeated_jobs(self, fresh: DataFrame, stored: DataFrame) -> DataFrame | None:
-        """Hashes of jobs that left several rows; None when they are many."""
-        keys = list(schemas.SILVER_JOBS.keys)
-        both = fresh.select(*keys).unionByName(stored.select(*keys))
-        found = both.transform(attempts_of.repeated(keys)).limit(_FEW_HASHES + 1).collect()
-        if len(found) > _FEW_HASHES:
-            return None
-        return self.bench.spark.createDataFrame([(row["hash"],) for row in found], "hash long")
-
-    def _jobs_one_by_one(
-        self, fresh: DataFrame, stored: DataFrame, entries: Sequence[FileEntry], repeated: DataFrame
-    ) -> list[FileEntry]:
-        """Most jobs left one record: tasks make their rows file by file, and only the others are merged."""
-        several = jobs.of_hashes(fresh, repeated)
-        merged_apart = several.select(*schemas.SILVER_JOBS.keys).distinct().toArrow()
-        shares = [(entry, self._is_own(entry)) for entry in entries]
-        work = _job_copier(self.lake.place, shares, (self.source, self.number), merged_apart)
-        written = self.bench.run_tasks(len(shares), work)
-        merged = jobs.merge_jobs(jobs.job_parts(several).unionByName(stored))
-        return written + self.bench.write(merged, schemas.SILVER_JOBS, files=None)
-
-    def _holding(self, candidates: Sequence[FileEntry], fresh: DataFrame) -> list[FileEntry]:
-        """Those files that hold a job of the new attempts."""
-        if not candidates:
-            return []
-        keys = list(schemas.SILVER_JOBS.keys)
-        stored = self.bench.read(schemas.SILVER_JOBS, candidates, "file").select(*keys, "file")
-        found = stored.join(fresh.select(*keys), keys, "left_semi").select("file").distinct().collect()
-        names = {row["file"] for row in found}
-        return [entry for entry in candidates if entry.path.rpartition("/")[2] in names]
+            # Most jobs left one record: tasks make their rows file by file, and only the others are merged.
+            several = np.unique(np.concatenate([own[counts > 1], *again]))
+            tasks = [WriteJobs(where, [entry], batch, several) for entry in entries]
+            if len(several):
+                shards = -(-(len(several) + _count(touched)) // _PER_MERGE)
+                tasks += [
+                    MergeJobs(where, entries, batch, several, touched, shard, shards)
+                    for shard in range(shards)
+                ]
+        return {schemas.SILVER_JOBS.path: (self.bench.run_writers(tasks), touched)}
 
     # --- gold ---------------------------------------------------------------------------------------------
 
-    def _rollups(
-        self, fresh: DataFrame, entries: Sequence[FileEntry], tables: list[schemas.Table]
-    ) -> dict[str, Change]:
-        """Minute, hour and day in one pass: parts of the batch plus the rows of the dates that they touch."""
-        if not entries:
-            return {}
-        grains = {grain: table for grain, table in schemas.ROLLUPS.items() if table in tables}
-        dates = {entry.date for entry in entries}
-        parts = rollups.attempt_parts(fresh)
-        span = _span(entries, "finished_ms")
-        old = {grain: self._windows(table, dates, span, GRAIN_MS[grain]) for grain, table in grains.items()}
-        if any(old.values()):
-            parts = rollups.with_stored(parts, self.bench.read_rollups(old, grains))
-        merged = rollups.rollups_of(parts)
-        if len(grains) < len(schemas.ROLLUPS):
-            merged = merged.where(F.col("grain").isin(*grains))
-        written = self.bench.write_each(merged, grains)
-        return {
-            table.path: ([entry for entry in written if entry.table == table.path], old[grain])
-            for grain, table in grains.items()
-        }
+    def _gold(self, digest: Digest, tables: list[schemas.Table]) -> dict[str, Change]:
+        """Rows of the batch plus those of the files that they touch, each table and date by itself."""
+        shares = gold_shares(digest, tables)
+        stored = {key: self._touched(key[0], parts) for key, parts in shares.items()}
+        changes = merge_gold(self.bench, shares, stored)
+        return {table.path: (changes.get(table.path, []), _of_table(stored, table.path)) for table in tables}
 
-    def _windows(
-        self, table: schemas.Table, dates: set[str], span: tuple[int, int], width_ms: int
-    ) -> list[FileEntry]:
-        """Files of a table that may hold a window of the batch."""
-        low, high = span[0] - span[0] % width_ms, span[1]
-        return [
-            entry for entry in self.lake.entries(table, dates) if entry.overlaps("window_start", low, high)
-        ]
+    def _touched(self, path: str, parts: Sequence[Part]) -> list[FileEntry]:
+        """Files of a table and date whose rows may have to be added to."""
+        table = schemas.TABLES[path]
+        entries = self.lake.entries(table, [parts[0].date])
+        if "window_start" not in table.keys:
+            return entries
+        low, high = min(part.low for part in parts), max(part.high for part in parts)
+        return [entry for entry in entries if entry.overlaps("window_start", low, high)]
 
-    def _errors(self, fresh: DataFrame, entries: Sequence[FileEntry], tables: Any) -> dict[str, Change]:
-        old = self.lake.entries(schemas.GOLD_ERRORS, {entry.date for entry in entries})
-        return self._merged(schemas.GOLD_ERRORS, gold.error_parts(fresh), gold.merge_errors, entries, old)
 
-    def _workers(self, fresh: DataFrame, entries: Sequence[FileEntry], tables: Any) -> dict[str, Change]:
-        old = self.lake.entries(schemas.GOLD_WORKERS, {entry.date for entry in entries})
-        return self._merged(schemas.GOLD_WORKERS, gold.worker_parts(fresh), gold.merge_workers, entries, old)
+#: Gold rows by table and date.
+Shares = dict[tuple[str, str], list[Part]]
 
-    def _backlog(self, fresh: DataFrame, entries: Sequence[FileEntry], tables: Any) -> dict[str, Change]:
-        spans = _spans(fresh, entries, "ready_ms", "started_ms", "finished_ms")
-        old = [
-            entry
-            for day, span in spans.items()
-            for entry in self._windows(schemas.GOLD_BACKLOG, {day}, span, GRAIN_MS["minute"])
-        ]
-        return self._merged(schemas.GOLD_BACKLOG, gold.backlog_parts(fresh), gold.merge_backlog, entries, old)
 
-    def _merged(
-        self,
-        table: schemas.Table,
-        parts: DataFrame,
-        merge: Callable[[DataFrame], DataFrame],
-        entries: Sequence[FileEntry],
-        old: list[FileEntry],
-    ) -> dict[str, Change]:
-        """New rows added to those of the files that they touch."""
-        if not entries:
-            return {}
-        if old:
-            parts = parts.unionByName(self.bench.read(table, old).select(*parts.columns))
-        # In order, so that the same rows are the same bytes.
-        rows = merge(parts).coalesce(1).sortWithinPartitions("date", *table.keys)
-        return {table.path: (self.bench.write(rows, table), old)}
+def gold_shares(digest: Digest, tables: Sequence[schemas.Table], only: str | None = None) -> Shares:
+    """The parts of a digest for some tables, of one date only if given, the largest first."""
+    shares: Shares = {}
+    for part in digest.parts:
+        if schemas.TABLES[part.table] in tables and only in (None, part.date):
+            shares.setdefault((part.table, part.date), []).append(part)
+    return dict(sorted(shares.items(), key=lambda item: -sum(len(part.body) for part in item[1])))
+
+
+def merge_gold(
+    bench: Workbench, shares: Shares, stored: dict[tuple[str, str], list[FileEntry]]
+) -> dict[str, list[FileEntry]]:
+    """Write shares with what is stored; returns the new files by table."""
+    for entries in stored.values():
+        bench.ledger.note_read(entries)
+    tasks = [
+        MergeGold(bench.lake.place, schemas.TABLES[key[0]], parts, stored.get(key, []))
+        for key, parts in shares.items()
+    ]
+    written: dict[str, list[FileEntry]] = {}
+    for entry in bench.run_writers(tasks):
+        written.setdefault(entry.table, []).append(entry)
+    return written
+
+
+def _of_table(stored: dict[tuple[str, str], list[FileEntry]], path: str) -> list[FileEntry]:
+    return [entry for (table, _), entries in stored.items() if table == path for entry in entries]
+
+
+def _count(entries: Sequence[FileEntry]) -> int:
+    return sum(entry.rows for entry in entries)
 
 
 def without_erased(bench: Workbench, rows: DataFrame) -> DataFrame:
@@ -480,32 +419,7 @@ def write_literal(where: Place, table: schemas.Table, rows: list[dict[str, Any]]
     return writer.close()
 
 
-def _span(entries: Sequence[FileEntry], low: str, high: str | None = None) -> tuple[int, int]:
+def _span(entries: Sequence[FileEntry], name: str) -> tuple[int, int]:
     """Smallest and largest time in files; everything when one does not say."""
-    everything = (-(2**62), 2**62)
-    first = min(entry.ranges.get(low, everything)[0] for entry in entries)
-    return first, max(entry.ranges.get(high or low, everything)[1] for entry in entries)
-
-
-def _spans(fresh: DataFrame, entries: Sequence[FileEntry], *columns: str) -> dict[str, tuple[int, int]]:
-    """The days that times of the new attempts fall on, each with its smallest and largest time.
-
-    ``columns`` from the earliest to the latest. Known from the files when they span few days; a batch
-    with old jobs in it is asked for its exact days.
-    """
-    if not entries:
-        return {}
-    first, last = _span(entries, columns[0], columns[-1])
-    if last - first <= _FEW_DAYS * _DAY_MS and len(days := _days(first, last)) <= _FEW_DAYS:
-        return dict.fromkeys(days, (first, last))
-    times = fresh.select(F.explode(F.array(*columns)).alias("ms")).where("ms is not null")
-    rows = times.groupBy(attempts_of.day_of(F.col("ms")).alias("date")).agg(
-        F.min("ms").alias("low"), F.max("ms").alias("high")
-    )
-    return {str(row["date"]): (row["low"], row["high"]) for row in rows.collect()}
-
-
-def _days(first_ms: int, last_ms: int) -> list[str]:
-    """The UTC days between two times."""
-    days = range(_EPOCH + first_ms // _DAY_MS, _EPOCH + last_ms // _DAY_MS + 1)
-    return [str(date.fromordinal(day)) for day in days]
+    spans = [entry.ranges.get(name, (-(2**62), 2**62)) for entry in entries]
+    return min(low for low, _ in spans), max(high for _, high in spans)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 
 from windlass.pipeline import schemas
 from windlass.pipeline.files import FileEntry
-from windlass.pipeline.lake import TRIES, Conflict, Lake, LakeTakenError
+from windlass.pipeline.lake import Lake, LakeTakenError, properties
 
 #: A date is compacted when a table has more files for it than it needs, by this many.
 SLACK = 3
@@ -56,15 +57,11 @@ def compact(
     slack: int = SLACK,
 ) -> int:
     """Join small files, table by table; returns how many files are gone."""
-    from deltalake.exceptions import CommitFailedError
-
     gone = 0
     for table, days in list(small_groups(lake, slack)):
         before = len(lake.entries(table))
-        try:
+        with _alone(table, "compact"):
             lake.delta(table).optimize.compact([(schemas.PARTITION, "in", days)], target_size=FILE_BYTES)
-        except CommitFailedError as exc:
-            raise LakeTakenError(f"a run changed {table.path} meanwhile; start compact again") from exc
         lake.refresh(table)
         gone += before - len(lake.entries(table))
         progress(table.path)
@@ -75,33 +72,41 @@ def expired(lake: Lake, retention: Retention, today: date) -> dict[str, list[Fil
     """Files of dates past their keep, by table."""
     found = {}
     for table in schemas.TABLES.values():
-        days = retention.days_for(table)
-        if days is not None:
-            last = str(today - timedelta(days=days))
-            old = [entry for entry in lake.entries(table) if entry.date < last]
-            if old:
-                found[table.path] = old
+        last = _last_day(retention, table, today)
+        if last is not None and (old := [entry for entry in lake.entries(table) if entry.date < last]):
+            found[table.path] = old
     return found
+
+
+def _last_day(retention: Retention, table: schemas.Table, today: date) -> str | None:
+    days = retention.days_for(table)
+    return None if days is None else str(today - timedelta(days=days))
 
 
 def prune(lake: Lake, retention: Retention, today: date) -> list[FileEntry]:
     """Drop dates that are past their keep; returns the files that went."""
     gone = []
-    for path in expired(lake, retention, today):
-        gone += _drop_expired(lake, schemas.TABLES[path], retention, today)
+    for path, old in expired(lake, retention, today).items():
+        table = schemas.TABLES[path]
+        with _alone(table, "prune"):
+            lake.delta(table).delete(
+                f"{schemas.PARTITION} < '{_last_day(retention, table, today)}'",
+                commit_properties=properties(None, carried(lake, table), strict=True),
+            )
+        lake.refresh(table)
+        gone += old
     return gone
 
 
-def _drop_expired(lake: Lake, table: schemas.Table, retention: Retention, today: date) -> list[FileEntry]:
-    """From the newest version, however often a run is quicker."""
-    for _ in range(TRIES):
-        old = expired(lake, retention, today).get(table.path, [])
-        try:
-            lake.commit(table, [], old, note=carried(lake, table))
-            return old
-        except Conflict:
-            lake.refresh(table)
-    raise LakeTakenError(f"a run changed {table.path} all the while; start again")
+@contextmanager
+def _alone(table: schemas.Table, what: str) -> Iterator[None]:
+    """``LakeTakenError`` when a run changes the table meanwhile."""
+    from deltalake.exceptions import CommitFailedError
+
+    try:
+        yield
+    except CommitFailedError as exc:
+        raise LakeTakenError(f"a run changed {table.path} meanwhile; start {what} again") from exc
 
 
 def carried(lake: Lake, table: schemas.Table) -> dict[str, object] | None:

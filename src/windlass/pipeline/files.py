@@ -171,22 +171,22 @@ class TableWriter:
 
     def write(self, rows: pa.Table) -> None:
         """Rows with all columns of the table, ``date`` among them; others are left out."""
-
-        kept = rows.select(self.table.stored).cast(self._schema)
-        for key, part in _split(kept, self._places(rows)):
-            file = self._file(key)
-            file.add(part)
-            if file.rows >= ROWS_PER_FILE:
-                self._close(key)
-
-    def _places(self, rows: pa.Table) -> list[Any]:
-        """For each row the day, and the part of it if the table is cut, to which its file belongs."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
-        days = rows.column(PARTITION)
-        if self.table.chunk_ms is None:
-            return [days]
-        return [days, pc.divide(rows.column(self.table.ranged[0]), self.table.chunk_ms)]
+        kept = rows.select(self.table.stored).cast(self._schema)
+        days = place = rows.column(PARTITION)
+        if self.table.chunk_ms is not None:  # which is a part of a day
+            times = pc.cast(rows.column(self.table.ranged[0]), pa.float64())
+            place = pc.floor(pc.divide(times, float(self.table.chunk_ms)))
+        found = pc.unique(place)
+        for value in found:
+            chosen = pc.equal(place, value)
+            part, day = (kept, days) if len(found) == 1 else (kept.filter(chosen), days.filter(chosen))
+            file = self._file(value, day[0])
+            file.add(part)
+            if file.rows >= ROWS_PER_FILE:
+                self._close(value)
 
     def close(self) -> list[FileEntry]:
         """Finish; returns what was written."""
@@ -194,50 +194,33 @@ class TableWriter:
             self._close(key)
         return self._done
 
-    def _file(self, key: tuple[Any, ...]) -> _File:
+    def _file(self, key: Any, day: Any) -> _File:
         if key not in self._open:
             if len(self._open) >= _OPEN_FILES:
                 self._close(next(iter(self._open)))
-            path = f"{PARTITION}={key[0]}/part-{new_id()}.parquet"
-            self._open[key] = _File(self._files, path, self._schema)
+            self._open[key] = _File(self._files, str(day), self._schema)
         return self._open[key]
 
-    def _close(self, key: tuple[Any, ...]) -> None:
+    def _close(self, key: Any) -> None:
         file = self._open.pop(key)
         size, footer = file.close()
         ranges = footer_ranges(footer, self.table.ranged)
-        self._done.append(FileEntry(file.path, self.table.path, str(key[0]), footer.num_rows, size, ranges))
-
-
-def _split(rows: pa.Table, places: Sequence[Any]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
-    """Rows by the values of ``places``; most often they are all the same."""
-    import pyarrow.compute as pc
-
-    first, *others = places
-    found = pc.unique(first).to_pylist()
-    for value in found:
-        chosen = None if len(found) == 1 else pc.equal(first, value)
-        part = rows if chosen is None else rows.filter(chosen)
-        if not others:
-            yield (value,), part
-            continue
-        inner = others if chosen is None else [other.filter(chosen) for other in others]
-        for rest, smaller in _split(part, inner):
-            yield (value, *rest), smaller
+        self._done.append(FileEntry(file.path, self.table.path, file.day, footer.num_rows, size, ranges))
 
 
 class _File:
     """One Parquet file being written, in row groups of a good size."""
 
-    def __init__(self, files: Any, path: str, schema: pa.Schema) -> None:
+    def __init__(self, files: Any, day: str, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
 
-        self.path = path
+        self.day = day
+        self.path = f"{PARTITION}={day}/part-{new_id()}.parquet"
         self.rows = 0
         self._waiting: list[pa.Table] = []
         self._waits = 0
         self._footers: list[Any] = []
-        self._stream = open_output(files, path)
+        self._stream = open_output(files, self.path)
         self._writer = pq.ParquetWriter(
             self._stream, schema, compression="zstd", metadata_collector=self._footers
         )
@@ -277,23 +260,6 @@ def footer_ranges(footer: Any, names: Sequence[str]) -> dict[str, tuple[Any, Any
     return ranges
 
 
-def write_rows(
-    where: Place, tables: Mapping[str, Table], batches: Iterable[pa.RecordBatch]
-) -> list[FileEntry]:
-    """Rows of a task. With several tables, the column ``grain`` names that of each row."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    writers = {name: TableWriter(where, table) for name, table in tables.items()}
-    for batch in batches:
-        rows = pa.Table.from_batches([batch])
-        for name, writer in writers.items():
-            own = rows if len(writers) == 1 else rows.filter(pc.equal(rows.column("grain"), name))
-            if own.num_rows:
-                writer.write(own)
-    return [entry for writer in writers.values() for entry in writer.close()]
-
-
 #: File entries as rows that a task hands to the driver.
 ENTRY_COLUMNS = "entry binary"
 
@@ -313,42 +279,28 @@ def unpack_entries(rows: Iterable[Any]) -> list[FileEntry]:
 
 
 def read_entries(
-    where: Place, entries: Iterable[FileEntry], columns: Sequence[str]
+    where: Place, entries: Sequence[FileEntry], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of some files of one table, with these columns; those that a file lacks are null.
 
-    ``date`` comes from the file's place in the table, ``file`` is the last part of its path.
+    ``date`` comes from the file's place in the table.
     """
-    for entry in entries:
-        for batch in _batches(where, entry, columns):
-            yield _completed(batch, entry, columns)
-
-
-def _batches(where: Place, entry: FileEntry, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    import pyarrow.parquet as pq
-
-    with where.files(TABLES[entry.table]).open_input_file(entry.path) as source:
-        file = pq.ParquetFile(source)
-        there = [name for name in columns if name in file.schema_arrow.names]
-        yield from file.iter_batches(batch_size=10_000, columns=there)
-
-
-def _completed(batch: pa.RecordBatch, entry: FileEntry, columns: Sequence[str]) -> pa.RecordBatch:
-    from datetime import date
-
     import pyarrow as pa
+    import pyarrow.dataset as ds
 
-    arrays, fields = [], []
-    for name in columns:
-        if name == "file":
-            kind, array = pa.string(), pa.repeat(entry.path.rpartition("/")[2], batch.num_rows)
-        elif name == PARTITION:
-            kind = pa.date32()
-            array = pa.repeat(pa.scalar(date.fromisoformat(entry.date), kind), batch.num_rows)
-        else:
-            kind = TABLES[entry.table].arrow.field(name).type
-            found = name in batch.schema.names
-            array = batch.column(name).cast(kind) if found else pa.nulls(batch.num_rows, kind)
-        arrays.append(array)
-        fields.append(pa.field(name, kind))
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    if not entries:
+        return
+    table = TABLES[entries[0].table]
+    schema = pa.schema([item.with_nullable(True) for item in table.arrow])
+    days = ds.partitioning(pa.schema([schema.field(PARTITION)]), flavor="hive")
+    paths = [entry.path for entry in entries]
+    rows = ds.dataset(
+        paths, schema=schema, format="parquet", filesystem=where.files(table), partitioning=days
+    )
+    yield from rows.to_batches(
+        columns=list(columns),
+        batch_size=_ROWS_PER_GROUP,
+        batch_readahead=1,
+        fragment_readahead=1,
+        use_threads=False,
+    )

@@ -1,13 +1,9 @@
-"""The histograms of ``core.histogram`` as Spark columns and for DuckDB.
-
-The same three operations (bucket of a value, sum of histograms, percentile) exist for Python, for Spark
-columns and for DuckDB.
-"""
+"""The histograms of ``core.histogram`` for DuckDB and Arrow."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from windlass.core.histogram import (
@@ -25,7 +21,6 @@ from windlass.core.histogram import (
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
-    from pyspark.sql import Column
 
 __all__ = [
     "EXACT",
@@ -33,58 +28,35 @@ __all__ = [
     "PERCENTILES",
     "Histogram",
     "as_entries",
-    "bucket_column",
     "bucket_of",
+    "bucket_sql",
     "build",
     "merge",
     "percentile",
-    "percentile_buckets",
     "register_duckdb",
-    "value_column",
     "value_of",
+    "values_until",
 ]
 
 
-# --- Spark --------------------------------------------------------------------------------------------
+# --- Arrow ---------------------------------------------------------------------------------------------
 
 
-def bucket_column(value: Column) -> Column:
-    """``bucket_of`` as a column; null stays null."""
-    from pyspark.sql import functions as F
+@lru_cache(maxsize=8)
+def values_until(bucket: int) -> Any:
+    """``value_of`` of every bucket up to one, as an array."""
+    import numpy as np
 
-    steps = F.floor(F.log(value / F.lit(EXACT)) / F.lit(math.log(GROWTH)))
-    exact = F.greatest(value, F.lit(0))
-    return F.when(value < EXACT, exact).otherwise(steps + EXACT).cast("int")
-
-
-def value_column(bucket: Column) -> Column:
-    """``value_of`` as a column; null stays null."""
-    from pyspark.sql import functions as F
-
-    wide = F.pow(F.lit(GROWTH), bucket - EXACT) * F.lit(EXACT * MIDDLE)
-    return F.when(bucket < EXACT, bucket.cast("double")).otherwise(wide)
-
-
-def percentile_buckets(histogram: str, total: str, wanted: Mapping[str, int]) -> Column:
-    """A struct of the buckets that percentiles fall into, by name -> thousandths, in one pass.
-
-    ``histogram`` and ``total`` name columns: entries, and the sum of their counts. Null when it is empty.
-    """
-    from pyspark.sql import functions as F
-
-    start = ", ".join(f"'{name}', cast(null as int)" for name in wanted)
-    reached = "if((s.seen + e.count) * 1000 >= {total} * {per_mille}, e.bucket, null)"
-    steps = ", ".join(
-        f"'{name}', coalesce(s.{name}, {reached.format(total=total, per_mille=per_mille)})"
-        for name, per_mille in wanted.items()
-    )
-    return F.expr(
-        f"aggregate({histogram}, named_struct('seen', 0L, {start}), "
-        f"(s, e) -> named_struct('seen', s.seen + e.count, {steps}))"
-    )
+    return np.array([value_of(number) for number in range(bucket + 1)])
 
 
 # --- DuckDB -------------------------------------------------------------------------------------------
+
+
+def bucket_sql(value: str) -> str:
+    """``bucket_of`` as SQL; null stays null."""
+    steps = f"floor(ln({value} / {EXACT}.0) / {math.log(GROWTH)!r})"
+    return f"(CASE WHEN {value} < {EXACT} THEN greatest({value}, 0) ELSE {EXACT} + {steps} END)::INTEGER"
 
 
 def register_duckdb(connection: DuckDBPyConnection) -> None:

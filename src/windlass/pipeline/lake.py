@@ -124,8 +124,8 @@ class Lake:
         try:
             yield
         except OSError as exc:
-            told = " ".join(_COLOURS.sub("", str(exc)).replace("\u21b3", " ").split())
-            raise LakeError(f"{self.url} cannot be reached: {printable(told)}") from exc
+            message = " ".join(_COLOURS.sub("", str(exc)).replace("\u21b3", " ").split())
+            raise LakeError(f"{self.url} cannot be reached: {printable(message)}") from exc
 
     def _refuse_old(self) -> None:
         if self.place.is_folder and (Path(self.url) / "_windlass" / "lake.json").exists():
@@ -239,7 +239,7 @@ class Lake:
         return held[1]
 
     def uris(self, entries: Iterable[FileEntry]) -> list[str]:
-        """Where files are, as Spark should be told."""
+        """Where files are, as Spark spells it."""
         return [f"{self.url}/{entry.table}/{entry.path}" for entry in entries]
 
     # --- changing ---------------------------------------------------------------------------------------
@@ -265,13 +265,10 @@ class Lake:
         before = delta.version()
         self.place.sync(self.uris(add))
         reach("lake.commit", table=table.path)
-        actions = [*map(_add_action, add), *map(_remove_action, remove)]
-        properties = _properties(batches, note, strict=bool(remove) or note is not None)
+        facts = properties(batches, note, strict=bool(remove) or note is not None)
         try:
             with self._reached():
-                delta.create_write_transaction(
-                    actions, "append", delta.schema(), [PARTITION], commit_properties=properties
-                )
+                _commit(delta, [*map(_add_action, add), *map(_remove_action, remove)], facts)
         except CommitFailedError as exc:
             raise Conflict(table.path) from exc
         reach("lake.committed", table=table.path)
@@ -319,16 +316,18 @@ def append_files(
     ):
         return
     where.sync(f"{where.table(table)}/{entry.path}" for entry in add)
-    properties = _properties(dict([transaction]) if transaction else None, None, strict=False)
-    actions = [_add_action(entry) for entry in add]
-    delta.create_write_transaction(
-        actions, "append", delta.schema(), [PARTITION], commit_properties=properties
-    )
+    facts = properties(dict([transaction]) if transaction else None, None, strict=False)
+    _commit(delta, [_add_action(entry) for entry in add], facts)
 
 
-def _properties(
+def _commit(delta: DeltaTable, actions: list[Any], facts: CommitProperties) -> None:
+    delta.create_write_transaction(actions, "append", delta.schema(), [PARTITION], commit_properties=facts)
+
+
+def properties(
     batches: Mapping[str, int] | None, note: Mapping[str, Any] | None, *, strict: bool
 ) -> CommitProperties:
+    """Of a commit. ``strict``: it is refused when any other came between."""
     from deltalake import CommitProperties, Transaction
 
     return CommitProperties(

@@ -331,9 +331,9 @@ def tables(report: Report) -> list[tuple[str, Sequence[str], list[list[str]]]]:
 
 
 def _task_cells(row: Row) -> list[str]:
-    told = [row[name] for name in ("attempts", "completed", "retried", "failed")]
+    figures = [row[name] for name in ("attempts", "completed", "retried", "failed")]
     # Snoozed, released, cancelled, stalled, expired: so that each line adds up.
-    counts = [f"{count:,}" for count in (*told, told[0] - sum(told[1:]))]
+    counts = [f"{count:,}" for count in (*figures, figures[0] - sum(figures[1:]))]
     times = [show_ms(row[f"duration_{name}_ms"]) for name in ("p50", "p95", "p99")]
     return [row["queue"], row["task"], *counts, *times, show_ms(row["wait_p95_ms"])]
 

@@ -171,7 +171,7 @@ BRONZE_ATTEMPTS = Table(
     ranged=("finished_ms", "enqueued_ms", "source", "batch"),
 )
 
-#: Records that a log lost before they were read, when a run was told to go on without them.
+#: Records that a log lost before they were read, when a run was allowed to continue without them.
 BRONZE_GAPS = Table(
     "bronze/gaps",
     _columns(
@@ -221,7 +221,7 @@ def _rollup(grain: str) -> Table:
     text = f"source:text! window_start:long! queue:text! task:text! {_COUNTS} {_MEASURE_COLUMNS}"
     columns = _columns(f"{text} schema_version:int! date:date!")
     keys = ("source", "window_start", "queue", "task")
-    chunk_ms = _HOUR_MS if grain == "minute" else None
+    chunk_ms = {"minute": _HOUR_MS, "hour": 4 * _HOUR_MS}.get(grain)
     return Table(f"gold/{grain}", columns, keys, ranged=("window_start",), chunk_ms=chunk_ms)
 
 
@@ -253,6 +253,7 @@ GOLD_WORKERS = Table(
     ),
     ("source", "window_start", "worker", "queue"),
     ranged=("window_start",),
+    chunk_ms=4 * _HOUR_MS,
 )
 
 #: By the minute: attempts that became ready, and that stopped waiting (started, or ended unstarted).

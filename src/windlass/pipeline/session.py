@@ -6,6 +6,7 @@ interpreter. For a master that is not local, the package travels along as a zip.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -102,11 +103,18 @@ def build_session(options: SessionOptions | None = None) -> SparkSession:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     if not _is_local(spark.sparkContext.master):
-        spark.sparkContext.addPyFile(str(package_zip(Path(tempfile.mkdtemp(prefix="windlass-")))))
+        spark.sparkContext.addPyFile(str(package_zip(_scratch())))
     from windlass.pipeline.source import register
 
     register(spark)
     return spark
+
+
+def _scratch() -> Path:
+    """A folder that goes with the process: Spark's executors may ask for what is in it until then."""
+    folder = Path(tempfile.mkdtemp(prefix="windlass-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @contextmanager
@@ -238,7 +246,7 @@ def find_java() -> str | None:
 
 
 def java_version(java: str) -> int:
-    """The major version; 0 when it cannot be told."""
+    """The major version; 0 when it is unknown."""
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     return int(found.group(1)) if found else 0

@@ -185,7 +185,7 @@ class HistoryReader(DataSourceReader):
         if end is None:
             with ask_many(self.options.url) as ask:
                 bounds = log_bounds(ask, start, self.options)
-            # What was trimmed before anybody asked is no gap: without a start, read what there is.
+            # What was trimmed before the first read is no gap: without a start, read what there is.
             start = {queue: start.get(queue, bound.oldest - 1) for queue, bound in bounds.items()}
             end = {queue: bound.newest for queue, bound in bounds.items()}
         return split_ranges(start, end, self.options.per_partition)

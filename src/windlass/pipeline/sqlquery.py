@@ -50,7 +50,7 @@ class QueryAnswer(NamedTuple):
 
 def query(root: str | Lake, sql: str, limit: int = 10_000, **tables: pa.Table) -> QueryAnswer:
     """Run one query in DuckDB, also over ``tables``; at most ``limit`` rows."""
-    with connect(root) as connection, _told():
+    with connect(root) as connection, _plain_errors():
         for name, table in tables.items():
             connection.register(name, table)
         result = connection.execute(sql)
@@ -60,12 +60,12 @@ def query(root: str | Lake, sql: str, limit: int = 10_000, **tables: pa.Table) -
 
 def query_arrow(lake: Lake, sql: str) -> pa.Table:
     """All rows of one query in DuckDB, over the lake as it is seen."""
-    with connect(lake) as connection, _told():
+    with connect(lake) as connection, _plain_errors():
         return connection.sql(sql).to_arrow_table()
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _plain_errors() -> Iterator[None]:
     """What is wrong with a query, and what there is to ask for."""
     import duckdb
 

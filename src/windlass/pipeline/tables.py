@@ -9,13 +9,11 @@ Test points in tasks: ``task.written``, after the files and before the driver kn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
-from typing import TYPE_CHECKING, Any
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from windlass.core.probe import reach
 from windlass.pipeline.files import (
@@ -23,42 +21,27 @@ from windlass.pipeline.files import (
     ROWS_PER_FILE,
     FileEntry,
     Place,
+    TableWriter,
     pack_entries,
     read_entries,
     unpack_entries,
-    write_rows,
 )
 from windlass.pipeline.lake import Lake
 from windlass.pipeline.schemas import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 Batches = Iterator["pa.RecordBatch"]
+R = TypeVar("R")
 
 
-@dataclass
-class Traffic:
-    """Files, rows and bytes of a table that a change read or wrote."""
-
-    files: int = 0
-    rows: int = 0
-    bytes: int = 0
-
-    def count(self, entries: Iterable[FileEntry]) -> None:
-        for entry in entries:
-            self.files += 1
-            self.rows += entry.rows
-            self.bytes += entry.bytes
-
-
-@dataclass
 class Ledger:
-    """What a change read and wrote, by table."""
+    """How many files, rows and bytes a change read and wrote, by table."""
 
-    read: dict[str, Traffic] = field(default_factory=dict)
-    written: dict[str, Traffic] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.read: dict[str, Counter[str]] = defaultdict(Counter)
+        self.written: dict[str, Counter[str]] = defaultdict(Counter)
 
     def note_read(self, entries: Iterable[FileEntry]) -> None:
         _note(self.read, entries)
@@ -68,14 +51,14 @@ class Ledger:
 
     def summary(self) -> dict[str, dict[str, dict[str, int]]]:
         return {
-            side: {table: dict(vars(traffic)) for table, traffic in sorted(tables.items())}
+            side: {table: dict(counts) for table, counts in sorted(tables.items())}
             for side, tables in (("read", self.read), ("written", self.written))
         }
 
 
-def _note(side: dict[str, Traffic], entries: Iterable[FileEntry]) -> None:
+def _note(side: dict[str, Counter[str]], entries: Iterable[FileEntry]) -> None:
     for entry in entries:
-        side.setdefault(entry.table, Traffic()).count([entry])
+        side[entry.table].update(files=1, rows=entry.rows, bytes=entry.bytes)
 
 
 class Workbench:
@@ -86,96 +69,81 @@ class Workbench:
         self.lake = lake
         self.ledger = Ledger()
 
-    def read(self, table: Table, entries: Sequence[FileEntry], *more: str) -> DataFrame:
-        """Some files of a table, with its ``date`` column, and ``file`` if asked for."""
+    def read(self, table: Table, entries: Sequence[FileEntry]) -> DataFrame:
+        """Some files of a table, with its ``date`` column."""
         self.ledger.note_read(entries)
-        return read_files(self.spark, self.lake, table, entries, *more)
-
-    def read_rollups(
-        self, entries: Mapping[str, Sequence[FileEntry]], tables: Mapping[str, Table]
-    ) -> DataFrame:
-        """Some files of the roll-ups, by grain, as one frame; ``grain`` is the name of each row's."""
-        parts = [
-            self.read(tables[grain], of_grain).withColumn("grain", F.lit(grain))
-            for grain, of_grain in entries.items()
-            if of_grain
-        ]
-        return reduce(DataFrame.unionByName, parts)
+        return read_files(self.spark, self.lake, table, entries)
 
     def write(self, rows: DataFrame, table: Table, files: int | None = 1) -> list[FileEntry]:
         """Write ``rows``, in ``files`` files per date (None: one per task)."""
         if files is not None:
             rows = rows.coalesce(1) if files == 1 else rows.repartition(files)
-        return self.write_each(rows.select(*table.names), {table.path: table})
+        packed = rows.select(*table.names).mapInArrow(_writer(self.lake.place, table), ENTRY_COLUMNS)
+        written = sorted(unpack_entries(packed.collect()), key=_order)
+        self.ledger.note_written(written)
+        return written
 
-    def write_each(self, rows: DataFrame, tables: Mapping[str, Table]) -> list[FileEntry]:
-        """Write rows of several tables, separated by ``grain``, as they are spread over tasks."""
-        return self.gather(rows.mapInArrow(_writer(self.lake.place, dict(tables)), ENTRY_COLUMNS))
+    def run(self, tasks: Sequence[Callable[[], R]]) -> list[R]:
+        """What tasks return, each of them run by Spark. A few of them for little work run as one."""
+        if not tasks:
+            return []
+        return self.spark.sparkContext.parallelize(tasks, len(tasks)).map(_call).collect()
 
-    def run_tasks(self, count: int, work: Callable[[int], Iterator[pa.RecordBatch]]) -> list[FileEntry]:
-        """``count`` tasks that write files by themselves; ``work`` is given each one's number."""
-        numbers = self.spark.range(0, count, 1, count)
-        return self.gather(numbers.mapInArrow(_numbered(work), ENTRY_COLUMNS))
-
-    def gather(self, packed: DataFrame) -> list[FileEntry]:
-        written = sorted(unpack_entries(packed.collect()), key=lambda entry: (entry.date, entry.path))
+    def run_writers(self, tasks: Sequence[Callable[[], list[FileEntry]]]) -> list[FileEntry]:
+        """The files that tasks wrote."""
+        written = sorted((entry for entries in self.run(tasks) for entry in entries), key=_order)
         self.ledger.note_written(written)
         return written
 
 
-def _writer(where: Place, tables: dict[str, Table]) -> Callable[[Batches], Batches]:
+def _call(task: Callable[[], R]) -> R:
+    return task()
+
+
+def _order(entry: FileEntry) -> tuple[str, str]:
+    return entry.date, entry.path
+
+
+def _writer(where: Place, table: Table) -> Callable[[Batches], Batches]:
     def write(batches: Batches) -> Batches:
-        written = write_rows(where, tables, batches)
+        import pyarrow as pa
+
+        writer = TableWriter(where, table)
+        for batch in batches:
+            writer.write(pa.Table.from_batches([batch]))
+        written = writer.close()
         reach("task.written")
         yield pack_entries(written)
 
     return write
 
 
-def _numbered(work: Callable[[int], Iterator[pa.RecordBatch]]) -> Callable[[Batches], Batches]:
-    def run(batches: Batches) -> Batches:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from work(number)
-
-    return run
-
-
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def read_files(
-    spark: SparkSession, lake: Lake, table: Table, entries: Sequence[FileEntry], *more: str
-) -> DataFrame:
+def read_files(spark: SparkSession, lake: Lake, table: Table, entries: Sequence[FileEntry]) -> DataFrame:
     """Files of a table under its schema; columns that a file lacks are null.
 
     Spark reads folders by itself. Its wheel knows no object store, so elsewhere Python workers read.
     """
-    names = [*table.names, *more]
     if not entries:
-        return spark.createDataFrame([], _with_file(table, more))
+        return spark.createDataFrame([], table.spark)
     if lake.place.is_folder:
         reader = spark.read.schema(table.spark).option("basePath", lake.place.table(table))
-        rows = reader.parquet(*lake.uris(entries))
-        return rows.select(*table.names, *(F.col("_metadata.file_name").alias(name) for name in more))
+        return reader.parquet(*lake.uris(entries)).select(*table.names)
     tasks = min(len(entries), 4 * spark.sparkContext.defaultParallelism)
     groups = [list(entries[at::tasks]) for at in range(tasks)]
     numbers = spark.range(0, tasks, 1, tasks)
-    return numbers.mapInArrow(_reader(lake.place, groups, names), _with_file(table, more))
-
-
-def _with_file(table: Table, more: Sequence[str]) -> StructType:
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    fields: list[Any] = [*table.spark.fields, *(StructField(name, StringType()) for name in more)]
-    return StructType(fields)
+    return numbers.mapInArrow(_reader(lake.place, groups, table.names), table.spark)
 
 
 def _reader(where: Place, groups: list[list[FileEntry]], names: list[str]) -> Callable[[Batches], Batches]:
-    def read(number: int) -> Batches:
-        return read_entries(where, groups[number], names)
+    def read(batches: Batches) -> Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read_entries(where, groups[number], names)
 
-    return _numbered(read)
+    return read
 
 
 def files_for(rows: int) -> int:

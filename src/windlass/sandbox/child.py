@@ -178,14 +178,14 @@ class Child:
         while (message := self._inbox.get()) is not None:
             ending = self._run(message)
             _tree.sweep(self._spare)  # what the handler started ends with its job
-            self._tell(ending)
+            self._send(ending)
             self._job = None
             if self._stopping:
                 sys.exit(TERMINATED)
         if self._runner is not None:
             self._runner.close()
 
-    def _tell(self, ending: protocol.Ending) -> None:
+    def _send(self, ending: protocol.Ending) -> None:
         """Say how the job ended; an ending that cannot be sent is a failure that can."""
         try:
             self._link.send(ending)

@@ -24,7 +24,7 @@ from windlass.serde.codecs import AnyCodec, Codecs
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from windlass.core.job import JobRecord
+    from windlass.core.job import JobRecord, LogLevel
     from windlass.jobs.job import Job
     from windlass.jobs.logger import JobLogger
     from windlass.sandbox.protocol import Verb
@@ -110,9 +110,9 @@ class SandboxJob(JobFields):
 
     # --- verbs -------------------------------------------------------------------------------------
 
-    def log(self, line: str) -> Reply:
+    def log(self, line: str, level: LogLevel = "info") -> Reply:
         """Keep a line with the job."""
-        return self._ask("log", clean_text(line, LOG_LINE_CHARS))
+        return self._ask("log", [clean_text(line, LOG_LINE_CHARS), level])
 
     def update_progress(self, progress: Any) -> Reply:
         """Report progress: any value that can be stored."""

@@ -24,6 +24,8 @@ from windlass.serde import get_codec
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
+    from windlass.core.job import LogLevel
+
 #: Seconds between two looks at the memory of a child, in ``rss`` mode.
 _RSS_INTERVAL = 0.1
 
@@ -31,7 +33,7 @@ _RSS_INTERVAL = 0.1
 class JobVerbs(Protocol):
     """What a handler in a child may ask of its job: ``windlass.Job`` has it."""
 
-    async def log(self, line: str) -> None: ...
+    async def log(self, line: str, level: LogLevel = "info") -> None: ...
     async def update_progress(self, progress: Any) -> None: ...
     async def update_data(self, data: Any) -> None: ...
     def discard(self) -> None: ...
@@ -55,7 +57,7 @@ def requests_to(job: JobVerbs) -> OnRequest:
     async def perform(request: JobRequest) -> Any:
         match request.verb:
             case "log":
-                await job.log(request.value)
+                await job.log(*request.value)
             case "update_progress":
                 await job.update_progress(request.value)
             case "update_data":

@@ -130,10 +130,17 @@ class Schedules:
         self._strategies = strategies
 
     async def put(
-        self, name: str, schedule: Schedule | Mapping[str, Any], template: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        schedule: Schedule | Mapping[str, Any],
+        template: Mapping[str, Any] | ScheduleInfo | None = None,
     ) -> ScheduleInfo:
         """Make or change the schedule ``name``; see ``Queue.upsert_job_scheduler``."""
-        record = self.record(name, schedule, template)
+        if isinstance(template, ScheduleInfo):
+            record = to_schedule(schedule).record(self._queue.name, name, template.record.template)
+            record.source = template.source
+        else:
+            record = self.record(name, schedule, template)
         (now_ms, _) = await self._find(name)
         if has_ended(record, now_ms):
             raise ConfigError(
@@ -300,12 +307,13 @@ class ScheduleVerbs:
         self,
         name: str,
         schedule: Schedule | Mapping[str, Any],
-        template: Mapping[str, Any] | None = None,
+        template: Mapping[str, Any] | ScheduleInfo | None = None,
     ) -> ScheduleInfo:
         """Make or change a schedule: ``{"cron": "*/5 * * * *", "timezone": ...}`` or ``{"every": 60}``.
 
         ``template`` is ``{"name": task, "data": ..., "opts": {...}}``; the task's name is the schedule's
-        unless it says otherwise. A schedule whose rule stays the same keeps its next slot.
+        unless it says otherwise. The schedule itself, as ``get_job_scheduler`` gave it, keeps its jobs as
+        they are. A schedule whose rule stays the same keeps its next slot.
         """
         return await self._schedules.put(name, schedule, template)
 

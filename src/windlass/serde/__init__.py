@@ -132,7 +132,7 @@ class JsonCodec:
         if (
             b"null" in data and value is not None and _has_odd_number(to_plain(value))
         ):  # that is how the encoder writes them
-            raise ValueError("JSON has no NaN and no infinite numbers")
+            raise ValueError("JSON has no NaN and no infinite numbers: pass None or a text instead")
         return data
 
 

@@ -163,13 +163,17 @@ class Codecs:
 
     # --- children ----------------------------------------------------------------------------------
 
-    def bare(self, record: JobRecord) -> JobRecord:
+    def bare(self, record: JobRecord, packed: Any = None) -> JobRecord:
         """``record`` for a child process, which has no keys: its payload and signals are not sealed.
 
-        Each by its own codec: a job of a foreign producer gets the sealed signals of this app.
+        Each by its own codec: a job of a foreign producer gets the sealed signals of this app. ``packed``:
+        arguments to write instead of the stored ones.
         """
         codec = self.payload(record.codec)
-        payload = _unseal(codec, record.payload, sealing.payload_labels(record))
+        if packed is None:
+            payload = _unseal(codec, record.payload, sealing.payload_labels(record))
+        else:
+            payload = encode_payload(_bare(codec), packed, _NO_CAP)
         signals = {
             name: self._bare_signal(record.ref, name, signal) for name, signal in record.signals.items()
         }

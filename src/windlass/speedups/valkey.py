@@ -64,8 +64,8 @@ class Connection(Protocol):
         """The next answer; errors of the server are raised."""
         ...
 
-    async def listen(self, hear: Callable[[Any], None]) -> None:
-        """Tell ``hear`` of everything that comes, as it comes, until the connection is lost: raises why."""
+    async def listen(self, receive: Callable[[Any], None]) -> None:
+        """Pass every message to ``receive`` as it comes, until the connection is lost: raises why."""
         ...
 
     async def is_open(self) -> bool:
@@ -120,9 +120,9 @@ class PlainConnection:
     async def read(self) -> Any:
         return await self._inner.read_response()
 
-    async def listen(self, hear: Callable[[Any], None]) -> None:
+    async def listen(self, receive: Callable[[Any], None]) -> None:
         while True:
-            hear(await self._inner.read_response())
+            receive(await self._inner.read_response())
 
     async def is_open(self) -> bool:
         try:
@@ -149,7 +149,7 @@ class QuickConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._answers: deque[Any] = deque()
         self._waiter: asyncio.Future[Any] | None = None
-        self._hear: Callable[[Any], None] | None = None
+        self._receive: Callable[[Any], None] | None = None
         self._lost: Exception | None = None
 
     @classmethod
@@ -185,14 +185,14 @@ class QuickConnection(asyncio.Protocol):
             raise answer
         return answer
 
-    async def listen(self, hear: Callable[[Any], None]) -> None:
+    async def listen(self, receive: Callable[[Any], None]) -> None:
         while self._answers:
-            hear(self._answers.popleft())
-        self._hear = hear
+            receive(self._answers.popleft())
+        self._receive = receive
         try:
             await self.read()
         finally:
-            self._hear = None
+            self._receive = None
 
     async def is_open(self) -> bool:
         return self._lost is None and not self._transport.is_closing()
@@ -212,8 +212,8 @@ class QuickConnection(asyncio.Protocol):
             self._feed(data)
             while (answer := self._gets()) is not _NOTHING:
                 waiter = self._waiter
-                if self._hear is not None:
-                    self._hear(answer)
+                if self._receive is not None:
+                    self._receive(answer)
                 elif waiter is not None and not waiter.done() and not self._answers:
                     waiter.set_result(answer)
                 else:

@@ -1,7 +1,8 @@
 """Telemetry, instrumented once, at the seam of the app's hooks.
 
 ``OpenTelemetry`` (``pip install windlass[otel]``) makes spans and metrics and carries the trace from the
-producer to the worker; ``PrometheusMetrics`` (``pip install windlass[prometheus]``) counts and times;
+producer to the worker; ``Sentry`` (``pip install windlass[sentry]``) reports errors and spans;
+``PrometheusMetrics`` (``pip install windlass[prometheus]``) counts and times;
 ``JobLog``, ``JsonLines`` and ``JobFields`` write structured logs. Each is a middleware: ``app.use(...)``.
 Nothing is imported until it is asked for.
 """
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
     from windlass.telemetry.logs import JobFields, JobLog, JsonLines
     from windlass.telemetry.otel import OpenTelemetry
     from windlass.telemetry.prometheus import PrometheusMetrics
+    from windlass.telemetry.sentry import Sentry
 
-__all__ = ["JobFields", "JobLog", "JsonLines", "OpenTelemetry", "PrometheusMetrics"]
+__all__ = ["JobFields", "JobLog", "JsonLines", "OpenTelemetry", "PrometheusMetrics", "Sentry"]
 
 _HOMES = {
     "JobFields": "logs",
@@ -23,6 +25,7 @@ _HOMES = {
     "JsonLines": "logs",
     "OpenTelemetry": "otel",
     "PrometheusMetrics": "prometheus",
+    "Sentry": "sentry",
 }
 
 

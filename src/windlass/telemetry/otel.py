@@ -23,7 +23,7 @@ from windlass.jobs.abort import StopReason
 try:
     from opentelemetry import metrics, propagate, trace
     from opentelemetry.context import Context
-    from opentelemetry.trace import SpanKind, Status, StatusCode
+    from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 except ImportError as exc:
     raise ConfigError("telemetry", "installed: pip install 'windlass[otel]'") from exc
 
@@ -59,12 +59,17 @@ class OpenTelemetry:
     def enqueue(self, outgoing: Outgoing) -> Iterator[None]:
         """Around an enqueue."""
         jobs = outgoing.jobs
-        queue = jobs[0].queue if jobs else ""
-        facts: dict[str, Any] = {**_facts("send", queue), "messaging.batch.message_count": len(jobs)}
+        queues = {new.queue for new in jobs}
+        queue = queues.pop() if len(queues) == 1 else ""  # a flow may go to many
+        facts: dict[str, Any] = _facts("send", queue)
         if len(jobs) == 1:
-            facts |= {"messaging.message.id": jobs[0].id, "windlass.task": jobs[0].task}
-            del facts["messaging.batch.message_count"]
-        with self._tracer.start_as_current_span(f"send {queue}", kind=SpanKind.PRODUCER, attributes=facts):
+            size = len(jobs[0].payload)
+            facts |= {"messaging.message.id": jobs[0].id, "messaging.message.body.size": size}
+            facts["windlass.task"] = jobs[0].task
+        else:
+            facts["messaging.batch.message_count"] = len(jobs)
+        name = f"send {queue}".strip()
+        with self._tracer.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=facts):
             carrier: dict[str, str] = {}
             self._propagator.inject(carrier)
             if carrier:
@@ -80,6 +85,8 @@ class OpenTelemetry:
         facts = {
             **_facts("process", record.queue),
             "messaging.message.id": record.id,
+            "messaging.message.body.size": len(record.payload),
+            "messaging.client.id": record.worker or "",
             "windlass.task": record.task,
             "windlass.attempt": job.attempt,
         }
@@ -94,13 +101,14 @@ class OpenTelemetry:
                 parent,
                 SpanKind.CONSUMER,
                 facts,
+                _links(parent),
                 record_exception=False,
                 set_status_on_exception=False,
             ) as span:
                 try:
                     yield
                 except BaseException as exc:
-                    _tell(span, job, exc)
+                    _record_error(span, job, exc)
                     raise
         finally:
             self._active.add(-1, labels)
@@ -113,15 +121,21 @@ class OpenTelemetry:
 
 
 def _facts(operation: str, queue: str) -> dict[str, Any]:
-    return {
+    found = {
         "messaging.system": _SYSTEM,
         "messaging.operation.name": operation,
         "messaging.operation.type": operation,
-        "messaging.destination.name": queue,
     }
+    return {**found, "messaging.destination.name": queue} if queue else found
 
 
-def _tell(span: Span, job: Job[Any], error: BaseException) -> None:
+def _links(parent: Context) -> list[Link]:
+    """The conventions want a run linked to the span that sent it, also where that is its parent."""
+    sent = trace.get_current_span(parent).get_span_context()
+    return [Link(sent)] if sent.is_valid else []
+
+
+def _record_error(span: Span, job: Job[Any], error: BaseException) -> None:
     """What ended a run early: a signal is no failure, a stop says its reason."""
     reason = job.abort_signal.reason if job.abort_signal is not None else None
     if isinstance(error, JobSignal):

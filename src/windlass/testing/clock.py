@@ -25,7 +25,7 @@ from typing import Any
 from windlass.core.clock import Timed, Timer, run_in_thread
 from windlass.errors import ConfigError
 
-#: 2025-06-15, 15:06:40 UTC: where clocks begin unless told otherwise.
+#: 2025-06-15, 15:06:40 UTC: where clocks begin by default.
 START_MS = 1_750_000_000_000
 #: Turns of the event loop without any work in between that count as "nothing more happens".
 _QUIET_TURNS = 30
@@ -97,7 +97,7 @@ class ManualClock(_Timed):
 
     @property
     def next_wake_ms(self) -> float | None:
-        """How long until the first sleeper is due; None when nobody sleeps."""
+        """How long until the first sleeper is due; None when there is none."""
         self._forget_done()
         return self._sleepers[0][0] - self._monotonic_ms if self._sleepers else None
 
@@ -138,7 +138,7 @@ class ManualClock(_Timed):
     def set(self, instant: datetime | float) -> None:
         """Set the wall clock (aware datetime or seconds since 1970), forward or back.
 
-        Nobody wakes: sleepers wait for durations, and durations only pass by ``advance``.
+        No sleeper wakes: sleepers wait for durations, and durations only pass by ``advance``.
         """
         self._offset_ms = _instant_ms(instant) - self._monotonic_ms
 
@@ -244,7 +244,7 @@ class SharedClock(_Timed):
         self._write(_OFFSET_AT, _instant_ms(instant) - self._read(_MONOTONIC_AT))
 
     def close(self) -> None:
-        """Let go of the file. Idempotent."""
+        """Close the file. Idempotent."""
         self._memory.close()
 
     def _create(self, start_ms: int) -> None:

@@ -8,7 +8,7 @@ In this process::
         assert probe.count("worker.claimed") == 1
 
 In child processes, through ``$WINDLASS_PROBES``: ``point=action``, separated by commas, each optionally with
-``@n`` for the n-th time the point is reached (the first unless told) and ``:argument``::
+``@n`` for the n-th time the point is reached (by default the first) and ``:argument``::
 
     WINDLASS_PROBES="worker.claimed=kill@3,sqlite.committed=stop,worker.claimed=touch:/tmp/claimed"
 
@@ -63,7 +63,7 @@ def kill(point: str, facts: dict[str, Any]) -> None:
 
 
 def stop(point: str, facts: dict[str, Any]) -> None:
-    """Freeze this process, at this very point, until somebody sends SIGCONT.
+    """Freeze this process, at this very point, until it receives SIGCONT.
 
     Sent to this thread: a signal to the process may be taken by another one, and this one would go on.
     """
@@ -210,7 +210,7 @@ class _Plan:
 
 
 class FaultyBackend(BackendWrapper):
-    """A backend around ``inner`` that loses replies, refuses, delays or hangs requests when told to.
+    """A backend around ``inner`` that loses replies, refuses, delays or hangs requests on command.
 
     ``sent`` counts requests by the name of their type, ``failed`` those that were made to fail.
     """

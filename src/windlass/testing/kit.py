@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 from windlass import ConfigError, Job, JobNotFoundError, JobState, Queue, Task, Windlass, Worker
 from windlass.api.task import BoundTask
 from windlass.backend import requests as rq
+from windlass.backend import schedule_requests as sq
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.options import check_known
 from windlass.core.states import FINISHED
 from windlass.errors import MaxRetriesError
 from windlass.testing.clock import ManualClock
+from windlass.worker.duty import all_steps
+from windlass.worker.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -128,8 +131,9 @@ async def _complaint(what: str, where: Where, name: str | None, match: Mapping[s
 async def drain(target: Windlass | Worker, *, ahead: float = 0) -> int:
     """Run everything that is due, and what that enqueues, until nothing more is; returns how many attempts.
 
-    Retries and delayed jobs wait for their time; ``ahead`` lets a driven clock pass that many seconds, from
-    one due time to the next. Handlers that wait for something else must be let go by the test.
+    Retries, delayed jobs and schedules (those of the code too) wait for their time; ``ahead`` lets a driven
+    clock pass that many seconds, from one due time to the next. Handlers that wait for something else must be
+    released by the test.
     """
     worker = target if isinstance(target, Worker) else None
     app = target.app if isinstance(target, Worker) else target
@@ -138,7 +142,10 @@ async def drain(target: Windlass | Worker, *, ahead: float = 0) -> int:
         raise ConfigError("ahead", "used with a ManualClock")
     end_ms = clock.monotonic_ms() + ahead * 1000
     attempts = 0
+    if worker is None:
+        await app.deploy_schedules()  # as a worker does when it starts
     while True:
+        await _fire_schedules(app)
         attempts += await _run_due(app, worker)
         due_ms = await _next_due_ms(app)
         left_ms = end_ms - clock.monotonic_ms()
@@ -191,8 +198,17 @@ async def _busy_queues(app: Windlass, among: Iterable[str] | None = None) -> lis
     ]
 
 
+async def _fire_schedules(app: Windlass) -> None:
+    if app.store.capabilities.schedules:
+        await all_steps(Scheduler(app.store, app.schedule_strategies, hooks=app.hooks))
+
+
 async def _next_due_ms(app: Windlass) -> int | None:
-    return (await app.store.execute(rq.Promote(limit=0))).next_due_in_ms
+    """How long until the next job or the next slot of a schedule is due."""
+    due = [(await app.store.execute(rq.Promote(limit=0))).next_due_in_ms]
+    if app.store.capabilities.schedules:
+        due.append((await app.store.execute(sq.DueSchedules())).next_in_ms)
+    return min((one for one in due if one is not None), default=None)
 
 
 def _worker(app: Windlass, queues: Iterable[str]) -> Worker:
@@ -203,7 +219,7 @@ def _worker(app: Windlass, queues: Iterable[str]) -> Worker:
 def inline(app: Windlass, *, raise_errors: bool = True) -> Iterator[None]:
     """While it lasts, jobs run before the ``enqueue`` or ``add`` that made them returns.
 
-    A job that is due later stays where it is. A handler's error is raised to whoever enqueued, unless
+    A job that is due later stays where it is. A handler's error is raised to the caller of ``enqueue`` unless
     ``raise_errors`` is false: then the job is left as a worker would leave it (retrying or failed).
     """
 

@@ -48,6 +48,7 @@ from windlass.jobs.payload import Call, read_call
 from windlass.serde import JSON
 from windlass.worker import classify
 from windlass.worker.batches import Batches, run_in_thread
+from windlass.worker.taking import take_results
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -169,6 +170,16 @@ class Attempt:
             self.start_timer()
         if self._signal is not None and self._signal.reason is not None:
             raise asyncio.CancelledError  # stopped before its first step
+        if self.call is not None and self.call.takes is not None:
+            return self._with_results(self.call)
+        return self._around()
+
+    async def _with_results(self, call: Call) -> Any:
+        """The handler's call, once the results of the steps before stand among its arguments."""
+        await take_results(self.queue, self.record, call)
+        return await self._around()
+
+    def _around(self) -> Awaitable[Any]:
         around = self.tools.hooks.execute
         return self._inject() if around is None else around(self.get_job(), self._inject)
 

@@ -301,8 +301,8 @@ class Driver:
             while more:
                 more = (await relayer.step()).more and not self._pump.closing
         except Exception as exc:  # who drains waits for this: an error kept here would be met at every turn
-            told = printable(str(exc))
-            log.warning("some jobs are yet to be notified that others ended; the leader will do it: %s", told)
+            text = printable(str(exc))
+            log.warning("some jobs are yet to be notified that others ended; the leader will do it: %s", text)
 
     async def _ask_cancels(self) -> None:
         """A job that may run here was cancelled: ask which."""
@@ -324,8 +324,8 @@ class Driver:
         if ends or not left:
             left.append(f"the settlement of {ends} jobs")
         self._running.teller.abandon()
-        self._supervisor.let_go("pump")
-        self._supervisor.let_go("relay-now")
+        self._supervisor.release("pump")
+        self._supervisor.release("relay-now")
         if self._lane is not None:
             self._lane.cancel()
         return left

@@ -105,7 +105,7 @@ class HealthServer:
                 writer.write(await self._answer(head))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # they went away, or were too slow to be served
+            pass  # the client hung up, or was too slow to be served
         finally:
             writer.close()
 

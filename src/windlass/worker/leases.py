@@ -125,7 +125,7 @@ class LeaseKeeper:
         self._stopping = True
         self._held.clear()
         self._call(self._nudge)
-        self._supervisor.let_go("lease-watch")
+        self._supervisor.release("lease-watch")
         if self._begun:
             await self._ended.wait()
 
@@ -165,7 +165,7 @@ class LeaseKeeper:
     async def _keep_renewing(self) -> None:
         """Renew until it is stopped; whatever goes wrong, begin again."""
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
-        self._tell(self._started.set)
+        self._call_soon(self._started.set)
         try:
             while not self._stopping:
                 try:
@@ -174,7 +174,7 @@ class LeaseKeeper:
                     log.exception("renewing leases met an unexpected error and goes on")
                     await self._clock.wait(asyncio.Event(), _RETRY_MS)
         finally:
-            self._tell(self._ended.set)
+            self._call_soon(self._ended.set)
 
     async def _renew_with_a_client(self) -> None:
         store = self._store.clone()
@@ -229,13 +229,13 @@ class LeaseKeeper:
             return
         for held, answer in zip(due, answers, strict=True):
             if answer is Extended.LOST:
-                self._tell(self._lose, held.token)
+                self._call_soon(self._lose, held.token)
                 continue
             held.deadline_ms = sent_ms + held.lease_ms
             if answer is Extended.CANCELLING:
-                self._tell(self._on_cancel, held.token)
+                self._call_soon(self._on_cancel, held.token)
 
-    def _tell(self, callback: Callable[..., object], *args: object) -> None:
+    def _call_soon(self, callback: Callable[..., object], *args: object) -> None:
         """Call on the worker's loop."""
         try:
             self._worker_loop.call_soon_threadsafe(callback, *args)

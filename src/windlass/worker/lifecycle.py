@@ -125,18 +125,18 @@ class Parts:
         abandoned: list[str] = []
         while self._open:
             name, close, most_ms = self._open.pop()
-            if not await let_go(stop, name, close, most_ms):
+            if not await close_part(stop, name, close, most_ms):
                 abandoned.append(name)
         return abandoned
 
 
-async def let_go(stop: Stop, name: str, close: Close, most_ms: float = LAST_MS) -> bool:
+async def close_part(stop: Stop, name: str, close: Close, most_ms: float = LAST_MS) -> bool:
     """Close one part; False when that was abandoned."""
     task = asyncio.ensure_future(_closed(name, close))
     in_time = await stop.wait_for(task, most_ms=most_ms)
     if not in_time:
         task.cancel()
-    reach("worker.let_go", part=name)
+    reach("worker.close_part", part=name)
     return in_time
 
 
@@ -300,7 +300,7 @@ class Lifecycle:
             self.left_behind += await self._wind_up(stop)
         self.left_behind += await self._parts.close(stop)
         for name, close in self._last.items():
-            if not await let_go(stop, name, close):
+            if not await close_part(stop, name, close):
                 self.left_behind.append(name)
         before, self.state = self.state, "closed"
         if before == "closing":

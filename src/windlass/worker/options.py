@@ -29,8 +29,11 @@ def _is_whole(value: object) -> bool:
 class QueueSpec(msgspec.Struct, frozen=True):
     """A queue's part of the pool: its weight, the most slots it may take, and slots kept free for it."""
 
+    #: Its share of the slots while all queues have jobs: 2 gets twice as many as 1.
     weight: float = 1
+    #: The most slots that it may take (None: all).
     cap: int | None = None
+    #: Slots that no other queue may take.
     reserve: int = 0
 
     def __post_init__(self) -> None:
@@ -59,11 +62,11 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     limiter: Mapping[str, Any] | tuple[int, float] | Rate | None = None
     #: At most so many jobs of each of these queues at once, over all workers; set in the same way.
     global_concurrency: int | None = None
-    #: How long the store waits for a sign of life before it gives a job to someone else.
+    #: How long the store waits for a sign of life before it gives a job to another worker.
     lease: Duration = 30
-    #: How long running jobs may go on after a stop was asked for ...
+    #: How long running jobs may go on after a stop was asked for.
     grace: Duration = 20
-    #: ... and how long they have after they were cancelled, before they are given back.
+    #: How long running jobs have after they were cancelled by a stop, before they are given back.
     cancel_wait: Duration = 5
     #: Look for jobs at least this often, hints or not.
     poll: Duration = 2
@@ -91,6 +94,11 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10_000:
                 raise ConfigError(name, "a whole number from 1 to 10000", value)
+        for name in ("burst", "duties"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(name, "True or False", getattr(self, name))
+        if self.max_jobs_per_child is not None:
+            check_count("max_jobs_per_child", self.max_jobs_per_child, MAX_COUNT)
         to_rate(self.limiter, "limiter")
         if self.global_concurrency is not None:
             check_count("global_concurrency", self.global_concurrency, MAX_COUNT)

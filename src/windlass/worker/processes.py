@@ -28,10 +28,11 @@ class SandboxRunner:
             self._pool = ProcessPool(
                 self._options.process_slots, max_jobs_per_child=self._options.max_jobs_per_child
             )
-        handler = attempt.handler
+        handler, taken = attempt.handler, attempt.call
+        filled = taken.filled() if taken is not None and taken.takes is not None else None
         call = SandboxCall(
             target=target_of(handler.task or handler.call),
-            record=attempt.queue.app.codecs.bare(attempt.record),  # keys stay here
+            record=attempt.queue.app.codecs.bare(attempt.record, filled),  # keys stay here
             takes_job=handler.takes_job,
             memory_limit=handler.memory_limit,
         )

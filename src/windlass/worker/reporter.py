@@ -41,7 +41,7 @@ class OutcomeReporter:
     def __init__(self, emitter: Emitter, hooks: Hooks) -> None:
         self._emitter = emitter
         self._hooks = hooks
-        self._untold: dict[str, _Unreported] = {}
+        self._unreported: dict[str, _Unreported] = {}
 
     def started(self, attempts: list[Attempt]) -> None:
         """Attempts begin."""
@@ -62,22 +62,22 @@ class OutcomeReporter:
             or emitter.wants("lease_lost")
             or logs_every_attempt()
         ):
-            self._untold[settlement.token] = _Unreported(attempt, ran=True)
+            self._unreported[settlement.token] = _Unreported(attempt, ran=True)
 
     def refused(self, attempt: Attempt, settlement: Settlement) -> None:
         """A job without a handler to call; it is reported when the store has taken ``settlement``."""
-        self._untold[settlement.token] = _Unreported(attempt, ran=False)
+        self._unreported[settlement.token] = _Unreported(attempt, ran=False)
 
     def settled(self, settlement: Settlement, answer: Settled) -> None:
         """The store has answered for ``settlement``."""
-        untold = self._untold.pop(settlement.token, None)
+        unreported = self._unreported.pop(settlement.token, None)
         if answer not in _TAKEN:
             log.warning("job %r: the lease was lost before the attempt was settled", settlement.id)
             reach("worker.lease_lost", job_id=settlement.id)
-            if untold is not None:
-                self._emitter.emit("lease_lost", untold.attempt.job)
-        elif untold is not None:
-            self._taken(untold, settlement)
+            if unreported is not None:
+                self._emitter.emit("lease_lost", unreported.attempt.job)
+        elif unreported is not None:
+            self._taken(unreported, settlement)
 
     def lost(self, attempt: Attempt) -> None:
         """The attempt is over, and its lease was lost before."""
@@ -86,15 +86,15 @@ class OutcomeReporter:
 
     def abandon(self) -> int:
         """Nothing more is settled: what is not reported loses its lease. Returns how many those are."""
-        left, self._untold = list(self._untold.values()), {}
-        for untold in left:
-            self._emitter.emit("lease_lost", untold.attempt.job)
+        left, self._unreported = list(self._unreported.values()), {}
+        for unreported in left:
+            self._emitter.emit("lease_lost", unreported.attempt.job)
         return len(left)
 
-    def _taken(self, untold: _Unreported, settlement: Settlement) -> None:
-        attempt = untold.attempt
-        error = attempt.error if untold.ran else None
-        if self._hooks.ended and untold.ran:
+    def _taken(self, unreported: _Unreported, settlement: Settlement) -> None:
+        attempt = unreported.attempt
+        error = attempt.error if unreported.ran else None
+        if self._hooks.ended and unreported.ran:
             self._emitter.call(self._hooks.ended, attempt.job, attempt_end(settlement, error))
         if settlement.outcome in _FAILURES and (error is None or settlement.reason == REFUSED):
             error = classify.as_error(settlement)

@@ -28,6 +28,7 @@ from windlass.worker.attempt_log import log_attempt
 from windlass.worker.batches import Batches
 from windlass.worker.leases import LeaseKeeper
 from windlass.worker.lifecycle import Parts, Stop
+from windlass.worker.loop_watch import LoopWatch
 from windlass.worker.parts import WorkerParts
 from windlass.worker.processes import SandboxRunner
 from windlass.worker.reporter import OutcomeReporter
@@ -67,6 +68,9 @@ class Running:
         self._keeper = LeaseKeeper(app.store, shared.supervisor, on_lost=self._lost, on_cancel=self.cancel)
         parts.opened("the renewing of leases", self._keeper.stop)
         await self._keeper.start()
+        watch = LoopWatch(self.attempts)
+        parts.opened("the watch of the event loop", watch.stop)
+        watch.start()
         self._threads = self._make_threads()
         parts.opened("threads", lambda: self._threads.shutdown(wait=False, cancel_futures=True))
         processes = SandboxRunner(shared.options)

@@ -51,9 +51,9 @@ class Recoverer:
         request = rq.Recover()
         result = await self._store.execute(request)
         done = (len(result.recovered) + len(result.failed), len(result.expired))
-        return Done(self._tell(result), max(done) >= request.limit)
+        return Done(self._report(result), max(done) >= request.limit)
 
-    def _tell(self, result: rq.Recovered) -> int:
+    def _report(self, result: rq.Recovered) -> int:
         for ref in (*result.recovered, *result.failed):
             log.warning("took back job %r of queue %r: its worker went silent", ref.id, ref.queue)
             if self._on_stalled is not None:
@@ -109,7 +109,7 @@ class Relayer(_LeaderDuty):
     async def step(self) -> Done:
         relayed = await self._store.execute(fl.Relay())
         if not relayed.more:
-            reach("relay.done", told=relayed.count)
+            reach("relay.done", count=relayed.count)
         return Done(relayed.count, relayed.more)
 
 

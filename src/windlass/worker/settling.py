@@ -1,6 +1,6 @@
 """Settling attempts that the store refuses to settle together.
 
-Settlements go in batches. A store that is away raises ``StorageError``: the batch is sent again when it is
+Settlements go in batches. An unreachable store raises ``StorageError``: the batch is sent again when it is
 back. Any other error means that something in the batch cannot be stored, and sending it again would help no
 job in it: then each settlement goes alone, once. One that is refused alone becomes a plain failure that says
 why. If even that is refused, the lease runs out by itself and the job's ``max_stalls`` bounds what follows.
@@ -31,10 +31,10 @@ async def settle_apart(call: Call, ends: list[Settlement], cause: Exception) -> 
     """Settle each of ``ends`` alone, after the store refused them together because of ``cause``.
 
     What is refused alone is replaced in ``ends`` by the failure that was sent instead.
-    Raises ``StorageError`` when the store goes away meanwhile; all can then be sent again.
+    Raises ``StorageError`` when the store becomes unreachable meanwhile; all can then be sent again.
     """
     log.warning(
-        "the store refused %d settlements in one batch (%s): each is sent alone", len(ends), _told(cause)
+        "the store refused %d settlements in one batch (%s): each is sent alone", len(ends), _printed(cause)
     )
     result = rq.SettleResult(items=[])
     for at, end in enumerate(ends):
@@ -52,14 +52,14 @@ async def _settle_one(call: Call, end: Settlement) -> tuple[Settlement, rq.Settl
     except StorageError:
         raise
     except Exception as exc:
-        log.error("job %r: the store refused how its attempt ended: %s", end.id, _told(exc))
+        log.error("job %r: the store refused how its attempt ended: %s", end.id, _printed(exc))
         failed = as_refused(end, exc)
     try:
         return failed, await _send(call, failed)
     except StorageError:
         raise
     except Exception as exc:
-        log.error("job %r: its failure was refused as well, so its lease runs out: %s", end.id, _told(exc))
+        log.error("job %r: its failure was refused as well, so its lease runs out: %s", end.id, _printed(exc))
         return failed, rq.SettleResult(items=[Settled.LOST])
 
 
@@ -70,7 +70,7 @@ async def _send(call: Call, end: Settlement) -> rq.SettleResult:
 
 def as_refused(end: Settlement, exc: Exception) -> Settlement:
     """The failure that stands for a settlement which the store does not take. It keeps what fails safely."""
-    said = f"the store refused how the attempt ended ({end.outcome}): {_told(exc)}"
+    said = f"the store refused how the attempt ended ({end.outcome}): {_printed(exc)}"
     if end.error is not None:
         said = f"{said}; the handler's error was {_text(end.error.error_class)}: {_text(end.error.said)}"
     return Settlement(
@@ -85,7 +85,7 @@ def as_refused(end: Settlement, exc: Exception) -> Settlement:
     )
 
 
-def _told(exc: BaseException) -> str:
+def _printed(exc: BaseException) -> str:
     return f"{name_of(exc)}: {_text(exc)}"
 
 

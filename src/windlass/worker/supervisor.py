@@ -98,10 +98,10 @@ class TaskSupervisor:
         try:
             await asyncio.wait([kept.over])
         except asyncio.CancelledError:
-            self.let_go(name)
+            self.release(name)
             raise
 
-    def let_go(self, name: str) -> None:
+    def release(self, name: str) -> None:
         """Cancel a task, for good."""
         kept = self._kept.get(name)
         if kept is None:
@@ -132,8 +132,8 @@ class TaskSupervisor:
 
     def _again(self, kept: _Kept) -> None:
         error, kept.error = kept.error, None
-        told = printable(str(error) or type(error).__name__)
-        log.error("the worker's task %s ended unexpectedly and is started again: %s", kept.name, told)
+        message = printable(str(error) or type(error).__name__)
+        log.error("the worker's task %s ended unexpectedly and is started again: %s", kept.name, message)
         reach("worker.restarted", task=kept.name)
         self._begin(kept)
 

@@ -29,12 +29,12 @@ def scratch() -> Path:
     return folder
 
 
-def new_server(*settings: str) -> Server:
+def new_server(*settings: str, runtime: str = "") -> Server:
     """A broker of one's own, not yet started."""
     binary = rabbitmq_binary()
     if binary is None:
         raise RuntimeError("rabbitmq-server is missing: see scripts/test for what the suite needs")
-    server = Server(binary, scratch(), *settings)
+    server = Server(binary, scratch(), *settings, runtime=runtime)
     atexit.register(server.stop)
     return server
 

@@ -254,3 +254,30 @@ async def test_a_job_that_runs_for_long_is_kept_by_its_lease_and_not_by_its_mess
         counts = await app.queue("q").get_job_counts()
         assert (counts[JobState.COMPLETED], counts[JobState.WAITING], counts[JobState.ACTIVE]) == (1, 0, 0)
         await store.remove_all()
+
+
+@pytest.mark.serial
+@pytest.mark.timeout(240)
+@pytest.mark.feature("J2", "N8")
+async def test_a_job_that_outlasts_the_consumer_timeout_of_the_broker_completes_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It runs until the broker has twice closed the channel on which the coordinator holds its record."""
+    server = new_server("consumer_timeout = 1500", runtime="-rabbit channel_tick_interval 500").start()
+    watch, ran = probe.Probe(), list[str]()
+    monkeypatch.setattr(probe, "_installed", watch)
+    try:
+        async with Windlass(f"{server.url}?consumer_timeout=1.5") as app:
+
+            async def handler(job: Job[Any]) -> None:
+                ran.append(job.id)
+                await until(lambda: watch.count("amqp.lent") > 0, "the job is kept by its lease")
+                before = watch.count("amqp.kept_read")
+                await until(lambda: watch.count("amqp.kept_read") >= before + 2, "two timeouts passed")
+
+            async with Worker("q", handler, url_or_app=app, concurrency=2):
+                job = await app.queue("q").add("n")
+                await job.result(timeout=60)
+            assert ran == [job.id]
+    finally:
+        server.stop()

@@ -16,7 +16,7 @@ import pytest
 
 from tests.backends.file.support import add, claim, ended, jobs_of, log_of, new, opened, settle
 from windlass.backend import requests as rq
-from windlass.backend.local.notify import directory
+from windlass.backend.local.socket_folder import directory
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState

@@ -64,7 +64,7 @@ async def test_a_flow_over_the_slots_of_a_cluster_survives_clients_that_die(
         deps = [Dependency(child.queue, child.id) for child in children]
         parent = new("top", depends_on=deps)
         assert (await add(store, parent, *children))[0].state is JobState.BLOCKED
-        steps = ("flow_outbox", "flow_tell", "flow_told")
+        steps = ("flow_outbox", "flow_notify", "flow_notified")
         for n, child in enumerate(children):
             assert await _state(store, parent) is JobState.BLOCKED
             with monkeypatch.context() as patch:

@@ -138,7 +138,7 @@ def test_what_a_job_has_that_says_nothing_is_what_the_server_takes_for_usual() -
 
 def test_options_with_more_fields_than_this_release_knows_are_read() -> None:
     said = options.StoredOptions(group="g", cost=2)
-    told = records._told_options(said, "json")
+    told = records._packed_options(said, "json")
     assert records._read_options(options.StoredOptions(), [*told, "of a later release"]) == said
 
 

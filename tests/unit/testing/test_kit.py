@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -149,6 +150,40 @@ async def test_drain_can_look_ahead_and_runs_each_job_at_its_time(app: Windlass,
     assert ran == [("fails", 10), ("snoozes", 12), ("snoozes", 17), ("fails", 30), ("late", 60)]
     assert app.clock.now_ms() - start == 60_000
     await assert_enqueued(queue, "too late")
+
+
+@pytest.mark.feature("U6")
+async def test_drain_fires_the_schedules_that_are_due_meanwhile(app: Windlass, queue: Queue) -> None:
+    start, ran = app.clock.now_ms(), list[tuple[str, int]]()
+
+    def note(name: str) -> None:
+        ran.append((name, (app.clock.now_ms() - start) // 1000))
+
+    @app.task(name="report", queue="mail", schedule={"every": 60})
+    async def report() -> None:
+        note("report")
+
+    @app.task(name="tick", queue="mail")
+    async def tick() -> None:
+        note("tick")
+
+    assert await drain(app) == 0
+    await queue.upsert_job_scheduler("ticks", {"every": 45}, {"name": "tick"})
+    assert await drain(app, ahead=59) == 1
+    assert await drain(app, ahead=61) == 3
+    assert ran == [("tick", 45), ("report", 60), ("tick", 90), ("report", 120)]
+
+
+@pytest.mark.feature("U6")
+async def test_drain_fires_a_cron_line_at_its_minute(app: Windlass) -> None:
+    ran: list[str] = []
+
+    @app.task(name="nightly", queue="mail", cron="30 3 * * *")
+    async def nightly() -> None:
+        ran.append(datetime.fromtimestamp(app.clock.now_ms() / 1000, UTC).strftime("%H:%M"))
+
+    assert await drain(app, ahead=2 * 86_400) == 2
+    assert ran == ["03:30", "03:30"]
 
 
 @pytest.mark.feature("U2", "U6")

@@ -171,7 +171,7 @@ async def test_a_task_that_keeps_ending_rests_longer_and_longer() -> None:
     supervisor.start("pump", main)
     await clock.advance(17)
     assert begun == [0, 100, 300, 700, 1_500, 3_100, 6_300, 11_300, 16_300]
-    supervisor.let_go("pump")
+    supervisor.release("pump")
     assert supervisor.over("pump").done()
     await clock.advance(60)
     assert len(begun) == 9
@@ -191,7 +191,7 @@ async def test_a_task_that_lived_long_rests_briefly_again() -> None:
         cancel("pump")
     await clock.advance(10)
     assert begun == [0, 10_100, 20_100, 30_100]
-    supervisor.let_go("pump")
+    supervisor.release("pump")
     await clock.settle()
     assert supervisor.over("pump").done()
 

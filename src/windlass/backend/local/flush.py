@@ -37,7 +37,7 @@ def write_again(fd: int, start: int = 0) -> None:
 
 
 def not_flushed(exc: OSError, what: str) -> StorageError:
-    """What a caller is told whose flush failed."""
+    """The error for a caller whose flush failed."""
     error = StorageError(
         f"{what} could not be flushed to the disk: {exc}. The outcome is unknown: repeat the call with the "
         "same id, it is answered when a new flush has worked. If that goes on, check the disk"

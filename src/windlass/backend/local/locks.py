@@ -1,12 +1,12 @@
 """A fair lock between the processes that write to one store.
 
-SQLite's own lock is correct but not fair: whoever asks again at once gets it again, and those who wait
+SQLite's own lock is correct but not fair: a process that asks again at once gets it again, and those who wait
 sleep up to a tenth of a second between their attempts. So writers first queue at a lock file, where the
 kernel wakes the next one within microseconds.
 
-Two files make it fair: whoever waits for ``-lock`` holds ``-turn`` meanwhile, so the process that has just
+Two files make it fair: a process that waits for ``-lock`` holds ``-turn`` meanwhile, so the one that has just
 released cannot overtake. The turn is a courtesy, not a promise: when its holder is frozen, others pass it
-by after a moment. It keeps nobody out: that is up to ``-lock`` alone (on SQLite, to ``BEGIN IMMEDIATE``).
+by after a moment. It excludes no process: only ``-lock`` does (on SQLite, ``BEGIN IMMEDIATE``).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FairLock:
                 fcntl.flock(self._turn, fcntl.LOCK_UN)
 
     def try_acquire(self) -> bool:
-        """Take the lock if that needs no waiting, and nobody else waits."""
+        """Take the lock if that needs no waiting, and no other process waits."""
         if fcntl is None:
             return True
         flock, mine = fcntl.flock, fcntl.LOCK_EX | fcntl.LOCK_NB

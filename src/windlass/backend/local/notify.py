@@ -4,7 +4,7 @@ Each process that listens binds a datagram socket in a directory beside the stor
 writer sends one datagram with the touched topics to every other process that listens to such topics; the
 name of a socket says which: ``<namespace key>.<kinds>.<unique>``, kinds being the first letters of topics.
 
-Behind it stands a slow check: a few times a second a process that listens looks whether somebody else has
+Behind it stands a slow check: a few times a second a process that listens looks whether another process has
 changed the store. So a lost datagram, or a system without such sockets, costs a quarter of a second, not a
 job.
 """
@@ -16,23 +16,19 @@ import errno
 import hashlib
 import os
 import socket
-import stat
-import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from windlass.backend.local.modes import PRIVATE, make_folder, mode_of
+from windlass.backend.local.socket_folder import SocketFolder
 
 if TYPE_CHECKING:
     from windlass.backend.hub import Hub
 
 #: Seconds between looks at the store.
 CHECK_S = 0.25
-#: Longest path of a socket that all systems accept.
-_LONGEST_PATH = 100
 #: A longer datagram is sent as "anything may have changed".
 _LONGEST_HINT = 8_192
 _ANYTHING = b"*"
@@ -42,28 +38,16 @@ _SETTLED_NS = 50_000_000
 _GONE = {errno.ECONNREFUSED, errno.ECONNRESET}
 
 
-def directory(beside: str) -> str:
-    """Where the sockets of a store are: at ``beside``, or elsewhere if that is too long."""
-    if len(os.fsencode(beside)) <= _LONGEST_PATH - 40:
-        return beside
-    key = hashlib.blake2b(os.fsencode(beside), digest_size=8).hexdigest()
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    return os.path.join(tempfile.gettempdir(), f"windlass-{user}-{key}")
-
-
 class Mailboxes:
     """The sockets of other processes, and sending to them. Callable from any thread."""
 
     def __init__(self, beside: str, namespace: str, like: str) -> None:
         """``like``: the file or folder of the store whose mode the sockets follow."""
-        self._like = like
-        self._directory = directory(beside)
-        self._private = self._directory != beside
+        self._folder = SocketFolder(beside, like)
         key = hashlib.blake2b(namespace.encode(), digest_size=4).hexdigest()
         self._prefix = key + "."
         self._lock = threading.Lock()
         self._socket = _socket()
-        self._fd = -1
         self._own = ""
         self._names: list[str] = []
         self._stamp = 0
@@ -71,21 +55,20 @@ class Mailboxes:
         self._behind: set[str] = set()
 
     def open(self) -> None:
-        """Make the directory. It stays for ever: taking it away could cut off whoever comes next."""
-        if self._socket is None:
-            return
-        make_folder(self._directory, PRIVATE if self._private else mode_of(self._like))
-        if not self._private or _is_own(self._directory):
-            self._fd = os.open(self._directory, os.O_RDONLY)
+        """Make the folder of the sockets."""
+        if self._socket is not None:
+            self._folder.open()
 
     def bind(self, box: socket.socket, kinds: str, before: str = "") -> str:
-        """Give ``box`` a name that tells its ``kinds``; ``before`` is the name it had."""
+        """Give ``box`` a name that says its ``kinds``; ``before`` is the name it had."""
+        if self._folder.fd < 0:
+            raise OSError("no folder for sockets")
         name = f"{self._prefix}{kinds}.{os.getpid()}-{id(box):x}"
         if before:
             os.rename(self.path(before), self.path(name))
         else:
             box.bind(self.path(name))
-            os.chmod(self.path(name), PRIVATE if self._private else mode_of(self._like))
+            os.chmod(self.path(name), self._folder.mode)
         self._own = name
         return name
 
@@ -94,15 +77,15 @@ class Mailboxes:
             os.unlink(self.path(name))
 
     def path(self, name: str) -> str:
-        return os.path.join(self._directory, name)
+        return os.path.join(self._folder.path, name)
 
     def send(self, topics: Iterable[str] | None) -> None:
         """Tell the others; ``None``: anything may have changed."""
         with self._lock:
             try:
-                names = self._others() if self._fd >= 0 else ()
+                names = self._others() if self._folder.fd >= 0 else ()
             except OSError:
-                return  # somebody took the directory away: the slow check has to do
+                return  # the folder was removed: the slow check has to do
             if not names:
                 return
             kinds = None if topics is None else {topic[0] for topic in topics}
@@ -128,10 +111,10 @@ class Mailboxes:
                     os.unlink(path)
 
     def _others(self) -> list[str]:
-        stamp = os.fstat(self._fd).st_mtime_ns
+        stamp = os.fstat(self._folder.fd).st_mtime_ns
         if stamp != self._stamp:
             now = time.time_ns()
-            names = os.listdir(self._directory)
+            names = os.listdir(self._folder.path)
             self._names = [name for name in names if name.startswith(self._prefix) and name != self._own]
             self._stamp = stamp if now - stamp > _SETTLED_NS else 0
         return self._names
@@ -140,9 +123,8 @@ class Mailboxes:
         with self._lock:
             if self._socket is not None:
                 self._socket.close()
-            if self._fd >= 0:
-                os.close(self._fd)
-            self._socket, self._fd = None, -1
+            self._socket = None
+            self._folder.close()
 
 
 class Checker(ABC):
@@ -156,7 +138,7 @@ class Checker(ABC):
 
 
 class Notifier(ABC):
-    """The hints of one store: out after each commit, in while somebody listens."""
+    """The hints of one store: sent after each commit, received while there are listeners."""
 
     def __init__(self, beside: str, namespace: str, hub: Hub, *, like: str) -> None:
         self._hub = hub
@@ -184,7 +166,7 @@ class Notifier(ABC):
         self._boxes.send(topics)
 
     def announce_all(self) -> None:
-        """Something changed, nobody here knows what."""
+        """Something changed, and this process does not know what."""
         self._hub.wake_all()
         self._boxes.send(None)
 
@@ -251,12 +233,6 @@ class Notifier(ABC):
             self._hub.wake_all()
         else:
             self._hub.publish([hint.decode() for hint in hints if hint])
-
-
-def _is_own(path: str) -> bool:
-    """Whether nobody else can put things into a directory that stands among other people's."""
-    found = os.lstat(path)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def _socket() -> socket.socket | None:

@@ -59,7 +59,7 @@ class ServingThread:
         calls: list[StoreCall[Any]] = []
         inbox = self._inbox
         while not self._stopping and (block or not inbox.empty()):
-            came = inbox.get()  # no other thread takes from it
+            came = inbox.get()  # this thread is the only consumer
             block = False
             if came is None:
                 self._stopping = True

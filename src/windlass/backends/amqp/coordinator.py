@@ -143,6 +143,7 @@ class Coordinator:
         session.consume(channel, self._names.kept, on_kept)
         if count:
             await session.expect(loaded)
+        reach("amqp.kept_read", count=count)
 
     def _set_aside(self, where: str, body: bytes, why: Exception) -> IoFuture[None] | None:
         """Let the log tell of an entry that cannot be read: it goes to the dead jobs with its bytes."""

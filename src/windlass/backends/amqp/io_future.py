@@ -6,10 +6,43 @@ thread has a future of its event loop (see ``backend.AmqpBackend``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+
+class _Turns(threading.local):
+    """The callbacks that are due on this thread.
+
+    A callback that sets the next future does not call its callbacks inside itself: they run after it. A new
+    coordinator carries out thousands of log entries, each waiting for the one before; calls inside calls
+    would end in a stack overflow.
+    """
+
+    def __init__(self) -> None:
+        self._due: deque[Callable[[], None]] = deque()
+        self._running = False
+
+    def run(self, callbacks: Iterable[Callable[[], None]]) -> None:
+        self._due.extend(callbacks)
+        if self._running:
+            return
+        self._running, due = True, self._due
+        error: BaseException | None = None
+        while due:
+            try:
+                due.popleft()()
+            except BaseException as exc:
+                error = error or exc
+        self._running = False
+        if error is not None:
+            raise error
+
+
+_turns = _Turns()
 
 
 class IoFuture(Generic[T]):
@@ -52,9 +85,9 @@ class IoFuture(Generic[T]):
             self._callbacks.append(callback)
 
     def _call(self) -> None:
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
+        if self._callbacks:
+            callbacks, self._callbacks = self._callbacks, []
+            _turns.run(callbacks)
 
     def __await__(self) -> Generator[IoFuture[T], None, T]:
         if not self.done:

@@ -18,6 +18,7 @@ MISSING = {
     "flows": "refused: a job cannot wait for others",
     "signals": "refused: a job cannot be suspended until a signal comes",
     "streams": "refused: no live output of running jobs",
+    "restore": "refused: jobs of an export are added and run; those that ended stay behind",
     "exact_priority": "eleven bands: 0 to 7, 8 from 8 on, 9 from 1,000, 10 from 1,000,000; below 0 refused",
     "recovered_place": "a job that is taken back from a silent worker joins the back of the line",
     "fenced": "a worker without its connection may end a job that runs elsewhere; the first end counts",

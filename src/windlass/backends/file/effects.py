@@ -17,7 +17,7 @@ import msgspec
 
 from windlass.core import bad_records
 from windlass.core.edges import ChildEnd, Edge
-from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef
+from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef, LogLine
 from windlass.core.rollups import Mark
 from windlass.core.stream_rules import Chunk, StreamHead
 from windlass.speedups.recast import recast_to
@@ -110,7 +110,8 @@ class AddLogs(_Effect, tag=8):
     id: str
     seq: int
     number: int
-    lines: list[str]
+    #: Earlier releases wrote texts.
+    lines: list[LogLine | str]
 
 
 class AddChunks(_Effect, tag=9):
@@ -146,7 +147,7 @@ class AddEnds(_Effect, tag=12):
 class DropEnds(_Effect, tag=13):
     """Dependents were notified of so many ends in all."""
 
-    told: int
+    relayed: int
 
 
 class AddEvents(_Effect, tag=14):

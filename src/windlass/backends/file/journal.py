@@ -37,7 +37,7 @@ class Journal:
         self.logs: dict[JobRef, int] = {}
         self.starts: dict[Starter, int] = {}
         self.ends = 0
-        self.told_ends = 0
+        self.relayed_ends = 0
         #: How many requests changed something so far.
         self.changes = 0
         self._clear()
@@ -70,7 +70,7 @@ class Journal:
         self._rows.update(dict.fromkeys(effects.rows))
         for counter in effects.counts:
             self._rows[Table.COUNTER, counter] = None
-        if effects.told or not effects.plain:
+        if effects.relayed or not effects.plain:
             self._add_starts(effects)
             self._add_parts(effects)
         self._add_logs(store, effects, events)
@@ -89,9 +89,9 @@ class Journal:
         for job, head, chunks in effects.chunks:
             self._parts.append((9, job.queue, job.id, job.seq, copy(head), chunks))
         self._parts += [(10, edge) for edge in effects.edges.values()]
-        if effects.told:
-            self.told_ends += effects.told
-            self._parts.append((13, self.told_ends))
+        if effects.relayed:
+            self.relayed_ends += effects.relayed
+            self._parts.append((13, self.relayed_ends))
         if effects.ends:
             self._parts.append((12, self.ends + 1, effects.ends))
             self.ends += len(effects.ends)

@@ -1,4 +1,4 @@
-"""Hints across processes, as ``backend.local.notify`` tells.
+"""Hints across processes, as ``backend.local.notify`` describes.
 
 The slow check looks at the length of the log.
 """

@@ -94,7 +94,7 @@ class FileSnapshot:
             waiting = ((ref, list(edges.dependents.get(ref, ()))) for ref in refs)
             yield [(11, ref, dependents) for ref, dependents in waiting if len(dependents) > 1]
         # One piece: the two numbers belong together. Only flows with very many dependents leave ends.
-        yield [(13, journal.told_ends), (12, journal.told_ends + 1, list(edges.left_ends))]
+        yield [(13, journal.relayed_ends), (12, journal.relayed_ends + 1, list(edges.left_ends))]
 
     def _tables(self) -> Iterator[tuple[Table, list[Any]]]:
         store = self._store

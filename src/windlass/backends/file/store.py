@@ -13,7 +13,7 @@ from windlass.backends.file.journal import Journal
 from windlass.backends.memory.state import StoredQueue
 from windlass.backends.memory.store import MemoryStore
 from windlass.core import bad_records, flow_rules
-from windlass.core.job import LOGS_KEPT, ArchiverInfo, JobRecord, JobRef, WorkerInfo
+from windlass.core.job import LOGS_KEPT, ArchiverInfo, JobRecord, JobRef, LogLine, WorkerInfo
 from windlass.core.rollups import MetricsRow
 from windlass.core.schedule_rules import ScheduleRecord
 from windlass.core.states import FINISHED, JobState
@@ -210,7 +210,8 @@ class FileStore(MemoryStore):
         job = self.find(ref)
         new = effect.number + len(effect.lines) - 1 - self.journal.logs.get(ref, 0)
         if job is not None and job.seq == effect.seq and new > 0:
-            self.logs.setdefault(ref, deque(maxlen=LOGS_KEPT)).extend(effect.lines[-new:])
+            lines = [LogLine(line) if isinstance(line, str) else line for line in effect.lines[-new:]]
+            self.logs.setdefault(ref, deque(maxlen=LOGS_KEPT)).extend(lines)
             self.journal.logs[ref] = effect.number + len(effect.lines) - 1
 
     def _add_chunks(self, effect: fx.AddChunks) -> None:
@@ -226,8 +227,8 @@ class FileStore(MemoryStore):
             self.journal.ends += new
 
     def _drop_ends(self, effect: fx.DropEnds) -> None:
-        while self.journal.told_ends < effect.told:
-            self.journal.told_ends += 1
+        while self.journal.relayed_ends < effect.relayed:
+            self.journal.relayed_ends += 1
             if self.edges.left_ends:
                 self.edges.left_ends.popleft()
 

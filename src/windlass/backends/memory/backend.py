@@ -28,6 +28,7 @@ _CAPABILITIES = Capabilities(
     flows=True,
     signals=True,
     streams=True,
+    restore=True,
     unique=True,
     groups=True,
     limits=True,

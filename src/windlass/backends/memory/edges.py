@@ -78,7 +78,7 @@ class Edges:
                 ahead += children
         return found
 
-    def untold(self, asked: UnsentEnds) -> list[Edge]:
+    def unsent(self, asked: UnsentEnds) -> list[Edge]:
         """Open edges to children that ended, in the order of ends and of their making."""
         found = (
             edge

@@ -23,6 +23,7 @@ from windlass.core.job import (
     Event,
     JobRecord,
     JobRef,
+    LogLine,
     WorkerInfo,
 )
 from windlass.core.rollups import MARKS_KEPT, Mark, MetricsRow, Step
@@ -127,7 +128,7 @@ class State:
         self.queues: dict[str, StoredQueue] = {}
         self.active: dict[tuple[str, str], JobRecord] = {}
         self.kept_ids: dict[JobRef, int] = {}
-        self.logs: dict[JobRef, deque[str]] = {}
+        self.logs: dict[JobRef, deque[LogLine]] = {}
         self.counters: Counter[tuple[str, str, str]] = Counter()
         self.workers: dict[str, WorkerInfo] = {}
         self.archivers: dict[str, ArchiverInfo] = {}
@@ -180,7 +181,7 @@ class State:
             self.enter(job)
         for (table, key), row in effects.rows.items():
             self._put[table](key, row)
-        if effects.told or not effects.plain:
+        if effects.relayed or not effects.plain:
             self._keep_parts(effects)
         return self._keep_logs(effects)
 
@@ -189,7 +190,7 @@ class State:
             self._put_starts(*starter, starts)
         for edge in effects.edges.values():
             self.edges.keep(edge)
-        for _ in range(effects.told):
+        for _ in range(effects.relayed):
             self.edges.left_ends.popleft()
         self.edges.left_ends.extend(effects.ends)
         for job, lines in effects.logs:

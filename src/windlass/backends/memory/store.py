@@ -161,8 +161,8 @@ class MemoryStore(State):
             work.unmet[ref] = edges.unmet(ref)
         if reads.reachable:
             work.graph = edges.reachable(reads.reachable)
-        if reads.untold is not None:
-            work.untold = edges.untold(reads.untold)
+        if reads.unsent is not None:
+            work.unsent = edges.unsent(reads.unsent)
         if reads.outbox:
             work.outbox = list(islice(edges.left_ends, reads.outbox))
 

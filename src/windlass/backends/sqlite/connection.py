@@ -17,7 +17,7 @@ BUSY_MS = 1_000
 #: Pages (4 KiB) in the write-ahead log before the writer copies them into the database file. Few, because
 #: writing over a log that was copied costs half as much as appending to it.
 CHECKPOINT_PAGES = 500
-#: When nobody did so, a commit does.
+#: A commit makes a checkpoint itself when no other thread has.
 BACKSTOP_PAGES = 2_000
 #: A log that grew longer than this is cut back once it was copied.
 LOG_BYTES = 64 * 2**20
@@ -134,7 +134,7 @@ def read_any_text(conn: sqlite3.Connection) -> None:
 
 
 def is_busy(exc: sqlite3.Error) -> bool:
-    """Whether ``exc`` only says that somebody else is writing."""
+    """Whether ``exc`` only says that another connection is writing."""
     return _primary(exc) in _BUSY
 
 

@@ -18,7 +18,7 @@ _write_again = write_again
 
 
 class LogLostError(OSError):
-    """The system let go of what it could not write."""
+    """The system dropped data that it could not write."""
 
 
 class Disk:

@@ -1,9 +1,8 @@
 """A look at the rows of a database from outside, and setting aside what cannot be read: ``windlass doctor``.
 
-Jobs are not looked at here, but for those whose state is none: everything else about a job can be told, and
+Jobs are not looked at here, except those without a valid state: everything else about a job can be found, and
 set right, through the store (see ``core.bad_records``). Tables of earlier releases become STRICT while the
-store
-is in use (see ``sweep``): how far that is, and what did not fit, is told here.
+store is in use (see ``sweep``); the findings say how far that is, and which rows did not fit.
 """
 
 from __future__ import annotations

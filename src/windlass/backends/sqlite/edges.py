@@ -1,4 +1,4 @@
-"""Edges in the database: who waits for whom, and the outbox of ends that are yet to be told."""
+"""Edges in the database: which job waits for which, and the outbox of ends that were not relayed yet."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def load(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
         name = step.queues.name
         for num, job_id, child_num, child in step.listed("edge_reachable", _keys(step, reads.reachable)):
             work.graph.setdefault(JobRef(name(num), job_id), []).append(JobRef(name(child_num), child))
-    if reads.untold is not None:
-        ends = [[*_key(step, end.child), end.seq] for end in reads.untold.ends]
-        work.untold = _edges(step, "edge_untold", ends, reads.untold.limit)
+    if reads.unsent is not None:
+        ends = [[*_key(step, end.child), end.seq] for end in reads.unsent.ends]
+        work.unsent = _edges(step, "edge_untold", ends, reads.unsent.limit)
     if reads.outbox:
         work.outbox = _outbox(step, reads.outbox)
 
@@ -64,7 +64,7 @@ def _edges(step: RequestState, name: str, keys: list[Any], *params: Any) -> list
 
 
 def _outbox(step: RequestState, limit: int) -> list[ChildEnd]:
-    """The oldest ends that are yet to be told. Those that cannot be read go with the next write."""
+    """The oldest ends that were not relayed yet. Those that cannot be read go with the next write."""
     ends = []
     for num, packed in step.all("outbox", limit):
         end = bad_records.read_or_none(packed, unpack_end, f"entry {num} of the outbox")
@@ -93,10 +93,10 @@ def write(step: RequestState, effects: Effects) -> None:
     step.many("outbox_insert", [(pack(end),) for end in effects.ends])
 
 
-def write_outbox(step: RequestState, told: int) -> None:
-    """The oldest ``told`` ends of the outbox, as loaded, are dealt with."""
+def write_outbox(step: RequestState, relayed: int) -> None:
+    """Drop the oldest ``relayed`` ends of the outbox, as loaded: they are dealt with."""
     upkeep = step.for_upkeep()
-    gone = [*upkeep.outbox[:told], *upkeep.unread]
+    gone = [*upkeep.outbox[:relayed], *upkeep.unread]
     if gone:
         step.run("outbox_delete", str(gone))
 

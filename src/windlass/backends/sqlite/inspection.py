@@ -5,13 +5,14 @@ from __future__ import annotations
 import heapq
 import json
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import inspection_more, stubs
+from windlass.backends.sqlite.finding import conditions
 from windlass.backends.sqlite.logs import unpack_events, unpack_history
 from windlass.backends.sqlite.rows import (
-    FINISHED_AT,
     IDLE,
     LOG_KEY,
     Row,
@@ -30,11 +31,11 @@ from windlass.core.job import (
     CounterRow,
     Event,
     JobRecord,
+    LogLine,
     QueueInfo,
     WorkerInfo,
 )
-from windlass.core.order import Sort, cursor_of, place_after
-from windlass.core.patterns import to_glob
+from windlass.core.order import Sort, place_after
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.engine.views import is_wanted, view
 from windlass.errors import ConfigError, HistoryTrimmedError
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 
 #: Rows that one listing looks at before it answers with what it found and a cursor.
-SCAN = 10_000
+SCAN = 5_000
 #: Lists of jobs up to this long are found by an index and sorted; longer ones by walking over the jobs.
 SORTABLE = 20_000
 #: Waiting jobs per priority that are looked at for the oldest one.
@@ -79,10 +80,10 @@ def list_jobs(snap: ReadSnapshot, request: rq.ListJobs) -> rq.Page:
     edge: int | None = None
     seqs = _short_list(snap, num, request, start)
     if seqs is None:
-        edge = _edge(snap, request, start)
+        edge = _edge(snap, num, request, start)
         rows = _walk(snap, num, request, start, edge)
     else:
-        rows = _rows(snap, seqs)
+        rows = _rows(snap, request, seqs)
     page: list[JobRecord] = []
     looked = 0
     for row in rows:
@@ -93,36 +94,37 @@ def list_jobs(snap: ReadSnapshot, request: rq.ListJobs) -> rq.Page:
         if len(page) == request.limit:
             return rq.Page(page, str(page[-1].seq), looked)
         page.append(view(job, snap.now_ms))
-    return rq.Page(page, None, looked) if edge is None else rq.Page(page, str(edge), SCAN)
+    if edge is not None:
+        return rq.Page(page, str(edge), SCAN)
+    return rq.Page(page, None, looked if seqs is None else len(seqs))
 
 
 def _by_time(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> rq.Page:
     """Jobs by due time or by end, straight from the index of that time."""
+    places = _timed_places(snap, num, request)
+    at = {seq: f"{at_ms}.{seq}" for at_ms, seq in places[:SCAN]}
+    numbers = {seq: number for number, seq in enumerate(at)}
     page: list[JobRecord] = []
-    looked = 0
-    for row in _timed_rows(snap, num, request):
+    for row in _rows(snap, request, list(at)):
         job = record(row, request.queue)
+        if not is_wanted(job, request):
+            continue
         if len(page) == request.limit:
-            return rq.Page(page, cursor_of(page[-1], request.sort), looked)
-        looked += 1
-        if is_wanted(job, request):
-            page.append(view(job, snap.now_ms))
-        if looked == SCAN:
-            return rq.Page(page, cursor_of(job, request.sort), looked)
-    return rq.Page(page, None, looked)
+            return rq.Page(page, at[page[-1].seq], numbers[row[0]])
+        page.append(view(job, snap.now_ms))
+    if len(places) > SCAN:
+        return rq.Page(page, at[places[SCAN - 1][1]], SCAN)
+    return rq.Page(page, None, len(places))
 
 
-def _timed_rows(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> Iterator[Row]:
+def _timed_places(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> list[Row]:
+    """Time and number of the next jobs, one more than are looked at."""
     after, down = place_after(request.cursor, newest_first=request.newest_first), request.newest_first
     if request.sort is Sort.DUE:
-        return snap.conn.execute(snap.sql["list_due_down" if down else "list_due_up"], (num, *after))
+        return snap.all("list_due_down" if down else "list_due_up", num, *after, SCAN + 1)
     name = "list_finished_down" if down else "list_finished_up"
-    streams = [snap.conn.execute(snap.sql[name], (num, state.value, *after)) for state in request.states]
-    return heapq.merge(*streams, key=_end_of, reverse=down)
-
-
-def _end_of(row: Row) -> tuple[int, int]:
-    return row[FINISHED_AT], row[0]
+    streams = [snap.all(name, num, state.value, *after, SCAN + 1) for state in request.states]
+    return list(islice(heapq.merge(*streams, reverse=down), SCAN + 1))
 
 
 def _start(request: rq.ListJobs) -> int:
@@ -136,6 +138,28 @@ def _start(request: rq.ListJobs) -> int:
 
 def _short_list(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int) -> list[int] | None:
     """The numbers of all jobs in these states, in order, when there are few enough; else None."""
+    found = _few_ended(snap, num, request)
+    if found is None:
+        found = _few_of_states(snap, num, request)
+    if found is None:
+        return None
+    down = request.newest_first
+    return sorted((seq for seq in found if (seq < start if down else seq > start)), reverse=down)
+
+
+def _few_ended(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> set[int] | None:
+    """Those that ended in the wanted time, when it was said and they are few enough."""
+    from_ms, to_ms = request.finished_from_ms, request.finished_to_ms
+    if from_ms is None and to_ms is None:
+        return None
+    span = (from_ms or 0, _END if to_ms is None else to_ms)
+    found: set[int] = set()
+    for state in FINISHED.intersection(request.states or _STATES):
+        found.update(seq for (seq,) in snap.all("list_seqs_ended", num, state.value, *span, SORTABLE + 1))
+    return found if len(found) <= SORTABLE else None
+
+
+def _few_of_states(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> set[int] | None:
     tally = snap.tally(num)
     states = set(request.states) or set(_STATES)
     if sum(tally[state] for state in states) > SORTABLE:
@@ -144,8 +168,7 @@ def _short_list(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int) 
     for state in states:
         if tally[state]:
             found.update(seq for (seq,) in _of_state(snap, num, state))
-    down = request.newest_first
-    return sorted((seq for seq in found if (seq < start if down else seq > start)), reverse=down)
+    return found
 
 
 def _of_state(snap: ReadSnapshot, num: int, state: JobState) -> list[Row]:
@@ -160,29 +183,39 @@ def _of_state(snap: ReadSnapshot, num: int, state: JobState) -> list[Row]:
     return snap.all("list_seqs_idle", num, IDLE[state])
 
 
-def _rows(snap: ReadSnapshot, seqs: list[int]) -> Iterator[Row]:
-    """The rows of these jobs, in this order; read in parts, as far as the caller goes."""
+def _rows(snap: ReadSnapshot, request: rq.ListJobs, seqs: list[int]) -> Iterator[Row]:
+    """The rows of these jobs that may be wanted, in this order; read in parts, as far as the caller goes."""
+    sql, values = _where(snap, "list_by_seqs", request)
     for first in range(0, len(seqs), _PART):
         part = seqs[first : first + _PART]
-        rows = {row[0]: row for row in snap.all("job_by_seqs", str(part))}
-        yield from (rows[seq] for seq in part)
+        rows = {row[0]: row for row in snap.conn.execute(sql, (str(part), *values))}
+        yield from (rows[seq] for seq in part if seq in rows)
 
 
-def _edge(snap: ReadSnapshot, request: rq.ListJobs, start: int) -> int | None:
+def _edge(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int) -> int | None:
     """The last job that a walk over all jobs may look at; None when it may go to the end."""
-    found = snap.all("list_edge_down" if request.newest_first else "list_edge_up", start, SCAN)
+    way = "down" if request.newest_first else "up"
+    if request.needs_error:
+        found = snap.all(f"list_error_edge_{way}", num, start, SCAN)
+    else:
+        found = snap.all(f"list_edge_{way}", start, SCAN)
     return found[0][0] if found else None
 
 
 def _walk(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int, edge: int | None) -> Iterator[Row]:
-    """The rows up to ``edge`` that may match. SQLite passes over most others much faster than we can."""
+    """The rows up to ``edge`` that may be wanted."""
     down = request.newest_first
     end = edge if edge is not None else 0 if down else _END
     states = json.dumps([state.value for state in request.states or _STATES])
-    task = None if request.task is None else to_glob(request.task)
-    failed = request.error_class is not None
-    name = "list_walk_down" if down else "list_walk_up"
-    return snap.conn.execute(snap.sql[name], (start, end, num, states, task, failed))
+    name = "list_error_walk" if request.needs_error else "list_walk"
+    sql, values = _where(snap, f"{name}_{'down' if down else 'up'}", request)
+    return snap.conn.execute(sql, (start, end, num, states, *values))
+
+
+def _where(snap: ReadSnapshot, name: str, request: rq.ListJobs) -> tuple[str, list[Any]]:
+    """A statement with what else the listing asks for, and the values of that."""
+    also, values = conditions(request, snap.sql["payload_text"])
+    return snap.sql[name].replace("/*also*/", also), values
 
 
 # --- queues, logs, counters, workers ------------------------------------------------------------------
@@ -235,7 +268,7 @@ def get_logs(snap: ReadSnapshot, request: rq.GetLogs) -> rq.LogPage:
     if not found:
         return rq.LogPage([], 0)
     ((seq,),) = found
-    lines = [line for (line,) in snap.all("log_read", seq, request.limit, request.start)]
+    lines = [LogLine(*row) for row in snap.all("log_read", seq, request.limit, request.start)]
     return rq.LogPage(lines, snap.all("log_count", seq)[0][0])
 
 

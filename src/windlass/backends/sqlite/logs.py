@@ -1,7 +1,7 @@
 """How the event log and the history log are stored: in chunks of runs.
 
-What one request does to many jobs at once (sixteen start, sixteen complete) is the same story told sixteen
-times. A run tells it once: what the records have in common, then a list of what differs. A chunk is a
+What one request does to many jobs at once (sixteen start, sixteen complete) makes records that are nearly
+alike. A run stores them once: what the records have in common, then a list of what differs. A chunk is a
 MessagePack array of runs; the records of a chunk are numbered one by one from its ``first_id`` on.
 """
 

@@ -29,6 +29,7 @@ MIGRATIONS = {
     7: "007_expiry.sql",
     8: "008_stubs.sql",
     9: "009_replaced.sql",
+    10: "010_search.sql",
 }
 NEWEST = max(MIGRATIONS)
 #: From this version on tables are STRICT when they are made.

@@ -1,6 +1,6 @@
-"""Hints across processes, as ``backend.local.notify`` tells; the slow check asks SQLite.
+"""Hints across processes, as ``backend.local.notify`` describes; the slow check asks SQLite.
 
-It asks whether the file changed, and if so whether somebody else's transaction did it: also a foreign program
+It asks whether the file changed, and if so whether another transaction did it: also a foreign program
 that enqueues in its own transaction is noticed.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING
 
-from windlass.backend.local import notify
+from windlass.backend.local import notify, socket_folder
 from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.connection import connect
 from windlass.backends.sqlite.tx import read_meta
@@ -23,7 +23,7 @@ _BESIDE = "-wake"
 
 def directory(path: str) -> str:
     """Where the sockets for the database at ``path`` are."""
-    return notify.directory(path + _BESIDE)
+    return socket_folder.directory(path + _BESIDE)
 
 
 class SqliteNotifier(notify.Notifier):

@@ -1,6 +1,6 @@
 """Whether the files of a database are still those that this process has open.
 
-A file that was deleted or replaced can be written to as before, but nobody will ever read it: nothing may be
+A file that was deleted or replaced can be written to as before, but no process will read it: nothing may be
 acknowledged that went there. SQLite does not notice.
 """
 

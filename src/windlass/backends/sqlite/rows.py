@@ -24,8 +24,6 @@ JOB_COLUMNS = (
     "cancel_reason, progress, result, result_until_ms, reason, errors, linked, held_ms, awaits, signals, "
     "turn"
 )
-#: Where ``finished_ms`` stands among them.
-FINISHED_AT = 16
 #: What ``changed_row`` writes, in its order, but for the row's number.
 JOB_CHANGED = (
     *("state", "priority", "place", "options", "ready_ms", "due_ms", "expires_ms", "started_ms"),

@@ -78,7 +78,7 @@ class SqliteSession:
                 self.conn = connect(self._settings, busy_ms=round(self._settings.timeout * 1000))
                 prepare_file(self.conn)
                 migrations.migrate(self.conn, self._settings.namespace, SYSTEM_CLOCK.now_ms())
-                self.conn.execute("PRAGMA busy_timeout = 0")  # from now on whoever waits does so by itself
+                self.conn.execute("PRAGMA busy_timeout = 0")  # from now on callers do the waiting
                 self._disk = self.make_disk()
                 self.place = Place(self._settings.path, self._settings.shown)
             finally:
@@ -170,7 +170,7 @@ class SqliteSession:
             self._meta, topics = tx.flush(), tx.topics
             self._pages += tx.pages
             done = self._meta.activity - meta.activity
-            self._wake.own_activity += done  # before the commit, so that nobody takes it for a stranger's
+            self._wake.own_activity += done  # before the commit, or a listener would take it for a stranger's
             reach("sqlite.committing")
             self._cursor.execute("COMMIT")
         except Exception as exc:

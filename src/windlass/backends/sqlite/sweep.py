@@ -231,7 +231,7 @@ def _payload(step: RequestPort, shape: _Shape, key: Row, why: str) -> bool:
 
 
 def _edge(step: RequestPort, shape: _Shape, key: Row, why: str) -> bool:
-    """End the job that waits: what it waits for cannot be told. The edge is kept like any other row."""
+    """End the job that waits: what it waits for is unreadable. The edge is kept like any other row."""
     text = f"SELECT dependent FROM {shape.full} WHERE {shape.where} AND typeof(dependent) = 'integer'"
     for (seq,) in step.conn.execute(text, key).fetchall():
         for row in step.all("job_by_seqs_span", seq, seq):

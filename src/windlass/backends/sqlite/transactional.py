@@ -6,7 +6,7 @@ back. What holds and what does not:
 * one file: ``connection`` is a plain ``sqlite3`` connection whose main database is the store's file;
 * durability is the connection's own (``PRAGMA synchronous``), its waiting for other writers too
   (``sqlite3.connect(timeout=...)``): the store's settings do not reach it;
-* nobody else can write to the file until the application commits: keep such transactions short. A
+* no other connection can write to the file until the application commits: keep such transactions short. A
   transaction that has only read so far may be refused when others wrote meanwhile; begin with
   ``BEGIN IMMEDIATE`` to be sure;
 * others notice the change within a quarter of a second of the commit, or at once when the application then

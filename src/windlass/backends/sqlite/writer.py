@@ -76,7 +76,7 @@ class SqliteWriter(WriterThread["SqliteSession"]):
         finally:
             session.lock.release()
         answers = session.secure(answers)
-        self.phase = "idle"  # those who are told may come back at once
+        self.phase = "idle"  # callers that are answered may come back at once
         if topics:
             self._wake.announce(topics)
         deliver(answers)
@@ -103,7 +103,7 @@ class SqliteWriter(WriterThread["SqliteSession"]):
             time.sleep(BUSY_PAUSES_S[-1])
 
     def _begin(self) -> bool:
-        """Begin a transaction; False when nobody waits for it any more.
+        """Begin a transaction; False when no caller waits for it any more.
 
         A foreign writer may hold the database for long: calls drop out of the line by their own timers.
         """

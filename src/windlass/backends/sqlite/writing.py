@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from msgspec.structs import astuple
+
 from windlass.backends.sqlite import edges, tables
 from windlass.backends.sqlite.limits import GROUPED, LIMITED, group_row, is_limited, limits_row, pack_starts
 from windlass.backends.sqlite.rows import (
@@ -21,7 +23,7 @@ from windlass.backends.sqlite.rows import (
     whole_row,
 )
 from windlass.backends.sqlite.tx import fold
-from windlass.core.job import LOGS_KEPT
+from windlass.core.job import LOGS_KEPT, LogLine
 from windlass.core.paths import took
 from windlass.core.retention import spare_until
 from windlass.core.rollups import MARKS_KEPT
@@ -56,7 +58,7 @@ def write(step: RequestState, effects: Effects) -> None:
     kinds = _write_jobs(step, effects) if effects.jobs or effects.moves else set()
     if effects.rows:
         _write_rows(step, effects)
-    if effects.told or step.upkeep is not None:
+    if effects.relayed or step.upkeep is not None:
         _write_upkeep(step, effects, step.for_upkeep())
     if not effects.plain:
         _write_parts(step, effects)
@@ -65,8 +67,8 @@ def write(step: RequestState, effects: Effects) -> None:
 
 
 def _write_upkeep(step: RequestState, effects: Effects, upkeep: Upkeep) -> None:
-    if effects.told or upkeep.unread:
-        edges.write_outbox(step, effects.told)
+    if effects.relayed or upkeep.unread:
+        edges.write_outbox(step, effects.relayed)
     if upkeep.stays:
         step.among("job_stays", upkeep.stays)
 
@@ -324,11 +326,11 @@ def _write_starts(step: RequestState, queue: str, group: str | None, starts: Sta
         step.run("grp_no_starts", num, group)
 
 
-def _write_log(step: RequestState, job: JobRecord, lines: list[str]) -> None:
+def _write_log(step: RequestState, job: JobRecord, lines: list[LogLine]) -> None:
     ((last,),) = step.all("log_last", job.seq)
     last = (last or 0) + len(lines)
     numbered = list(enumerate(lines, last - len(lines) + 1))[-LOGS_KEPT:]
-    step.many("log_insert", [(job.seq, n, line) for n, line in numbered])
+    step.many("log_insert", [(job.seq, n, *astuple(line)) for n, line in numbered])
     step.run("log_trim", job.seq, last - LOGS_KEPT)
 
 

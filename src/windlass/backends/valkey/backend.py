@@ -27,6 +27,7 @@ from windlass.backends.valkey import (
     metrics,
     output,
     relay,
+    restoring,
     schedules,
     server,
     unique,
@@ -57,9 +58,11 @@ _CAPABILITIES = Capabilities(
     flows=True,
     signals=True,
     streams=True,
+    restore=True,
 )
 
 _VERBS: dict[type[Any], Verb] = {
+    rq.Restore: restoring.restore,
     rq.Settle: work.settle,
     rq.Claim: work.claim,
     rq.Extend: work.extend,
@@ -184,8 +187,10 @@ class ValkeyBackend:
     def listen(self, topics: Iterable[str]) -> SubscriptionListener:
         return self._here().waker.listen(topics)
 
-    def listen_completed(self, queue: str, told: Callable[[list[Completed]], None]) -> SubscriptionListener:
-        return self._here().waker.listen([f"done:{queue}"], told)
+    def listen_completed(
+        self, queue: str, receive: Callable[[list[Completed]], None]
+    ) -> SubscriptionListener:
+        return self._here().waker.listen([f"done:{queue}"], receive)
 
     async def server_settings(self) -> list[dict[str, str]]:
         """What each server says about its persistence and memory."""

@@ -76,10 +76,10 @@ async def retry(session: ValkeySession, request: rq.RetryJobs, now: str) -> list
     async def one(group: SlotGroup, items: Items) -> list[int]:
         values: list[bytes] = []
         known = _known_of(far, ended, values)
-        told = [
+        packed = [
             (*item, known.get(request.refs[at], {})) for item, at in zip(items, group.positions, strict=True)
         ]
-        return await session.functions.retry(group.roots, now, told, values)
+        return await session.functions.retry(group.roots, now, packed, values)
 
     answers = await _change_many(session, request.refs, one)
     again = [pair for pair in far if pair not in ended]
@@ -139,7 +139,8 @@ async def change(session: ValkeySession, request: rq.ChangeJob, now: str) -> rq.
 
 
 async def report(session: ValkeySession, request: rq.Report, now: str) -> rq.ChangeResult:
-    what = (request.ref.id, _token(request.token), int(request.progress is not None), LOGS_KEPT)
+    has_progress = int(request.progress is not None)
+    what = (request.ref.id, _token(request.token), has_progress, LOGS_KEPT, request.level)
     root = session.keys.queue(request.ref.queue)
     logs = [text(line) for line in request.logs]
     return _changed(await session.functions.report(root, now, what, request.progress or b"", logs))

@@ -123,8 +123,8 @@ async def resign(session: ValkeySession, request: rq.Resign, now: str) -> bool:
 async def beat(session: ValkeySession, request: rq.Beat, now: str) -> Command | None:
     worker = request.worker
     described = _encode(msgspec.structs.replace(worker, command=None))
-    told = await session.functions.beat(session.keys.root, now, worker.id, request.gone, described)
-    return None if told is None else _decode_command(told)
+    command = await session.functions.beat(session.keys.root, now, worker.id, request.gone, described)
+    return None if command is None else _decode_command(command)
 
 
 async def command_worker(session: ValkeySession, request: rq.CommandWorker, now: str) -> bool:

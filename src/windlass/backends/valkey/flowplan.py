@@ -200,6 +200,10 @@ class FlowPlan:
         """Whether the job's own edges count."""
         return self._fresh.get(self._refs[at]) == at or at in self._again or at in self._out
 
+    def is_kept_out(self, at: int) -> bool:
+        """Whether this mention of a job is kept out, and another one makes it."""
+        return at in self._out and self._refs[at] in self._fresh
+
     def stands_for(self, at: int) -> bool:
         """Whether this mention of a job is the one that makes it, or the first of one that is there."""
         ref = self._refs[at]
@@ -225,15 +229,18 @@ class FlowPlan:
     # --- in several steps -----------------------------------------------------------------------
 
     def split(self) -> tuple[list[int], list[int]]:
-        """Positions of jobs that wait, and of the others. A parent of this request waits from its birth."""
+        """Positions of jobs that wait, and of the others. A parent of this request waits from its birth.
+
+        What is kept out comes after those that take its key or its place in the group, whatever it waits for.
+        """
         for at in (*self._fresh.values(), *self._known):
             parent = self.jobs[at].parent
             if parent is not None and parent.ref in self._fresh:
                 child = Dependency(*self._child(at), parent.on_failure)
                 self._born.setdefault(self._fresh[parent.ref], []).append(child)
-        first = [at for at in range(len(self.jobs)) if self.dependencies(at)]
-        last = [at for at in range(len(self.jobs)) if not self.dependencies(at)]
-        return first, last
+        first = [at for at in range(len(self.jobs)) if self.dependencies(at) and at not in self._out]
+        waiting = set(first)
+        return first, [at for at in range(len(self.jobs)) if at not in waiting]
 
     def dependencies(self, at: int) -> list[Dependency]:
         """What a job waits for, with the children that name it as their parent."""

@@ -23,7 +23,6 @@ from windlass.backends.valkey.relay import Dependent, Notification
 from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
 from windlass.core.edges import Dependency, Edge
 from windlass.core.job import JobRef
-from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
 
 #: Most jobs and edges in one call.
@@ -153,16 +152,20 @@ class _Adding:
             above = (parent.queue, parent.id, ON_FAILURE.index(parent.on_failure))
         waiting = self._unlinked.get(ref, ()) if self._plan.stands_for(at) else ()
         links = [part for one in waiting for part in (one.ref.queue, one.ref.id, one.seq)]
-        return records.new_job(index, new)._replace(kind=flag, edges=flat, parent=above, links=links)
+        return records.new_job(index, new)._replace(
+            kind=flag,
+            edges=flat,
+            parent=above,
+            links=links,
+            waits=int(bool(new.depends_on)),
+            out=int(self._plan.is_kept_out(at)),
+        )
 
     def _note_job(self, at: int, edges: list[Dependency], answer: list[Any], now_ms: int) -> None:
         """What became of one job, of its edges, and of those that it is to tell."""
         ref = self._plan.ref(at)
-        told, seq, unlinked, _, fates = answer
-        answer_of_add = added(told, now_ms, ref.queue)
-        if answer_of_add.outcome is AddOutcome.REPLACED and self._jobs[at].depends_on:
-            answer_of_add.not_taken = ("depends_on", *answer_of_add.not_taken)
-        self._answers[at] = answer_of_add
+        outcome, seq, unlinked, _, fates = answer
+        self._answers[at] = added(outcome, now_ms, ref.queue)
         for position in unlinked:
             child = edges[(position - 1) // 3].ref
             self._unlinked.setdefault(child, []).append(Dependent(ref, seq))

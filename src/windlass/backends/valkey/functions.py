@@ -38,6 +38,10 @@ class Functions:
         found: list[Any] = await self._call("add", roots, now, pack(jobs), *tails)
         return found
 
+    async def restore(self, roots: Roots, now: str, jobs: list[Any], tails: list[bytes]) -> list[Any]:
+        found: list[Any] = await self._call("restore", roots, now, pack(jobs), *tails)
+        return found
+
     def add_plain(self, root: str, now: str, jobs: list[Any]) -> Awaitable[list[Any]]:
         return self._call("add_plain", [root], now, *jobs)
 
@@ -278,18 +282,18 @@ class Functions:
         found: list[Any] = await self._call("flow_link", roots, now, pack(items))
         return found
 
-    async def flow_tell(
+    async def flow_notify(
         self, roots: Roots, now: str, limit: int, ends: list[Any], items: list[Any], values: list[bytes]
     ) -> tuple[int, list[bytes]]:
-        count, relay = await self._call("flow_tell", roots, now, pack((limit, ends, items)), *values)
+        count, relay = await self._call("flow_notify", roots, now, pack((limit, ends, items)), *values)
         return count, relay
 
     async def flow_outbox(self, roots: Roots, now: str, limit: int, patience_ms: int) -> list[Any]:
         found: list[Any] = await self._call("flow_outbox", roots, now, pack((limit, patience_ms)))
         return found
 
-    async def flow_told(self, roots: Roots, items: list[Any]) -> None:
-        await self._call("flow_told", roots, pack(items))
+    async def flow_notified(self, roots: Roots, items: list[Any]) -> None:
+        await self._call("flow_notified", roots, pack(items))
 
     async def flow_linked(self, roots: Roots, items: list[Item]) -> None:
         await self._call("flow_linked", roots, pack(items))

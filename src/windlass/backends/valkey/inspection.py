@@ -11,7 +11,7 @@ from windlass.backends.valkey import logrows, records
 from windlass.backends.valkey.codes import STATE_NUMBERS
 from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
 from windlass.core import bad_records
-from windlass.core.job import AttemptRecord, CounterRow, Event, JobRecord, QueueInfo
+from windlass.core.job import AttemptRecord, CounterRow, Event, JobRecord, LogLine, QueueInfo
 from windlass.core.order import Sort, place_after
 from windlass.core.states import JobState
 from windlass.errors import HistoryTrimmedError
@@ -45,6 +45,10 @@ _PLACES: dict[Sort, dict[JobState, str]] = {
 }
 
 
+#: What a hint is about, as the server's scripts know it.
+_WHERE = {"error": 1, "payload": 2, "any": 3}
+
+
 async def list_jobs(session: ValkeySession, request: rq.ListJobs, now: str) -> rq.Page:
     cursor, time, seq = -1, -1, -1
     if request.cursor is not None and request.sort is Sort.ADDED:
@@ -66,6 +70,15 @@ async def list_jobs(session: ValkeySession, request: rq.ListJobs, now: str) -> r
         sorted({name for state in request.states for name in places.get(state, "")}),
         time,
         seq,
+        request.group or "",
+        request.worker or "",
+        int(request.fingerprint is not None),
+        request.fingerprint or "",
+        -1 if request.finished_from_ms is None else max(request.finished_from_ms, 0),
+        -1 if request.finished_to_ms is None else max(request.finished_to_ms, 0),
+        [(_WHERE[hint.where], hint.text) for hint in request.hints],
+        int(request.tops),
+        _in_head(request),
     )
     pattern = b"" if request.task is None else lua_pattern(request.task)
     root = session.keys.queue(request.queue)
@@ -74,6 +87,12 @@ async def list_jobs(session: ValkeySession, request: rq.ListJobs, now: str) -> r
     if isinstance(further, bytes):
         return rq.Page(jobs, further.decode(), looked)
     return rq.Page(jobs, None if further < 0 else str(further), looked)
+
+
+def _in_head(request: rq.ListJobs) -> list[str]:
+    """Texts that stand in the head of every job that is wanted."""
+    of_task = max(re.split(r"[*?]", request.task or ""), key=len)
+    return [text for text in (of_task, request.tag, request.group, request.worker) if text]
 
 
 def lua_pattern(glob: str) -> bytes:
@@ -115,7 +134,16 @@ async def list_queues(session: ValkeySession, request: rq.ListQueues, now: str) 
 async def get_logs(session: ValkeySession, request: rq.GetLogs, now: str) -> rq.LogPage:
     root = session.keys.queue(request.ref.queue)
     kept, *lines = await session.functions.logs(root, request.ref.id, request.start, request.limit)
-    return rq.LogPage([line.decode() for line in lines], kept)
+    found = bad_records.readable(lines, _log_line, lambda line: f"a log line of job {request.ref.id}")
+    return rq.LogPage(list(found), kept)
+
+
+def _log_line(line: bytes) -> LogLine:
+    """A line as ``report.lua`` packs it, or the text of an earlier release."""
+    if not line.startswith(b"\x01"):
+        return LogLine(line.decode())
+    text, at_ms, level, attempt, run = records.decode(line[1:])
+    return LogLine(text, int(at_ms), level, attempt, run)
 
 
 async def read_events(session: ValkeySession, request: rq.ReadEvents, now: str) -> rq.EventPage:

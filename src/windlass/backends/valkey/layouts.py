@@ -106,7 +106,7 @@ class Unique(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A job to be added: the part that the server reads. The last four are for jobs of a flow."""
+    """A job to be added: the part that the server reads. What has a default is for jobs of a flow."""
 
     #: Which of the call's queues.
     queue: int
@@ -129,6 +129,26 @@ class Wanted(NamedTuple):
     parent: Any = 0
     #: Queue, id, sequence of jobs of other slots that wait for it.
     links: Any = ()
+    #: 1: it names jobs that it depends on, whether they count for this mention of it or not.
+    waits: int = 0
+    #: 1: another mention of its id in the same request makes the job, this one is kept out.
+    out: int = 0
+
+
+class Restored(NamedTuple):
+    """A job that is put back as it was."""
+
+    #: Which of the call's queues.
+    queue: int
+    id: str
+    head: Head
+    request_id: str
+    #: 0: none.
+    result: Any
+    progress: Any
+    errors: Any
+    #: Name, value, name, value, ...
+    signals: tuple[Any, ...]
 
 
 class Failure(NamedTuple):

@@ -32,6 +32,7 @@ from windlass.backends.valkey.layouts import (
     Failure,
     Head,
     Options,
+    Restored,
     Unique,
     Wanted,
 )
@@ -133,7 +134,62 @@ def new_job(index: int, new: NewJob) -> Wanted:
     )
 
 
-def tail(new: NewJob) -> bytes:
+def restored(index: int, job: JobRecord) -> Restored:
+    """A job that is put back: all that the server keeps of it."""
+    head = Head(
+        state=STATE_NUMBERS[job.state],
+        seq=0,
+        place=0,
+        priority=job.priority,
+        enqueued_ms=job.enqueued_ms,
+        ready_ms=job.ready_ms,
+        due_ms=job.due_ms or 0,
+        expires_ms=job.expires_ms or 0,
+        task=job.task,
+        options=_share(job).for_server,  # type: ignore[arg-type] # a tuple travels as a list
+        attempts=job.attempts,
+        deliveries=job.deliveries,
+        stalls=job.stalls,
+        manual_retries=job.manual_retries,
+        misses=job.misses,
+        worker=job.worker or "",
+        started_ms=job.started_ms or 0,
+        finished_ms=job.finished_ms or 0,
+        cancel="" if job.cancel_reason is None else f"={job.cancel_reason}",
+        result_until_ms=job.result_until_ms or 0,
+        reason=job.reason,
+        awaits=job.awaits or "",
+        signals=len(job.signals),
+    )
+    return Restored(
+        index,
+        job.id,
+        head,
+        job.request_id,
+        _result(job.result),
+        _result(job.progress),
+        _as_text(_encode([_error_row(error) for error in job.errors])) if job.errors else 0,
+        tuple(part for name, value in job.signals.items() for part in (name, _signal_text(value))),
+    )
+
+
+def _error_row(error: ErrorInfo) -> tuple[Any, ...]:
+    return (
+        error.at_ms,
+        error.attempt,
+        error.error_class,
+        error.message,
+        error.traceback,
+        error.fingerprint,
+    )
+
+
+def _signal_text(value: SignalValue) -> msgspec.Raw:
+    codec = value.codec.encode()
+    return _as_text(value.at_ms.to_bytes(6, "big") + bytes([len(codec)]) + codec + value.data)
+
+
+def tail(new: NewJob | JobRecord) -> bytes:
     """The part of a new job that the server only stores."""
     shared = _share(new)
     if new.request_id == new.id:
@@ -189,7 +245,7 @@ def plain_jobs(jobs: list[NewJob]) -> list[str | bytes] | None:
     return found
 
 
-def _share(new: NewJob) -> _Shared:
+def _share(new: NewJob | JobRecord) -> _Shared:
     key = (id(new.options), new.codec)
     found = _shared.get(key)
     if found is None:
@@ -217,14 +273,14 @@ def _read_meta(packed: bytes) -> Meta:
 
 def _server_options(options: StoredOptions, codec: str) -> int | tuple[Any, ...]:
     """The options that the server must know; 0 when all of them are the usual ones."""
-    found = _told_options(options, codec)
+    found = _packed_options(options, codec)
     if found[OPTIONS_SIZE:] != OPTIONS_LEFT_OUT:
         return found
     first = found[:OPTIONS_SIZE]
     return 0 if first == USUAL else first
 
 
-def _told_options(options: StoredOptions, codec: str) -> Options:
+def _packed_options(options: StoredOptions, codec: str) -> Options:
     numbers = {name: _or_none(value) for name, value in zip(_NUMBERS, _numbers_of(options), strict=True)}
     return Options(
         **numbers,
@@ -250,7 +306,7 @@ def server_unique(unique: StoredUnique) -> Unique:
 
 def _read_options(options: StoredOptions, kept: list[Any]) -> StoredOptions:
     """``options`` as they were sent, overruled by what the server keeps."""
-    known, said = Options(*kept[: len(Options._fields)]), _told_options(options, "")  # a later one has more
+    known, said = Options(*kept[: len(Options._fields)]), _packed_options(options, "")  # a later one has more
     if known.result_ttl_ms != said.result_ttl_ms:
         options = msgspec.structs.replace(options, result_ttl_ms=known.result_ttl_ms)
     if known[_KEEPS] != said[_KEEPS]:
@@ -301,7 +357,7 @@ _numbers_of = attrgetter(*_NUMBERS)
 #: Where ``Options`` tells how long records stay.
 _KEEPS = slice(Options._fields.index("keep_completed_ms"), Options._fields.index("keep_failed_count") + 1)
 #: The options of a job that says nothing; nearly all have these, and the server keeps a 0 for them.
-USUAL = _told_options(StoredOptions(), "json")[:OPTIONS_SIZE]
+USUAL = _packed_options(StoredOptions(), "json")[:OPTIONS_SIZE]
 
 
 def whole(read: Callable[P, T]) -> Callable[P, T]:

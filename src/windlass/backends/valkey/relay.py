@@ -58,7 +58,7 @@ class OutboxEntry(NamedTuple):
     number: int
     child: JobRef
     fate: Fate
-    told: int
+    notified: int
     done: int
     dependents: list[Dependent]
 
@@ -102,10 +102,10 @@ async def carry(session: ValkeySession, names: Iterable[str], now: str, limit: i
         if used < room:  # else there was no look at the others
             pending = dict.fromkeys(entry.queue for entry in entries)
         tells = [Notification(one, entry.child, entry.fate) for entry in entries for one in entry.dependents]
-        told, left = await notify(session, tells, now, room)
+        notified, left = await notify(session, tells, now, room)
         await _take_out(session, entries)
-        count += told
-        room -= max(told, used)
+        count += notified
+        room -= max(notified, used)
         pending.update(dict.fromkeys(left))
     return fl.Relayed(count)
 
@@ -127,12 +127,12 @@ async def _outbox(
 ) -> tuple[list[OutboxEntry], list[JobRef]]:
     ends, late = await session.functions.flow_outbox(group.roots, now, max(room, 0), LINKING_MS)
     entries = []
-    for index, number, job_id, packed, value, told, done, links in ends:
+    for index, number, job_id, packed, value, notified, done, links in ends:
         name = group.names[index - 1]
         fate = Fate(*[*_decode(packed), value])
         dependents = [Dependent.read(link) for link in links]
         entries.append(
-            OutboxEntry(name, number, JobRef(name, job_id.decode()), fate, int(told), done, dependents)
+            OutboxEntry(name, number, JobRef(name, job_id.decode()), fate, int(notified), done, dependents)
         )
     refs = [
         JobRef(group.names[index - 1], job_id.decode())
@@ -150,13 +150,13 @@ async def notify(
     for first in range(0, len(tells), RELAY_STEP):
         part = tells[first : first + RELAY_STEP]
         for group in session.grouped(one.dependent.ref.queue for one in part):
-            told, names = await _tell_slot(session, group, part, now, limit)
-            count += told
+            notified, names = await _notify_slot(session, group, part, now, limit)
+            count += notified
             left += [name.decode() for name in names]
     return count, left
 
 
-async def _tell_slot(
+async def _notify_slot(
     session: ValkeySession, group: SlotGroup, tells: list[Notification], now: str, limit: int
 ) -> tuple[int, list[bytes]]:
     ends: dict[tuple[JobRef, int], int] = {}
@@ -171,7 +171,7 @@ async def _tell_slot(
             packed.append((_name(child), *packed_fate(fate)))
             values.append(fate.value)
         items.append((index, dependent.ref.id, dependent.seq, end))
-    return await session.functions.flow_tell(group.roots, now, limit, packed, items, values)
+    return await session.functions.flow_notify(group.roots, now, limit, packed, items, values)
 
 
 def packed_fate(fate: Fate) -> tuple[Any, ...]:
@@ -193,8 +193,8 @@ async def _take_out(session: ValkeySession, entries: list[OutboxEntry]) -> None:
         items = []
         for index, at in zip(group.indexes, group.positions, strict=True):
             entry = entries[at]
-            items.append((index, entry.number, entry.child.id, entry.fate.seq, entry.told, entry.done))
-        await session.functions.flow_told(group.roots, items)
+            items.append((index, entry.number, entry.child.id, entry.fate.seq, entry.notified, entry.done))
+        await session.functions.flow_notified(group.roots, items)
 
 
 # --- children that were not linked ----------------------------------------------------------------------

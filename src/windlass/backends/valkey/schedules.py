@@ -73,7 +73,7 @@ def _readable(stored: Iterable[bytes]) -> list[ScheduleRecord]:
     return list(bad_records.readable(stored, _read, lambda text: f"a schedule of {len(text)} bytes"))
 
 
-async def _tell(session: ValkeySession) -> None:
+async def _notify(session: ValkeySession) -> None:
     channel = session.keys.channel(_TOPIC)
     await session.client.command(channel, "SPUBLISH", channel, "")
 
@@ -91,7 +91,7 @@ async def put(session: ValkeySession, request: sq.PutSchedule, now: str) -> Sche
         await session.list_again([new.queue])
     if first:  # the server may have been emptied under us
         await session.client.command(keys.scheduled, "SADD", keys.scheduled, new.queue)
-    await _tell(session)
+    await _notify(session)
     return _joined(_decode(packed), state)
 
 
@@ -106,7 +106,7 @@ async def pause(session: ValkeySession, request: sq.PauseSchedule, now: str) -> 
         root, request.name, request.paused, _or_none(request.next_ms)
     )
     if done == _CHANGED:
-        await _tell(session)
+        await _notify(session)
     return done > 0
 
 

@@ -31,7 +31,7 @@ from windlass.speedups.valkey import Connection, pack_command
 
 log = logging.getLogger("windlass.valkey")
 
-Told = Callable[[list[Completed]], None]
+Receive = Callable[[list[Completed]], None]
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
 
@@ -39,19 +39,19 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
 class SubscriptionListener:
     """See ``backend.protocol.Listener``: its topics are subscribed to as long as it is open."""
 
-    def __init__(self, waker: Subscriber, topics: Iterable[str], told: Told | None = None) -> None:
+    def __init__(self, waker: Subscriber, topics: Iterable[str], receive: Receive | None = None) -> None:
         self._inner = waker.hub.listen(topics)
         self._waker: Subscriber | None = waker
         self.topics = self._inner.topics
-        self._told = told
+        self._receive = receive
         #: The worker that listens and the only queue that it serves, if this is such a listener.
         self.place = worker_and_queue(self.topics)
 
     def receive(self, topic: str, news: bytes) -> None:
         """Tell what the hint says, or just that there was one."""
-        found = completed(news) if news and self._told is not None else []
-        if found and self._told is not None:
-            self._told(found)
+        found = completed(news) if news and self._receive is not None else []
+        if found and self._receive is not None:
+            self._receive(found)
         else:
             self._inner.touch((topic,))
 
@@ -180,9 +180,9 @@ class Subscriber:
         #: How often in a row the subscriptions could not be kept.
         self._failures = 0
 
-    def listen(self, topics: Iterable[str], told: Told | None = None) -> SubscriptionListener:
-        """Hints about ``topics`` from now on; what they say goes to ``told``."""
-        listener = SubscriptionListener(self, topics, told)
+    def listen(self, topics: Iterable[str], receive: Receive | None = None) -> SubscriptionListener:
+        """Hints about ``topics`` from now on; their content goes to ``receive``."""
+        listener = SubscriptionListener(self, topics, receive)
         if listener.place is not None:
             self._seats.open(*listener.place)
         for topic in listener.subscriptions:

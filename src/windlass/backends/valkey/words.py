@@ -30,6 +30,7 @@ def tables() -> dict[str, Words]:
         "OPTION": _positions(layouts.Options._fields),
         "UNIQUE": _positions(layouts.Unique._fields),
         "JOB": _positions(layouts.Wanted._fields),
+        "RESTORED": _positions(layouts.Restored._fields),
         "END": _positions(layouts.End._fields),
         "FAILURE": _positions(layouts.Failure._fields),
         "EDGE": _positions(layouts.EdgeRow._fields),

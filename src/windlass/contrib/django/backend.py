@@ -170,6 +170,7 @@ def find_task(path: str) -> Any:
 def install_runner(app: Windlass) -> None:
     """Let workers of ``app`` run Django's tasks, besides the app's own."""
     app.registry.fallback = job_handler(run_task)
+    app.registry.others = ("every task of django.tasks",)
 
 
 def run_task(job: Job[Any]) -> Any:
@@ -227,7 +228,7 @@ def windlass_backends() -> list[TaskBackend]:
 
 
 def _set(result: Any, name: str, value: Any) -> None:
-    object.__setattr__(result, name, value)  # results are frozen for everybody else
+    object.__setattr__(result, name, value)  # results are frozen for all other code
 
 
 def _aware(moment: datetime) -> datetime:

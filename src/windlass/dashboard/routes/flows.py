@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from typing import Annotated, Any
 
 from litestar import Request, delete, get, post
-from litestar.params import JSONBody
+from litestar.params import JSONBody, QueryParameter
 
+from windlass.api.search import Search
 from windlass.backend import flow_requests as fl
-from windlass.core.job import JobRef
-from windlass.core.states import JobState
+from windlass.backend import requests as rq
+from windlass.core.job import JobRecord, JobRef
+from windlass.core.outcome import Changed as ChangeStatus
+from windlass.core.states import FINISHED, JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import named, note
 from windlass.dashboard.injected import TheStoreView
-from windlass.dashboard.params import JobId, QueueName
-from windlass.dashboard.problems import not_found
+from windlass.dashboard.lists import counted, holding, listing
+from windlass.dashboard.params import Cursor, JobId, QueueName, Queues, States, Text, versioned
+from windlass.dashboard.problems import ApiError, not_found
 from windlass.dashboard.shapes.changes import Added, Changed, ReasonBody
-from windlass.dashboard.shapes.flows import Flow, FlowBody, FlowEdge, FlowNode
+from windlass.dashboard.shapes.flows import Flow, FlowBody, FlowEdge, FlowEntry, FlowNode, FlowPage
 from windlass.dashboard.store_view import StoreView
 from windlass.flows.producer import FlowProducer
 from windlass.flows.tree import JobNode, own_jobs
@@ -28,7 +33,7 @@ _STEPS_UP = 100
 Anyone = Request[Any, Any, Any]
 
 
-@post("/api/flows", status_code=201, tags=["flows"], access=of_queues("add"))
+@post(versioned("/api/flows"), status_code=201, tags=["flows"], access=of_queues("add"))
 async def add_flow(store_view: TheStoreView, request: Anyone, data: JSONBody[FlowBody]) -> Added:
     """Add a tree of jobs in one atomic step; answers with its top, which runs last."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
@@ -50,7 +55,52 @@ def _tree(store_view: StoreView, body: FlowBody) -> dict[str, Any]:
     }
 
 
-@get("/api/flows/{queue:str}/{jid:str}", tags=["flows"], access=of_queue())
+@get("/api/v1/flows", tags=["flows"], access=of_queues())
+async def list_flows(
+    store_view: TheStoreView,
+    queue: Queues = None,
+    states: States = None,
+    task: Text = None,
+    cursor: Cursor = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=100, description="Most flows of the answer.")] = 20,
+) -> FlowPage:
+    """Flows whose last job is in one of these queues and states, with what their jobs are doing."""
+    store_view.store.capabilities.require(store_view.store.name, "flows")
+    for name in queue or []:
+        store_view.queue(name)
+    infos = [info for info in await store_view.queues() if not queue or info.name in queue]
+    search = Search(name=task, state=states or [], tops=True)
+    names = holding(infos, states or [])
+    found = await listing(store_view, search).page(names, cursor, limit)
+    return FlowPage(
+        items=[await _flow_entry(store_view, record) for record in found.records],
+        next_cursor=found.cursor,
+        scanned=found.scanned,
+        to_scan=counted(infos, states or []),
+        done=found.cursor is None,
+    )
+
+
+async def _flow_entry(store_view: StoreView, top: JobRecord) -> FlowEntry:
+    tree = await store_view.app.queue(top.queue).get_flow(top.id, limit=_NODES)
+    nodes = {node.ref: node for node in tree.walk() if store_view.shows(node.queue_name)}
+    records = [node.job.record for node in nodes.values()]
+    started = [record.started_ms for record in records if record.started_ms is not None]
+    return FlowEntry(
+        queue=top.queue,
+        id=top.id,
+        name=top.task,
+        state=top.state,
+        counts=dict(Counter(JobState(node.state).value for node in nodes.values())),
+        jobs=len(nodes),
+        truncated=any(node.truncated for node in nodes.values()),
+        enqueued_ms=top.enqueued_ms,
+        started_ms=min(started, default=None),
+        ended_ms=top.finished_ms,
+    )
+
+
+@get(versioned("/api/flows/{queue:str}/{jid:str}"), tags=["flows"], access=of_queue())
 async def get_flow(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Flow:
     """The whole flow that a job belongs to: from the job at its end down to all that it waits for."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
@@ -62,7 +112,7 @@ async def get_flow(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Fl
 
 
 async def _end_of(store_view: StoreView, ref: JobRef) -> JobRef:
-    """Up to the job that nobody waits for, always by the first that does."""
+    """Up to the job that no other waits for, always by the first dependent."""
     seen = {ref}
     for _ in range(_STEPS_UP):
         found = (await store_view.store.execute(fl.GetDependencies(refs=[ref], values=False, limit=10)))[0]
@@ -125,7 +175,12 @@ def _node(store_view: StoreView, node: JobNode) -> FlowNode:
     )
 
 
-@post("/api/flows/{queue:str}/{jid:str}/cancel", status_code=200, tags=["flows"], access=of_queue("cancel"))
+@post(
+    versioned("/api/flows/{queue:str}/{jid:str}/cancel"),
+    status_code=200,
+    tags=["flows"],
+    access=of_queue("cancel"),
+)
 async def cancel_flow(
     store_view: TheStoreView,
     request: Anyone,
@@ -133,7 +188,7 @@ async def cancel_flow(
     jid: JobId,
     data: JSONBody[ReasonBody | None] = None,
 ) -> Changed:
-    """Cancel a job and all that it waits for. Jobs that somebody else waits for are left alone."""
+    """Cancel a job and all that it waits for. Jobs that another job waits for are left alone."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
     await _all_shown(store_view, queue, jid)
     reason = data.reason if data is not None else ""
@@ -143,7 +198,41 @@ async def cancel_flow(
     return Changed(count=count)
 
 
-@delete("/api/flows/{queue:str}/{jid:str}", status_code=200, tags=["flows"], access=of_queue("delete"))
+@post("/api/v1/flows/{queue:str}/{jid:str}/retry", status_code=200, tags=["flows"], access=of_queue("retry"))
+async def retry_flow(store_view: TheStoreView, request: Anyone, queue: QueueName, jid: JobId) -> Changed:
+    """Run a flow again from a finished job on: that job, and all after it that have finished."""
+    store_view.store.capabilities.require(store_view.store.name, "flows")
+    job = await store_view.job(queue, jid)
+    if job.state not in FINISHED:
+        raise ApiError(409, "illegal_transition", f"job {jid!r} is {job.state}", "It has not finished yet.")
+    refs = await _from_here(store_view, JobRef(queue, jid))
+    answers = await store_view.store.execute(rq.RetryJobs(refs=refs))
+    again = [ref for ref, answer in zip(refs, answers, strict=True) if answer.status is ChangeStatus.OK]
+    note(request, count=len(again), jobs=named(again))
+    return Changed(count=len(again))
+
+
+async def _from_here(store_view: StoreView, ref: JobRef) -> list[JobRef]:
+    """A job and all that wait for it, directly or not, as far as they have finished.
+
+    Refused when one of them is in a queue where the caller may not do that.
+    """
+    seen: dict[JobRef, None] = {ref: None}
+    level = [ref]
+    while level and len(seen) < _NODES:
+        found = await store_view.store.execute(fl.GetDependencies(refs=level, values=False))
+        above = [edge.dependent for one in found for edge in one.dependents]
+        level = list(dict.fromkeys(one for one in above if one not in seen))
+        seen |= dict.fromkeys(level)
+    for name in {one.queue for one in seen}:
+        store_view.queue(name)
+    records = await store_view.store.execute(rq.GetJobs(refs=list(seen)))
+    return [record.ref for record in records if record is not None and record.state in FINISHED]
+
+
+@delete(
+    versioned("/api/flows/{queue:str}/{jid:str}"), status_code=200, tags=["flows"], access=of_queue("delete")
+)
 async def delete_flow(store_view: TheStoreView, request: Anyone, queue: QueueName, jid: JobId) -> Changed:
     """Delete a job and all that it waits for. Refused while one of them runs."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
@@ -166,4 +255,4 @@ async def _all_shown(store_view: StoreView, queue: str, jid: str) -> None:
         store_view.queue(name)
 
 
-HANDLERS = [add_flow, get_flow, cancel_flow, delete_flow]
+HANDLERS = [add_flow, list_flows, get_flow, cancel_flow, retry_flow, delete_flow]

@@ -29,7 +29,7 @@ from windlass.dashboard.shapes.health import (
 from windlass.dashboard.store_view import StoreView
 
 #: Lost workers that are shown, and jobs that the errors are counted over.
-_LOST = 20
+LOST = 20
 _ERRORS = 20_000
 _STEP = 1_000
 Hours = Annotated[int, QueryParameter(ge=1, le=24 * 90, description="Only errors of so many hours.")]
@@ -39,7 +39,7 @@ Hours = Annotated[int, QueryParameter(ge=1, le=24 * 90, description="Only errors
 async def get_health(store_view: TheStoreView) -> HealthReport:
     """What the checks of ``windlass doctor`` find now, and workers that fell silent in the last day."""
     infos = await store_view.queues()
-    lost = store_view.seen(await lost_workers(store_view.app))[:_LOST]
+    lost = store_view.seen(await lost_workers(store_view.app))[:LOST]
     now_ms = store_view.now_ms()
     context = CheckContext(store_view.app, False, now_ms, infos, await store_view.workers(), lost)
     found = await look_around(context)
@@ -47,11 +47,12 @@ async def get_health(store_view: TheStoreView) -> HealthReport:
         healthy=not found,
         at_ms=now_ms,
         findings=[FindingEntry(**asdict(finding)) for finding in found],
-        lost_workers=[await _lost(store_view, worker, infos) for worker in lost],
+        lost_workers=[await lost_worker(store_view, worker, infos) for worker in lost],
     )
 
 
-async def _lost(store_view: StoreView, worker: WorkerInfo, infos: list[QueueInfo]) -> LostWorker:
+async def lost_worker(store_view: StoreView, worker: WorkerInfo, infos: list[QueueInfo]) -> LostWorker:
+    """A worker that fell silent, with the jobs that it held."""
     refs = await jobs_of(store_view.app, worker, infos)
     answers = await store_view.store.execute(rq.GetJobs(refs=refs)) if refs else []
     return LostWorker(

@@ -13,6 +13,7 @@ from litestar.params import JSONBody, QueryParameter
 from windlass.api.why import explain
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
+from windlass.backend import stream_requests as sm
 from windlass.core.edges import Edge
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.order import Sort
@@ -48,7 +49,7 @@ from windlass.dashboard.shapes.changes import (
     ReasonBody,
     SignalBody,
 )
-from windlass.dashboard.shapes.jobs import Detail, EdgeEntry, Items, JobPage, LogLine, Logs, Timeline, Why
+from windlass.dashboard.shapes.jobs import Detail, EdgeEntry, Items, JobPage, Logs, Output, Timeline, Why
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.timeline import read_timeline
 from windlass.errors import ConfigError
@@ -110,11 +111,13 @@ async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
     first = await exact_page(store_view, wanted, names, listed) if cursor is None and not offset else None
     found = first or await without_exact(listed, wanted).page(names, cursor, limit, offset)
     among = [info for info in infos if info.name in names]
+    there = counted(among, wanted.filter.state)
     return Items(
         items=[views.item(record, store_view.mask) for record in found.records],
         next_cursor=found.cursor,
-        total=counted(among, wanted.filter.state) if wanted.simple else None,
+        total=there if wanted.simple else None,
         scanned=found.scanned,
+        to_scan=there,
         done=found.cursor is None,
     )
 
@@ -219,11 +222,31 @@ async def get_logs(
 
 
 async def _log_lines(store_view: StoreView, job: Job[Any], start: int, limit: int) -> Logs:
-    lines, total = await job.queue.get_job_logs(job.id, start, limit)
-    shown = [
-        LogLine(number=number, text=store_view.mask.text(text)) for number, text in enumerate(lines, start)
-    ]
+    lines, total = await job.queue.get_job_log_lines(job.id, start, limit)
+    shown = [views.log_line(number, line, store_view.mask) for number, line in enumerate(lines, start)]
     return Logs(lines=shown, next=start + len(lines), total=total)
+
+
+@get("/api/v1/jobs/{queue:str}/{jid:str}/output", tags=["jobs"], access=of_queue())
+async def get_output(
+    store_view: TheStoreView,
+    queue: QueueName,
+    jid: JobId,
+    after: Annotated[
+        int, QueryParameter(ge=0, le=2**53, description="Only chunks with a higher number.")
+    ] = 0,
+    limit: Limit = 200,
+) -> Output:
+    """What a job put out while it ran (``job.stream``), oldest first, as far as it is kept."""
+    store_view.store.capabilities.require(store_view.store.name, "streams")
+    ref = (await store_view.job(queue, jid)).record.ref
+    page = await store_view.store.execute(sm.ReadStream(ref=ref, after=after, limit=limit))
+    return Output(
+        chunks=[views.output_chunk(ref, page.codec, chunk, store_view.mask) for chunk in page.chunks],
+        next=page.chunks[-1].index if page.chunks else after,
+        last=page.last,
+        oldest=page.oldest if page.last else 0,
+    )
 
 
 @get(versioned("/api/jobs/{queue:str}/{jid:str}/timeline"), tags=["jobs"], access=of_queue())
@@ -380,6 +403,7 @@ HANDLERS = [
     get_job,
     get_job_page,
     get_logs,
+    get_output,
     get_timeline,
     explain_job,
     retry_job,

@@ -9,10 +9,11 @@ from litestar.params import JSONBody, QueryParameter
 
 from windlass.backend import limit_requests as lrq
 from windlass.core import limit_rules as core
+from windlass.core.states import JobState
 from windlass.dashboard.access import of_queue
 from windlass.dashboard.audit import note
 from windlass.dashboard.injected import TheStoreView
-from windlass.dashboard.params import Limit, PathText, QueueName, unescape
+from windlass.dashboard.params import Limit, PathText, QueueName, unescape, versioned
 from windlass.dashboard.shapes.limits import (
     BucketValue,
     Group,
@@ -56,21 +57,33 @@ def _group_limits(limits: core.GroupLimits) -> GroupLimits:
     )
 
 
-@get("/api/job-queues/{queue:str}/limits", tags=["limits"], access=of_queue())
+@get(versioned("/api/job-queues/{queue:str}/limits"), tags=["limits"], access=of_queue())
 async def get_limits(store_view: TheStoreView, queue: QueueName) -> Limits:
     """Limits of a queue, and of every group that has none of its own."""
     store_view.queue(queue)
     found = await store_view.store.execute(lrq.GetLimits(queue=queue))
+    infos = [info for info in await store_view.queues() if info.name == queue]
+    counts = infos[0].counts if infos else {}
     return Limits(
         queue=queue,
         concurrency=found.queue.concurrency,
         rate=_rate(found.queue.rate),
         hold_until_ms=found.hold_until_ms or None,
         every_group=_group_limits(found.every_group),
+        active=counts.get(JobState.ACTIVE.value, 0),
+        parked=counts.get(JobState.PARKED.value, 0),
+        waiting=counts.get(JobState.WAITING.value, 0),
+        paused=bool(infos) and infos[0].paused,
+        opens_in_ms=found.opens_in_ms,
     )
 
 
-@put("/api/job-queues/{queue:str}/limits", status_code=204, tags=["limits"], access=of_queue("limits"))
+@put(
+    versioned("/api/job-queues/{queue:str}/limits"),
+    status_code=204,
+    tags=["limits"],
+    access=of_queue("limits"),
+)
 async def set_limits(
     store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[QueueLimitsBody]
 ) -> None:
@@ -87,14 +100,21 @@ async def set_limits(
     note(request, concurrency=data.concurrency, rate=_told(data.rate))
 
 
-@delete("/api/job-queues/{queue:str}/limits", status_code=204, tags=["limits"], access=of_queue("limits"))
+@delete(
+    versioned("/api/job-queues/{queue:str}/limits"),
+    status_code=204,
+    tags=["limits"],
+    access=of_queue("limits"),
+)
 async def remove_limits(store_view: TheStoreView, queue: QueueName) -> None:
     """Remove the limits of a queue."""
     store_view.queue(queue)
     await store_view.store.execute(lrq.SetQueueLimits(queue=queue, fields=["concurrency", "rate"]))
 
 
-@post("/api/job-queues/{queue:str}/hold", status_code=204, tags=["limits"], access=of_queue("limits"))
+@post(
+    versioned("/api/job-queues/{queue:str}/hold"), status_code=204, tags=["limits"], access=of_queue("limits")
+)
 async def hold_queue(
     store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[HoldBody]
 ) -> None:
@@ -103,13 +123,15 @@ async def hold_queue(
     note(request, seconds=data.seconds)
 
 
-@get("/api/job-queues/{queue:str}/groups", tags=["limits"], access=of_queue())
+@get(versioned("/api/job-queues/{queue:str}/groups"), tags=["limits"], access=of_queue())
 async def list_groups(
     store_view: TheStoreView, queue: QueueName, cursor: GroupCursor = None, limit: Limit = 100
 ) -> Groups:
     """Groups with unfinished jobs or settings of their own, by name."""
     store_view.queue(queue)
     page = await store_view.store.execute(lrq.ListGroups(queue=queue, cursor=cursor or None, limit=limit))
+    names = tuple(info.name for info in page.groups)
+    known = (await store_view.store.execute(lrq.GetLimits(queue=queue, groups=names))).groups
     items = [
         Group(
             name=info.name,
@@ -119,20 +141,22 @@ async def list_groups(
             active=info.active,
             next_ms=info.next_ms,
             paused=info.paused,
+            limits=None if (own := known[info.name].limits) is None else _group_limits(own),
+            hold_until_ms=known[info.name].hold_until_ms or None,
         )
         for info in page.groups
     ]
     return Groups(items=items, next_cursor=page.cursor)
 
 
-@get("/api/job-queues/{queue:str}/groups/{group:str}/limits", tags=["limits"], access=of_queue())
+@get(versioned("/api/job-queues/{queue:str}/groups/{group:str}/limits"), tags=["limits"], access=of_queue())
 async def get_group_limits(store_view: TheStoreView, queue: QueueName, group: PathText) -> GroupLimits:
     """The limits that hold for a group; ``*``: for every group that has none of its own."""
     return _group_limits(await store_view.queue(queue).get_group_limits(_named(group)))
 
 
 @put(
-    "/api/job-queues/{queue:str}/groups/{group:str}/limits",
+    versioned("/api/job-queues/{queue:str}/groups/{group:str}/limits"),
     status_code=204,
     tags=["limits"],
     access=of_queue("limits"),
@@ -167,7 +191,7 @@ async def set_group_limits(
 
 
 @delete(
-    "/api/job-queues/{queue:str}/groups/{group:str}/limits",
+    versioned("/api/job-queues/{queue:str}/groups/{group:str}/limits"),
     status_code=204,
     tags=["limits"],
     access=of_queue("limits"),
@@ -178,7 +202,7 @@ async def remove_group_limits(store_view: TheStoreView, queue: QueueName, group:
 
 
 @post(
-    "/api/job-queues/{queue:str}/groups/{group:str}/pause",
+    versioned("/api/job-queues/{queue:str}/groups/{group:str}/pause"),
     status_code=204,
     tags=["limits"],
     access=of_queue("pause"),
@@ -189,7 +213,7 @@ async def pause_group(store_view: TheStoreView, queue: QueueName, group: PathTex
 
 
 @post(
-    "/api/job-queues/{queue:str}/groups/{group:str}/resume",
+    versioned("/api/job-queues/{queue:str}/groups/{group:str}/resume"),
     status_code=204,
     tags=["limits"],
     access=of_queue("pause"),

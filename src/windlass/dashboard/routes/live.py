@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from litestar import Request, get
@@ -15,10 +15,8 @@ from litestar.response import Stream
 from windlass.api.event_feed import EventCursor
 from windlass.backend import requests as rq
 from windlass.backend import stream_requests as sm
-from windlass.core.job import LOGS_KEPT, EventType, JobRecord
+from windlass.core.job import LOGS_KEPT, EventType, JobRecord, LogLine
 from windlass.core.states import FINISHED
-from windlass.core.stream_rules import Chunk
-from windlass.core.text import clean_text
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.guard import Guard
@@ -29,17 +27,16 @@ from windlass.dashboard.shapes.server import Tick
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.timeline import event_entry
 from windlass.dashboard.wire import Queue
-from windlass.errors import ConfigError
 
 Anyone = Request[Any, Any, Any]
+L = TypeVar("L")
 #: A comment is sent this often when nothing happens, so that proxies keep the stream open.
 _KEEPALIVE_MS = 15_000
 #: A job is looked at this often, hints or not; and not more often, however much it reports.
 _LOOK_MS = 1_000
 _GAP_MS = 400
-#: Chunks of a job's output that are sent at once, the newest of a longer one; and characters of each.
+#: Chunks of a job's output that are sent at once, the newest of a longer one.
 _CHUNKS = 200
-_CHUNK_CHARS = 4_000
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _SPEC = {
     200: ResponseSpec(
@@ -238,7 +235,7 @@ class JobFollower:
         self._desk = store_view
         self._ref = record.ref
         self._shown: bytes | None = None
-        self._lines: list[str] = []
+        self._lines: list[LogLine] = []
         self._after: int | None = None
         self.ended = False
 
@@ -263,11 +260,14 @@ class JobFollower:
 
     async def _new_lines(self) -> list[bytes]:
         page = await self._desk.store.execute(rq.GetLogs(ref=self._ref, limit=LOGS_KEPT))
-        if page.lines == self._lines:
+        if page.entries == self._lines:
             return []
-        fresh = new_lines(self._lines, page.lines)
-        self._lines = page.lines
-        return [frame("log", {"lines": [self._desk.mask.text(line) for line in fresh], "total": page.count})]
+        fresh = new_lines(self._lines, page.entries)
+        self._lines = page.entries
+        first = page.count - len(fresh)
+        entries = [views.log_line(number, line, self._desk.mask) for number, line in enumerate(fresh, first)]
+        lines = [entry.text for entry in entries]
+        return [frame("log", {"lines": lines, "entries": entries, "total": page.count})]
 
     async def _new_output(self) -> list[bytes]:
         store = self._desk.store
@@ -280,22 +280,11 @@ class JobFollower:
         if not page.chunks:
             return []
         self._after = page.chunks[-1].index
-        shown = [self._chunk(page.codec, chunk) for chunk in page.chunks]
+        shown = [views.output_chunk(self._ref, page.codec, chunk, self._desk.mask) for chunk in page.chunks]
         return [frame("output", {"chunks": shown, "last": page.last})]
 
-    def _chunk(self, codec: str, chunk: Chunk) -> dict[str, Any]:
-        codecs, mask = self._desk.app.codecs, self._desk.mask
-        try:
-            value = views.plain(codecs.read_chunk(self._ref, codec, chunk.data))
-        except (ValueError, TypeError, ConfigError):
-            value = views.raw(codec, chunk.data, mask)
-        shown = mask.hide(value)
-        text = shown if isinstance(shown, str) else msgspec.json.encode(shown, enc_hook=str).decode()
-        kept = mask.text(text) if isinstance(shown, str) else text
-        return {"index": chunk.index, "delivery": chunk.delivery, "text": clean_text(kept, _CHUNK_CHARS)}
 
-
-def new_lines(before: list[str], now: list[str]) -> list[str]:
+def new_lines(before: list[L], now: list[L]) -> list[L]:
     """Lines that came since: the longest end of ``before`` that ``now`` begins with is known already."""
     for start in range(len(before) + 1):
         known = before[start:]

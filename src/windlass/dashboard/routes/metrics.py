@@ -8,6 +8,7 @@ import msgspec
 from litestar import Request, get, post
 from litestar.params import JSONBody, QueryParameter
 
+from windlass.api.health import lost_workers
 from windlass.api.metrics import stats_of
 from windlass.core.rollups import STEP_MS, Step
 from windlass.core.states import JobState
@@ -19,19 +20,24 @@ from windlass.dashboard.figures import (
     MINUTE_MS,
     Figures,
     Rows,
+    bars,
     by_task,
+    left_open,
     per_minute,
     point,
     points,
     together,
 )
 from windlass.dashboard.injected import TheFigures, TheLake, TheStoreView
-from windlass.dashboard.params import Instant, OptionalQueue, Queues, Text
+from windlass.dashboard.params import Instant, OptionalQueue, Queues, Text, versioned
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.shapes.figures import (
+    Backlog,
     Day,
+    Deploy,
     Mark,
     MarkBody,
+    Metrics,
     Overview,
     Point,
     QueueEntry,
@@ -100,7 +106,7 @@ async def get_overview(store_view: TheStoreView, figures: TheFigures) -> Overvie
         days = await figures.days(names)
         rows = await figures.rows(names, "minute", since_ms, now_ms + 1)
         everything = [row for found in rows.values() for row in found]
-        minutes = points(everything, MINUTE_MS, since_ms, now_ms + 1)
+        minutes = left_open(points(everything, MINUTE_MS, since_ms, now_ms + 1), MINUTE_MS, now_ms)
         hour = point(together(everything, since_ms - since_ms % MINUTE_MS))
     processed, failed = totals.runs()
     counts = _counts([info.counts for info in infos])
@@ -214,12 +220,61 @@ async def get_series(
     names = await _names(store_view, queue)
     if lake is not None:
         found = await lake.points(step, names, job_class or None, since_ms, until_ms)
-        return Series(step=step, source="lake", points=found)
+        return Series(step=step, source="lake", points=left_open(found, _STEPS[step], store_view.now_ms()))
     fine: Step = "minute" if step == "minute" else "hour"
     rows = await figures.rows(names, fine, since_ms, until_ms, job_class or None)
     everything = [row for mine in rows.values() for row in mine]
-    found = points(everything, _STEPS[step], since_ms, until_ms)
+    found = left_open(points(everything, _STEPS[step], since_ms, until_ms), _STEPS[step], store_view.now_ms())
     return Series(step=step, source="store", points=found)
+
+
+@get("/api/v1/metrics", tags=["figures"], access=of_queues())
+async def get_metrics(
+    store_view: TheStoreView,
+    figures: TheFigures,
+    lake: TheLake,
+    queue: Queues = None,
+    task: Text = None,
+    step: StepName = "minute",
+    from_ms: Instant = None,
+    to_ms: Instant = None,
+) -> Metrics:
+    """Figures over time of all queues and tasks, or of those named: runs, waiting, percentiles, histograms,
+    what waits now, marks, and the versions of the workers."""
+    since_ms, until_ms = _span(store_view, step, from_ms, to_ms)
+    series = await get_series.fn(store_view, figures, lake, queue, task, step, from_ms, to_ms)
+    names = await _names(store_view, queue)
+    fine: Step = "minute" if step == "minute" else "hour"
+    rows = await figures.rows(names, fine, since_ms, until_ms, task or None)
+    whole = together(row for mine in rows.values() for row in mine)
+    infos = [info for info in await store_view.queues() if info.name in names]
+    oldest = [info.oldest_ready_ms for info in infos if info.oldest_ready_ms is not None]
+    return Metrics(
+        step=step,
+        source=series.source,
+        points=series.points,
+        wait_histogram=bars(whole.wait),
+        run_histogram=bars(whole.duration),
+        backlog=Backlog(
+            waiting=sum(info.counts.get(JobState.WAITING.value, 0) for info in infos),
+            oldest_ms=min(oldest, default=None),
+        ),
+        marks=await list_marks.fn(store_view, since_ms),
+        deploys=await _deploys(store_view),
+    )
+
+
+async def _deploys(store_view: StoreView) -> list[Deploy]:
+    """Versions of workers that live or fell silent in the last day, oldest first."""
+    known = [*await store_view.workers(), *store_view.seen(await lost_workers(store_view.app))]
+    found: dict[str, Deploy] = {}
+    for info in known:
+        one = found.setdefault(
+            info.version, Deploy(version=info.version, first_ms=info.started_ms, workers=0)
+        )
+        one.first_ms = min(one.first_ms, info.started_ms)
+        one.workers += 1
+    return sorted(found.values(), key=lambda one: one.first_ms)
 
 
 @get("/api/job-metrics/tasks", tags=["figures"], access=of_queues())
@@ -240,12 +295,18 @@ async def get_task_series(
     tasks = [(name, task, mine) for name in rows for task, mine in by_task(rows[name]).items()]
     tasks.sort(key=lambda entry: -sum(row.runs for row in entry[2]))
     return [
-        TaskSeries(queue=name, task=task, points=points(mine, _STEPS[step], since_ms, until_ms))
+        TaskSeries(
+            queue=name,
+            task=task,
+            points=left_open(
+                points(mine, _STEPS[step], since_ms, until_ms), _STEPS[step], store_view.now_ms()
+            ),
+        )
         for name, task, mine in tasks[:_TASKS]
     ]
 
 
-@get("/api/tasks", tags=["figures"], access=of_queues())
+@get(versioned("/api/tasks"), tags=["figures"], access=of_queues())
 async def list_tasks(store_view: TheStoreView, queue: OptionalQueue = None) -> list[TaskEntry]:
     """Tasks that the queues have seen, with their lifetime totals."""
     if queue is not None:
@@ -257,21 +318,21 @@ async def list_tasks(store_view: TheStoreView, queue: OptionalQueue = None) -> l
     return [found[key] for key in sorted(found)]
 
 
-@get("/api/usage", tags=["figures"], access=of_queues())
+@get(versioned("/api/usage"), tags=["figures"], access=of_queues())
 async def get_usage(store_view: TheStoreView) -> Usage:
     """Lifetime totals by queue and outcome."""
     totals = await queue_totals(store_view)
     return Usage(totals=totals.all(), queues=totals.queues)
 
 
-@get("/api/marks", tags=["figures"], access=of_queues())
+@get(versioned("/api/marks"), tags=["figures"], access=of_queues())
 async def list_marks(store_view: TheStoreView, from_ms: Instant = None) -> list[Mark]:
     """Marks on the time line, oldest first."""
     marks = await store_view.app.marks((from_ms or 0) / 1000)
     return [Mark(id=mark.id, at_ms=mark.at_ms, label=mark.label) for mark in marks]
 
 
-@post("/api/marks", status_code=201, tags=["figures"], access=of_store("marks"))
+@post(versioned("/api/marks"), status_code=201, tags=["figures"], access=of_store("marks"))
 async def add_mark(
     store_view: TheStoreView, request: Request[Any, Any, Any], data: JSONBody[MarkBody]
 ) -> Mark:
@@ -285,6 +346,7 @@ HANDLERS = [
     get_overview,
     list_metrics,
     get_series,
+    get_metrics,
     get_task_series,
     list_tasks,
     get_usage,

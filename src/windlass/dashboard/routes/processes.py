@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import msgspec
 from litestar import get, post
 from litestar.params import PathParameter
 
+from windlass.api.health import lost_workers
 from windlass.api.search import Search
+from windlass.core.job import WorkerInfo
 from windlass.core.states import JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queues, of_store
@@ -15,6 +18,8 @@ from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import holding, listing
 from windlass.dashboard.params import PathText, unescape
 from windlass.dashboard.problems import not_found
+from windlass.dashboard.routes.health import LOST, lost_worker
+from windlass.dashboard.shapes.workers import WorkerEntry, WorkerJob, Workers
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.wire import Process, RunningJob
 
@@ -56,8 +61,40 @@ async def get_process(store_view: TheStoreView, identity: PathText) -> Process:
     raise not_found(f"there is no worker {name!r}", "It ended, or was silent for 45 seconds.")
 
 
+@get("/api/v1/workers", tags=["processes"], access=of_queues())
+async def list_workers(store_view: TheStoreView) -> Workers:
+    """Workers with what they run, and lost ones with what they ran."""
+    running = await _running(store_view)
+    infos = await store_view.queues()
+    lost = store_view.seen(await lost_workers(store_view.app))[:LOST]
+    return Workers(
+        workers=[_worker(info, running.get(info.id, [])) for info in await store_view.workers()],
+        lost=[await lost_worker(store_view, info, infos) for info in lost],
+    )
+
+
+def _worker(info: WorkerInfo, running: list[RunningJob]) -> WorkerEntry:
+    return WorkerEntry(
+        id=info.id,
+        hostname=info.hostname,
+        pid=info.pid,
+        tag=info.tag,
+        queues=list(info.queues),
+        version=info.version,
+        started_ms=info.started_ms,
+        beat_ms=info.beat_ms,
+        busy=info.busy,
+        concurrency=info.concurrency,
+        rss_kb=info.rss_kb,
+        quiet=info.quiet,
+        leader=info.leader,
+        command=info.command.action if info.command is not None else None,
+        running=[WorkerJob(**msgspec.structs.asdict(job)) for job in running],
+    )
+
+
 @post(
-    "/api/processes/{identity:str}/{action:str}",
+    ["/api/processes/{identity:str}/{action:str}", "/api/v1/workers/{identity:str}/{action:str}"],
     status_code=202,
     tags=["processes"],
     access=of_store("workers"),
@@ -65,7 +102,7 @@ async def get_process(store_view: TheStoreView, identity: PathText) -> Process:
 async def tell_process(store_view: TheStoreView, identity: PathText, action: ActionName) -> None:
     """Take no new jobs (quiet), go on (resume), finish and exit (stop), or log all stacks (dump).
 
-    It hears of it at once or with its next heartbeat.
+    The worker receives it at once or with its next heartbeat.
     """
     name = unescape(identity)
     store_view.store.capabilities.require(store_view.store.name, "commands")
@@ -74,4 +111,4 @@ async def tell_process(store_view: TheStoreView, identity: PathText, action: Act
         raise not_found(f"there is no worker {name!r}", "It ended, or was silent for 45 seconds.")
 
 
-HANDLERS = [list_processes, get_process, tell_process]
+HANDLERS = [list_processes, get_process, list_workers, tell_process]

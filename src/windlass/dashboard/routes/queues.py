@@ -19,7 +19,7 @@ from windlass.dashboard.audit import named, note
 from windlass.dashboard.figures import MINUTE_MS, per_minute
 from windlass.dashboard.injected import TheFigures, TheStoreView
 from windlass.dashboard.lists import answer, counted, listing, page_headers
-from windlass.dashboard.params import Cursor, Limit, Offset, QueueName, States
+from windlass.dashboard.params import Cursor, Limit, Offset, QueueName, States, versioned
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.shapes.changes import (
     Added,
@@ -43,7 +43,7 @@ _DRAIN_STEPS = 10
 Anyone = Request[Any, Any, Any]
 
 
-@get("/api/job-queues", tags=["queues"], access=of_queues())
+@get(versioned("/api/job-queues"), tags=["queues"], access=of_queues())
 async def list_queues(store_view: TheStoreView) -> list[Queue]:
     """All queues with their sizes."""
     totals = await queue_totals(store_view)
@@ -51,7 +51,7 @@ async def list_queues(store_view: TheStoreView) -> list[Queue]:
     return [views.queue_view(info, now_ms, *totals.of(info.name)) for info in await store_view.queues()]
 
 
-@get("/api/job-queues/{queue:str}", tags=["queues"], access=of_queue())
+@get(versioned("/api/job-queues/{queue:str}"), tags=["queues"], access=of_queue())
 async def get_queue(store_view: TheStoreView, figures: TheFigures, queue: QueueName) -> QueueEntry:
     """One queue with its last hour."""
     info = await store_view.info(queue)
@@ -66,7 +66,7 @@ async def get_queue(store_view: TheStoreView, figures: TheFigures, queue: QueueN
     return QueueEntry(**msgspec.structs.asdict(view), per_minute=minutes)
 
 
-@get("/api/job-queues/{queue:str}/counts", tags=["queues"], access=of_queue())
+@get(versioned("/api/job-queues/{queue:str}/counts"), tags=["queues"], access=of_queue())
 async def get_counts(store_view: TheStoreView, queue: QueueName) -> dict[str, int]:
     """How many jobs are in each state."""
     counts = await store_view.queue(queue).get_job_counts()
@@ -124,7 +124,7 @@ def _added(job: Job[Any]) -> Added:
     )
 
 
-@post("/api/job-queues/{queue:str}/jobs", status_code=201, tags=["queues"], access=of_queue("add"))
+@post(versioned("/api/job-queues/{queue:str}/jobs"), status_code=201, tags=["queues"], access=of_queue("add"))
 async def add_job(
     store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[NewJobBody]
 ) -> Added:
@@ -135,7 +135,12 @@ async def add_job(
     return added
 
 
-@post("/api/job-queues/{queue:str}/jobs/bulk", status_code=201, tags=["queues"], access=of_queue("add"))
+@post(
+    versioned("/api/job-queues/{queue:str}/jobs/bulk"),
+    status_code=201,
+    tags=["queues"],
+    access=of_queue("add"),
+)
 async def add_jobs(
     store_view: TheStoreView,
     request: Anyone,
@@ -207,19 +212,28 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
 # --- control -----------------------------------------------------------------------------------
 
 
-@post("/api/job-queues/{queue:str}/pause", status_code=204, tags=["queues"], access=of_queue("pause"))
+@post(
+    versioned("/api/job-queues/{queue:str}/pause"), status_code=204, tags=["queues"], access=of_queue("pause")
+)
 async def pause_queue(store_view: TheStoreView, queue: QueueName) -> None:
     """Give out no more jobs of this queue, on any worker."""
     await store_view.queue((await store_view.info(queue)).name).pause()
 
 
-@post("/api/job-queues/{queue:str}/resume", status_code=204, tags=["queues"], access=of_queue("pause"))
+@post(
+    versioned("/api/job-queues/{queue:str}/resume"),
+    status_code=204,
+    tags=["queues"],
+    access=of_queue("pause"),
+)
 async def resume_queue(store_view: TheStoreView, queue: QueueName) -> None:
     """Undo pause."""
     await store_view.queue((await store_view.info(queue)).name).resume()
 
 
-@post("/api/job-queues/{queue:str}/drain", status_code=200, tags=["queues"], access=of_queue("clear"))
+@post(
+    versioned("/api/job-queues/{queue:str}/drain"), status_code=200, tags=["queues"], access=of_queue("clear")
+)
 async def drain_queue(
     store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[DrainBody | None] = None
 ) -> Changed:
@@ -239,7 +253,9 @@ async def drain_queue(
     return Changed(count=removed, more=more)
 
 
-@post("/api/job-queues/{queue:str}/clean", status_code=200, tags=["queues"], access=of_queue("clear"))
+@post(
+    versioned("/api/job-queues/{queue:str}/clean"), status_code=200, tags=["queues"], access=of_queue("clear")
+)
 async def clean_queue(
     store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[CleanBody]
 ) -> Changed:

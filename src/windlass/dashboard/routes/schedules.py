@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 from litestar import Request, delete, get, post, put
-from litestar.params import JSONBody
+from litestar.params import JSONBody, QueryParameter
 
-from windlass.core.schedule_rules import next_slot
+from windlass.api.search import Search
+from windlass.core.schedule_rules import next_slot, to_schedule
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import note
 from windlass.dashboard.injected import TheStoreView
-from windlass.dashboard.params import OptionalQueue, PathText, QueueName, unescape
+from windlass.dashboard.lists import listing
+from windlass.dashboard.params import Cursor, Limit, OptionalQueue, PathText, QueueName, unescape, versioned
 from windlass.dashboard.problems import not_found
 from windlass.dashboard.shapes.changes import Added
-from windlass.dashboard.shapes.schedules import ScheduleBody, ScheduleEntry
+from windlass.dashboard.shapes.jobs import Items
+from windlass.dashboard.shapes.schedules import ScheduleBody, ScheduleEntry, SchedulePreview
 from windlass.dashboard.store_view import StoreView
 from windlass.errors import ConfigError
 from windlass.schedules.verbs import ScheduleInfo, list_schedules
+from windlass.schedules.words import in_words
 
 _UPCOMING = 5
 Anyone = Request[Any, Any, Any]
@@ -40,6 +45,7 @@ def _entry(store_view: StoreView, info: ScheduleInfo) -> ScheduleEntry:
         name=info.name,
         task=info.task,
         rule=words,
+        words=in_words(rule.cron) if rule.cron is not None else words,
         cron=info.cron,
         every=info.every,
         strategy=rule.strategy,
@@ -75,13 +81,49 @@ def _upcoming(store_view: StoreView, info: ScheduleInfo) -> list[int]:
     return found
 
 
-@get("/api/schedules", tags=["schedules"], access=of_queues())
-async def list_all(store_view: TheStoreView, queue: OptionalQueue = None) -> list[ScheduleEntry]:
+@get(versioned("/api/schedules"), tags=["schedules"], access=of_queues())
+async def list_all_schedules(store_view: TheStoreView, queue: OptionalQueue = None) -> list[ScheduleEntry]:
     """All schedules, by queue and name."""
     if queue is not None:
         store_view.queue(queue)
     found = await list_schedules(store_view.app, queue=queue)
     return [_entry(store_view, info) for info in found if store_view.shows(info.queue)]
+
+
+@get("/api/v1/schedules/preview", tags=["schedules"], access=of_queues())
+async def preview_schedule(
+    store_view: TheStoreView,
+    cron: Annotated[str | None, QueryParameter(max_length=200, description="Five fields.")] = None,
+    every: Annotated[float | None, QueryParameter(ge=0.1, le=3_155_760_000, description="Seconds.")] = None,
+    timezone: Annotated[str, QueryParameter(max_length=64, description="Of the fields.")] = "UTC",
+) -> SchedulePreview:
+    """A rule in words, and when it would be due next: one of ``cron`` and ``every``."""
+    given = {"cron": cron, "every": every, "timezone": timezone}
+    rule = to_schedule({key: value for key, value in given.items() if value is not None}).rule
+    slots: list[int] = []
+    slot = next_slot(rule, store_view.now_ms())
+    while slot is not None and len(slots) < _UPCOMING:
+        slots.append(slot)
+        slot = next_slot(rule, slot, grid_ms=slot)
+    return SchedulePreview(words=in_words(cron) if cron is not None else f"every {every:g} s", upcoming=slots)
+
+
+@get("/api/v1/schedules/{queue:str}/{name:str}/runs", tags=["schedules"], access=of_queue())
+async def list_schedule_runs(
+    store_view: TheStoreView, queue: QueueName, name: PathText, cursor: Cursor = None, limit: Limit = 20
+) -> Items:
+    """The jobs that a schedule made and that are still kept, the newest first."""
+    real = (await _get(store_view, queue, unescape(name))).name
+    listed = listing(store_view, Search(), keep=lambda record: record.options.schedule == real)
+    found = await listed.page([queue], cursor, limit)
+    return Items(
+        items=[views.item(record, store_view.mask) for record in found.records],
+        next_cursor=found.cursor,
+        total=None,
+        scanned=found.scanned,
+        to_scan=sum((await store_view.info(queue)).counts.values()),
+        done=found.cursor is None,
+    )
 
 
 async def _get(store_view: StoreView, queue: str, name: str) -> ScheduleInfo:
@@ -91,17 +133,20 @@ async def _get(store_view: StoreView, queue: str, name: str) -> ScheduleInfo:
     return info
 
 
-@get("/api/schedules/{queue:str}/{name:str}", tags=["schedules"], access=of_queue())
-async def get_one(store_view: TheStoreView, queue: QueueName, name: PathText) -> ScheduleEntry:
+@get(versioned("/api/schedules/{queue:str}/{name:str}"), tags=["schedules"], access=of_queue())
+async def get_schedule(store_view: TheStoreView, queue: QueueName, name: PathText) -> ScheduleEntry:
     """One schedule."""
     return _entry(store_view, await _get(store_view, queue, unescape(name)))
 
 
-@put("/api/schedules/{queue:str}/{name:str}", tags=["schedules"], access=of_queue("schedules"))
-async def put_one(
+@put(versioned("/api/schedules/{queue:str}/{name:str}"), tags=["schedules"], access=of_queue("schedules"))
+async def put_schedule(
     store_view: TheStoreView, request: Anyone, queue: QueueName, name: PathText, data: JSONBody[ScheduleBody]
 ) -> ScheduleEntry:
-    """Make or change a schedule. One whose rule stays the same keeps its next slot."""
+    """Make or change a schedule. One whose rule stays the same keeps its next slot.
+
+    With neither ``task`` nor ``data`` nor ``options``, the jobs of a schedule that is there stay as they are.
+    """
     real = unescape(name)
     rule = {
         key: value
@@ -117,16 +162,22 @@ async def put_one(
         }.items()
         if value is not None
     }
-    template = {"name": data.task or real, "data": data.data, "opts": data.options}
+    known = await store_view.queue(queue).get_job_scheduler(real)
+    given = {"name": data.task, "data": data.data, "opts": data.options}
+    given = {key: value for key, value in given.items() if value is not msgspec.UNSET}
+    template = known if known is not None and not given else {"name": known.task if known else real, **given}
     info = await store_view.queue(queue).upsert_job_scheduler(real, rule, template)
     note(request, task=info.task, cron=data.cron, every=data.every)
     return _entry(store_view, info)
 
 
 @delete(
-    "/api/schedules/{queue:str}/{name:str}", status_code=204, tags=["schedules"], access=of_queue("schedules")
+    versioned("/api/schedules/{queue:str}/{name:str}"),
+    status_code=204,
+    tags=["schedules"],
+    access=of_queue("schedules"),
 )
-async def remove_one(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
+async def remove_schedule(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
     """Forget a schedule; jobs that it made stay."""
     real = unescape(name)
     if not await store_view.queue(queue).remove_job_scheduler(real):
@@ -134,38 +185,48 @@ async def remove_one(store_view: TheStoreView, queue: QueueName, name: PathText)
 
 
 @post(
-    "/api/schedules/{queue:str}/{name:str}/pause",
+    versioned("/api/schedules/{queue:str}/{name:str}/pause"),
     status_code=204,
     tags=["schedules"],
     access=of_queue("schedules"),
 )
-async def pause_one(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
+async def pause_schedule(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
     """Let its slots pass without a job."""
     await store_view.queue(queue).pause_job_scheduler(unescape(name))
 
 
 @post(
-    "/api/schedules/{queue:str}/{name:str}/resume",
+    versioned("/api/schedules/{queue:str}/{name:str}/resume"),
     status_code=204,
     tags=["schedules"],
     access=of_queue("schedules"),
 )
-async def resume_one(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
+async def resume_schedule(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
     """Go on with the first slot from now on."""
     await store_view.queue(queue).resume_job_scheduler(unescape(name))
 
 
 @post(
-    "/api/schedules/{queue:str}/{name:str}/run",
+    versioned("/api/schedules/{queue:str}/{name:str}/run"),
     status_code=201,
     tags=["schedules"],
     access=of_queue("schedules"),
 )
-async def run_one(store_view: TheStoreView, request: Anyone, queue: QueueName, name: PathText) -> Added:
+async def run_schedule(store_view: TheStoreView, request: Anyone, queue: QueueName, name: PathText) -> Added:
     """Add its job now, besides its slots."""
     job = await store_view.queue(queue).run_job_scheduler(unescape(name))
     note(request, id=job.id)
     return Added(queue=queue, id=job.id, outcome="queued", state=job.state)
 
 
-HANDLERS = [list_all, get_one, put_one, remove_one, pause_one, resume_one, run_one]
+HANDLERS = [
+    list_all_schedules,
+    preview_schedule,
+    list_schedule_runs,
+    get_schedule,
+    put_schedule,
+    remove_schedule,
+    pause_schedule,
+    resume_schedule,
+    run_schedule,
+]

@@ -49,13 +49,16 @@ def _session(store_view: StoreView, identity: Identity | None) -> Session:
         namespace=namespace if known else "",
         capabilities=sorted(name for name, has in capabilities.items() if has) if known else [],
         lake=known and store_view.settings.lake is not None,
+        trace_url=store_view.settings.trace_url if known else "",
         now_ms=store_view.now_ms(),
+        stores=list(store_view.settings.stores) if known else [],
+        store=store_view.settings.store if known else "",
     )
 
 
 @get("/api/session", tags=["server"], access=public())
 async def get_session(store_view: TheStoreView, request: Anyone) -> Session:
-    """Who asks, and what they may do. Answers everybody; strangers learn only how to sign in."""
+    """Who asks, and what they may do. Open to every request; strangers learn only how to sign in."""
     return _session(store_view, identity_of(request.scope))
 
 

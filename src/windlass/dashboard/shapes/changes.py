@@ -90,7 +90,7 @@ class SignalBody(Body):
 
 
 class CancelAnswer(Shape):
-    """``cancelled``, ``cancelling`` (it runs and was told) or ``finished``."""
+    """``cancelled``, ``cancelling`` (it runs; its worker was notified) or ``finished``."""
 
     result: str
 

@@ -29,6 +29,11 @@ class Point(Shape):
     duration_p50_ms: float | None
     duration_p95_ms: float | None
     duration_p99_ms: float | None
+    #: How many jobs waited at a time, on average, of those that ran in this window: all their waiting
+    #: together, over its width. Null: the lake does not keep it.
+    waiting_avg: float | None = None
+    #: The window is over. The last one usually is not: it holds less than it will.
+    complete: bool = True
 
 
 class QueueEntry(Queue):
@@ -68,6 +73,47 @@ class Series(Shape):
     step: str
     source: str
     points: list[Point]
+
+
+class Bucket(Shape):
+    """Runs that took or waited from ``from_ms`` to less than ``to_ms`` (null: without end)."""
+
+    from_ms: int
+    to_ms: int | None
+    count: int
+
+
+class Deploy(Shape):
+    """A version of the workers' program, and when the first worker of it started that is still known."""
+
+    version: str
+    first_ms: int
+    workers: int
+
+
+class Backlog(Shape):
+    """What waits now."""
+
+    waiting: int
+    #: Since when the longest waiting job waits; null: none does.
+    oldest_ms: int | None
+
+
+class Metrics(Shape):
+    """Figures over time, with all that a page about them draws.
+
+    ``source`` is ``lake`` when the points come from there; histograms are always the store's, over the same
+    time, as far as it keeps roll-ups.
+    """
+
+    step: str
+    source: str
+    points: list[Point]
+    wait_histogram: list[Bucket]
+    run_histogram: list[Bucket]
+    backlog: Backlog
+    marks: list[Mark]
+    deploys: list[Deploy]
 
 
 class TaskSeries(Shape):

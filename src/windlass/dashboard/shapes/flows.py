@@ -45,6 +45,34 @@ class Flow(Shape):
     truncated: bool
 
 
+class FlowEntry(Shape):
+    """A flow in a list, named by the job at its end. ``name`` is the task of that job."""
+
+    queue: str
+    id: str
+    name: str
+    state: JobState
+    #: Its jobs by state, and how many they are; ``truncated``: there are more than were looked at.
+    counts: dict[str, int]
+    jobs: int
+    truncated: bool
+    enqueued_ms: int
+    #: When the first of its jobs started, and when the last one ended; null: not yet.
+    started_ms: int | None
+    ended_ms: int | None
+
+
+class FlowPage(Shape):
+    """Flows, the newest first. ``done`` false: ask again with ``next_cursor``, even without items."""
+
+    items: list[FlowEntry]
+    next_cursor: str | None
+    #: Records that were looked at for this page, and that there are.
+    scanned: int
+    to_scan: int
+    done: bool
+
+
 class FlowBody(Body):
     """A tree of jobs: the parent runs after its children."""
 

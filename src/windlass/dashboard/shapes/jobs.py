@@ -62,6 +62,8 @@ class Items(Shape):
     total: int | None
     #: Records that were looked at for this page.
     scanned: int = 0
+    #: Records that there are in these queues and states: what a search looks at, at most, by all its pages.
+    to_scan: int = 0
     #: The search has come to its end; else ``next_cursor`` continues it.
     done: bool = True
 
@@ -126,6 +128,9 @@ class Detail(Item):
 class AttemptEntry(Shape):
     """One run, or (``attempt`` 0) the end of a job without one."""
 
+    #: The number of the run in the life of the job, which is never given twice: ``attempt`` begins again
+    #: after a retry by hand. 0: only its error is left.
+    run: int
     attempt: int
     delivery: int
     run_id: str
@@ -165,6 +170,13 @@ class LogLine(Shape):
 
     number: int
     text: str
+    #: When it was written; null: an earlier release kept no times.
+    at_ms: int | None
+    #: ``debug``, ``info``, ``warning`` or ``error``.
+    level: str
+    #: The attempt that wrote it (0: none ran yet), and the run: see ``AttemptEntry.run``.
+    attempt: int
+    run: int
 
 
 class Logs(Shape):
@@ -173,6 +185,26 @@ class Logs(Shape):
     lines: list[LogLine]
     next: int
     total: int
+
+
+class OutputChunk(Shape):
+    """One piece of what a job put out (``job.stream``), as text; ``run`` as in ``AttemptEntry``."""
+
+    index: int
+    run: int
+    #: The same as ``run``.
+    delivery: int
+    text: str
+
+
+class Output(Shape):
+    """What a job put out. Ask again with ``after`` = ``next`` for what comes."""
+
+    chunks: list[OutputChunk]
+    next: int
+    #: The numbers of the newest and of the oldest chunk that is kept; 0: nothing yet.
+    last: int
+    oldest: int
 
 
 class Cause(Shape):

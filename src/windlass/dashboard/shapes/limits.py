@@ -62,6 +62,13 @@ class Limits(Shape):
     #: Nothing starts before this; null: no hold.
     hold_until_ms: int | None
     every_group: GroupLimits
+    #: How much of it is used: jobs that run now, those that a group holds back, those that wait.
+    active: int
+    parked: int
+    waiting: int
+    paused: bool
+    #: How long rate and hold let nothing more start; 0: something may start now.
+    opens_in_ms: int
 
 
 class HoldBody(Body):
@@ -80,6 +87,10 @@ class Group(Shape):
     active: int
     next_ms: int | None
     paused: bool
+    #: Its own limits; null: those of every group.
+    limits: GroupLimits | None
+    #: Nothing of it starts before this; null: no hold.
+    hold_until_ms: int | None
 
 
 class Groups(Shape):

@@ -15,8 +15,10 @@ class ScheduleEntry(Shape):
     queue: str
     name: str
     task: str
-    #: The rule in words: a cron text, "every 60 s", or a strategy's name.
+    #: The rule: a cron text, "every 60 s", or a strategy's name.
     rule: str
+    #: The same for people: "at 09:30, on Monday to Friday".
+    words: str
     cron: str | None
     every: float | None
     strategy: str | None
@@ -39,8 +41,19 @@ class ScheduleEntry(Shape):
     data: Any
 
 
+class SchedulePreview(Shape):
+    """What a rule means, before it is a schedule's."""
+
+    words: str
+    #: The next slots, five at most.
+    upcoming: list[int]
+
+
 class ScheduleBody(Body):
-    """A schedule: one of ``cron`` and ``every`` (seconds); ``task`` is its own name unless given."""
+    """A schedule: one of ``cron`` and ``every`` (seconds); ``task`` is its own name unless given.
+
+    Of a schedule that is there, what its jobs are may be left out: ``task``, ``data`` and ``options``.
+    """
 
     cron: ShortText | None = None
     every: Annotated[float, msgspec.Meta(ge=0.1, le=3_155_760_000)] | None = None
@@ -51,6 +64,6 @@ class ScheduleBody(Body):
     limit: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | None = None
     missed: Literal["skip", "once", "all"] = "skip"
     overlap: Literal["allow", "skip"] = "allow"
-    task: TaskText | None = None
-    data: Any = None
-    options: dict[str, Any] = msgspec.field(default_factory=dict)
+    task: TaskText | msgspec.UnsetType = msgspec.UNSET
+    data: Any | msgspec.UnsetType = msgspec.UNSET
+    options: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET

@@ -31,7 +31,7 @@ class Session(Shape):
     authenticated: bool
     user: str
     role: Literal["operator", "reader", "none"]
-    #: Nothing can be changed, whoever asks.
+    #: Nothing can be changed, whatever the role.
     read_only: bool
     auth: list[str]
     version: str
@@ -40,7 +40,13 @@ class Session(Shape):
     capabilities: list[str]
     #: Figures can come from a lake.
     lake: bool
+    #: The address of a job's trace elsewhere, with fields such as ``{trace_id}``; empty: none was given.
+    trace_url: str
     now_ms: int
+    #: The names of all stores of this dashboard (none: only this one), and of this one. The pages of another
+    #: are beside those of this one, under its name.
+    stores: list[str]
+    store: str
 
 
 class SignIn(Body):

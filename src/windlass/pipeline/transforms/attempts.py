@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
@@ -17,13 +17,8 @@ if TYPE_CHECKING:
 Transform = Callable[[DataFrame], DataFrame]
 
 
-def day_of(ms: Column) -> Column:
-    """The UTC day of a time in milliseconds, whatever the session's time zone."""
-    return F.date_from_unix_date(F.floor(ms / F.lit(GRAIN_MS["day"])).cast("int"))
-
-
 def days_of(ms: Any) -> Any:
-    """``day_of`` in Arrow."""
+    """The UTC days of times in milliseconds."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -52,20 +47,6 @@ def hashed(run_id: Column) -> Column:
 def as_silver(bronze: DataFrame) -> DataFrame:
     """The columns of silver. One row per row."""
     return bronze.select(*schemas.SILVER_ATTEMPTS.names)
-
-
-def repeated(keys: Sequence[str]) -> Transform:
-    """The ``hash`` of ``keys`` wherever two rows share it: seldom any.
-
-    Grouping one integer is several times cheaper than grouping texts. Different keys may share a hash, so
-    this says which rows have to be looked at, not that they are the same.
-    """
-
-    def apply(rows: DataFrame) -> DataFrame:
-        hashes = rows.select(F.xxhash64(*keys).alias("hash"))
-        return hashes.groupBy("hash").count().where(F.col("count") > 1).select("hash")
-
-    return apply
 
 
 def unique_attempts(known: DataFrame | None) -> Transform:

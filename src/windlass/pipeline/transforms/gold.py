@@ -1,119 +1,91 @@
-"""The smaller gold tables: errors by fingerprint, worker use, backlog. Each is parts plus a merge."""
+"""Every gold table: what some attempts come to, and rows of the same key added up."""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING
 
 from windlass.pipeline import schemas
-from windlass.pipeline.transforms.attempts import day_of
-from windlass.pipeline.transforms.rollups import window_of
+from windlass.pipeline.transforms.rollups import attempt_rollups, merged_rollups
+from windlass.pipeline.transforms.sql import as_rows, ask, day, engine, window
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection
+
+_GRAINS = {table.path: grain for grain, table in schemas.ROLLUPS.items()}
+_MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
+#: Without a fingerprint, the class of an error stands for it.
+_FINGERPRINT = "coalesce(nullif(error_fingerprint, ''), error_class)"
+_LEFT = "coalesce(started_ms, finished_ms)"
+
+#: Rows of a table from the table ``attempts``; the same key may come several times.
+_PARTS = {
+    schemas.GOLD_ERRORS.path: f"""
+        SELECT date, source, queue, task, {_FINGERPRINT} AS error_fingerprint, error_class,
+               1 AS occurrences, (outcome = 'failed')::INTEGER AS failed, finished_ms AS first_ms,
+               finished_ms AS last_ms, job_id AS last_job_id, run_id AS last_run_id,
+               error_message AS last_message
+        FROM attempts WHERE {_FINGERPRINT} IS NOT NULL
+    """,
+    schemas.GOLD_WORKERS.path: f"""
+        SELECT source, {window("finished_ms", _HOUR_MS)} AS window_start, worker, queue, count(*) AS attempts,
+               count(*) FILTER (outcome = 'completed') AS completed,
+               count(*) FILTER (outcome = 'failed') AS failed,
+               count(*) FILTER (outcome = 'stalled') AS stalled,
+               sum(coalesce(duration_ms, 0)) AS busy_ms, min(started_ms) AS first_ms,
+               max(finished_ms) AS last_ms, {day("any_value(finished_ms)")} AS date
+        FROM attempts WHERE worker IS NOT NULL GROUP BY ALL
+    """,
+    # The minute in which an attempt became ready, and that in which it stopped waiting.
+    schemas.GOLD_BACKLOG.path: f"""
+        SELECT *, {day("window_start")} AS date FROM (
+            SELECT source, {window("ready_ms", _MINUTE_MS)} AS window_start, queue, count(*) AS ready,
+                   0 AS departed, 0 AS wait_sum_ms, NULL::BIGINT AS wait_max_ms
+            FROM attempts GROUP BY ALL
+            UNION ALL
+            SELECT source, {window(_LEFT, _MINUTE_MS)} AS window_start, queue, 0 AS ready,
+                   count(*) AS departed, sum(greatest({_LEFT} - ready_ms, 0)) AS wait_sum_ms,
+                   max(greatest({_LEFT} - ready_ms, 0)) AS wait_max_ms
+            FROM attempts GROUP BY ALL)
+    """,
+}
+_NEWEST = "{'at': last_ms, 'run': last_run_id}"
+#: How columns that are no key add up.
+_MERGED = {
+    schemas.GOLD_ERRORS.path: f"""
+        sum(occurrences) AS occurrences, sum(failed) AS failed, min(first_ms) AS first_ms,
+        max(last_ms) AS last_ms,
+        unnest(arg_max({{'error_class': error_class, 'last_job_id': last_job_id, 'last_run_id': last_run_id,
+                         'last_message': last_message}}, {_NEWEST}))
+    """,
+    schemas.GOLD_WORKERS.path: """
+        any_value(date) AS date, sum(attempts) AS attempts, sum(completed) AS completed,
+        sum(failed) AS failed, sum(stalled) AS stalled, sum(busy_ms) AS busy_ms, min(first_ms) AS first_ms,
+        max(last_ms) AS last_ms
+    """,
+    schemas.GOLD_BACKLOG.path: """
+        any_value(date) AS date, sum(ready) AS ready, sum(departed) AS departed,
+        sum(wait_sum_ms) AS wait_sum_ms, max(wait_max_ms) AS wait_max_ms
+    """,
+}
 
 
-def error_parts(attempts: DataFrame) -> DataFrame:
-    """One row per attempt that ended with an error. Without a fingerprint, its class stands for it."""
-    key = F.coalesce(F.nullif("error_fingerprint", F.lit("")), "error_class")
-    failed = attempts.where(key.isNotNull())
-    return failed.select(
-        "source",
-        "queue",
-        "task",
-        key.alias("error_fingerprint"),
-        "error_class",
-        F.lit(1).cast("long").alias("occurrences"),
-        (F.col("outcome") == "failed").cast("long").alias("failed"),
-        F.col("finished_ms").alias("first_ms"),
-        F.col("finished_ms").alias("last_ms"),
-        F.col("job_id").alias("last_job_id"),
-        F.col("run_id").alias("last_run_id"),
-        F.col("error_message").alias("last_message"),
-        "date",
-    )
+def attempt_rows(connection: DuckDBPyConnection, table: schemas.Table) -> pa.Table:
+    """What the table ``attempts`` comes to in a gold table, each key once."""
+    if table.path in _GRAINS:
+        return attempt_rollups(connection, _GRAINS[table.path])
+    return _grouped(connection, table, f"({_PARTS[table.path]})")
 
 
-def merge_errors(rows: DataFrame) -> DataFrame:
-    """One row per day, source, queue, task and fingerprint, with the newest example."""
-    newest = F.struct("last_ms", "last_run_id")
-    merged = rows.groupBy(*schemas.GOLD_ERRORS.keys).agg(
-        F.max_by("error_class", newest).alias("error_class"),
-        F.sum("occurrences").alias("occurrences"),
-        F.sum("failed").alias("failed"),
-        F.min("first_ms").alias("first_ms"),
-        F.max("last_ms").alias("last_ms"),
-        F.max_by("last_job_id", newest).alias("last_job_id"),
-        F.max_by("last_run_id", newest).alias("last_run_id"),
-        F.max_by("last_message", newest).alias("last_message"),
-    )
-    return _finish(merged, schemas.GOLD_ERRORS)
+def merged_rows(table: schemas.Table, rows: pa.Table) -> pa.Table:
+    """Rows of a gold table, each key once, in its order: the same rows are the same bytes."""
+    if table.path in _GRAINS:
+        return merged_rollups(rows)
+    with engine(rows=rows) as connection:
+        return _grouped(connection, table, "rows")
 
 
-def worker_parts(attempts: DataFrame) -> DataFrame:
-    """One row per attempt that a worker ran, in the hour in which it ended."""
-    start = window_of(F.col("finished_ms"), "hour")
-    ran = attempts.where(F.col("worker").isNotNull())
-    flags = {name: F.col("outcome") == name for name in ("completed", "failed", "stalled")}
-    return ran.select(
-        "source",
-        start.alias("window_start"),
-        "worker",
-        "queue",
-        F.lit(1).cast("long").alias("attempts"),
-        *(flag.cast("long").alias(name) for name, flag in flags.items()),
-        F.coalesce("duration_ms", F.lit(0)).cast("long").alias("busy_ms"),
-        F.col("started_ms").alias("first_ms"),
-        F.col("finished_ms").alias("last_ms"),
-        day_of(start).alias("date"),
-    )
-
-
-def merge_workers(rows: DataFrame) -> DataFrame:
-    """One row per hour, source, worker and queue."""
-    merged = rows.groupBy("date", *schemas.GOLD_WORKERS.keys).agg(
-        *(F.sum(name).alias(name) for name in ("attempts", "completed", "failed", "stalled", "busy_ms")),
-        F.min("first_ms").alias("first_ms"),
-        F.max("last_ms").alias("last_ms"),
-    )
-    return _finish(merged, schemas.GOLD_WORKERS)
-
-
-def backlog_parts(attempts: DataFrame) -> DataFrame:
-    """Two rows per attempt: the minute in which it became ready, and that in which it stopped waiting."""
-    left_ms = F.coalesce("started_ms", "finished_ms")
-    ready = F.struct(
-        window_of(F.col("ready_ms"), "minute").alias("window_start"),
-        F.lit(1).cast("long").alias("ready"),
-        F.lit(0).cast("long").alias("departed"),
-        F.lit(None).cast("long").alias("wait_ms"),
-    )
-    departed = F.struct(
-        window_of(left_ms, "minute").alias("window_start"),
-        F.lit(0).cast("long").alias("ready"),
-        F.lit(1).cast("long").alias("departed"),
-        F.greatest(left_ms - F.col("ready_ms"), F.lit(0)).cast("long").alias("wait_ms"),
-    )
-    rows = attempts.select("source", "queue", F.explode(F.array(ready, departed)).alias("r"))
-    return rows.select(
-        "source",
-        "r.window_start",
-        "queue",
-        "r.ready",
-        "r.departed",
-        F.coalesce("r.wait_ms", F.lit(0)).cast("long").alias("wait_sum_ms"),
-        F.col("r.wait_ms").alias("wait_max_ms"),
-        day_of(F.col("r.window_start")).alias("date"),
-    )
-
-
-def merge_backlog(rows: DataFrame) -> DataFrame:
-    """One row per minute, source and queue."""
-    merged = rows.groupBy("date", *schemas.GOLD_BACKLOG.keys).agg(
-        F.sum("ready").alias("ready"),
-        F.sum("departed").alias("departed"),
-        F.sum("wait_sum_ms").alias("wait_sum_ms"),
-        F.max("wait_max_ms").alias("wait_max_ms"),
-    )
-    return _finish(merged, schemas.GOLD_BACKLOG)
-
-
-def _finish(merged: DataFrame, table: schemas.Table) -> DataFrame:
-    return merged.withColumn("schema_version", F.lit(schemas.SCHEMA_VERSION)).select(*table.names)
+def _grouped(connection: DuckDBPyConnection, table: schemas.Table, rows: str) -> pa.Table:
+    keys = ", ".join(table.keys)
+    sql = f"SELECT {keys}, {_MERGED[table.path]}, {schemas.SCHEMA_VERSION} AS schema_version FROM {rows}"
+    return as_rows(ask(connection, f"FROM ({sql} GROUP BY {keys}) ORDER BY date, {keys}"), table)

@@ -5,31 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from windlass.pipeline import schemas
 from windlass.pipeline.transforms.attempts import days_of
+from windlass.pipeline.transforms.sql import as_rows, ask, engine
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_KEYS = list(schemas.SILVER_JOBS.keys)
 #: Columns that attempts and jobs have under the same name, and that the newest record decides.
 _STORY = ("max_attempts", "error_message", "priority", "schedule", "slot_ms", "parent", "root", "cost")
 #: Facts of a job's newest record.
 _LAST = (
-    "task",
-    "group",
-    "tags",
-    "outcome",
-    "final",
-    "worker",
-    "error_class",
-    "error_fingerprint",
-    "last_run_id",
+    "task", "group", "tags", "outcome", "final", "worker", "error_class", "error_fingerprint", "last_run_id",
     *_STORY,
-)
+)  # fmt: skip
 
 
 #: Columns of a job row that are those of an attempt, under another name or the same.
@@ -51,8 +40,8 @@ _TAKEN = {
 PART_COLUMNS = [*dict.fromkeys(_TAKEN.values()), "duration_ms"]
 
 
-def arrow_parts(attempts: pa.Table) -> pa.Table:
-    """One job row per attempt, for ``merge_jobs``."""
+def job_parts(attempts: pa.Table) -> pa.Table:
+    """One job row per attempt, for ``merged_jobs``."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -66,52 +55,29 @@ def arrow_parts(attempts: pa.Table) -> pa.Table:
         "date": days_of(attempts.column("enqueued_ms")),
     }
     columns = [made[name] if name in made else attempts.column(_TAKEN[name]) for name in schema.names]
-    return pa.table(columns, names=schema.names)
+    return pa.table(columns, schema=schema)
 
 
-def job_parts(attempts: DataFrame) -> DataFrame:
-    """``arrow_parts`` of rows that Spark holds."""
-    return attempts.select(*PART_COLUMNS).mapInArrow(_each_part, schemas.SILVER_JOBS.spark)
-
-
-def _each_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    for batch in batches:
-        yield from arrow_parts(pa.Table.from_batches([batch])).to_batches()
-
-
-def without_jobs(attempts: pa.Table, apart: pa.Table) -> pa.Table:
-    """Attempts less those of some jobs."""
-    import pyarrow as pa
-
-    if not apart.num_rows:
-        return attempts
-    # The join takes no lists, such as tags: it finds the numbers of the rows.
-    keys = attempts.select(_KEYS).append_column("at", pa.array(range(attempts.num_rows), pa.int64()))
-    kept = keys.join(apart.cast(keys.select(_KEYS).schema), _KEYS, join_type="left anti")
-    return attempts.take(kept.sort_by("at").column("at"))
-
-
-def of_hashes(rows: DataFrame, hashes: DataFrame) -> DataFrame:
-    """Rows whose job has one of the hashes of ``repeated(_KEYS)``, which must be few."""
-    named = rows.withColumn("hash", F.xxhash64(*_KEYS))
-    return named.join(F.broadcast(hashes), "hash", "left_semi").drop("hash")
-
-
-def merge_jobs(rows: DataFrame) -> DataFrame:
+def merged_jobs(rows: pa.Table) -> pa.Table:
     """Job rows that speak of the same job, as one; the newest record says how it stands."""
-    order = F.struct("finished_ms", "deliveries", F.col("final").cast("int"), "last_run_id")
-    merged = rows.groupBy(*_KEYS).agg(
-        F.sum("records").alias("records"),
-        F.max("attempts").alias("attempts"),
-        F.max("deliveries").alias("deliveries"),
-        F.min("first_ready_ms").alias("first_ready_ms"),
-        F.min("first_started_ms").alias("first_started_ms"),
-        F.max("finished_ms").alias("finished_ms"),
-        F.sum("run_ms").alias("run_ms"),
-        F.max_by(F.struct(*_LAST), order).alias("last"),
-        F.first("date").alias("date"),  # a function of enqueued_ms, which is a key
-    )
-    version = F.lit(schemas.SCHEMA_VERSION).alias("schema_version")
-    return merged.select("*", "last.*", version).select(*schemas.SILVER_JOBS.names)
+    keys = ", ".join(schemas.SILVER_JOBS.keys)
+    last = ", ".join(f"""'{name}': "{name}" """ for name in _LAST)
+    newest = "{'at': finished_ms, 'delivery': deliveries, 'final': final::INTEGER, 'run': last_run_id}"
+    sql = f"""
+        SELECT {keys}, sum(records) AS records, max(attempts) AS attempts, max(deliveries) AS deliveries,
+               min(first_ready_ms) AS first_ready_ms, min(first_started_ms) AS first_started_ms,
+               max(finished_ms) AS finished_ms, sum(run_ms) AS run_ms, any_value(date) AS date,
+               unnest(arg_max({{{last}}}, {newest})), {schemas.SCHEMA_VERSION} AS schema_version
+        FROM rows GROUP BY {keys}
+    """
+    with engine(rows=rows) as connection:
+        return as_rows(ask(connection, f"FROM ({sql}) ORDER BY date, {keys}"), schemas.SILVER_JOBS)
+
+
+def merge_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``merged_jobs`` of attempts that Spark has brought together by job."""
+    import pyarrow as pa
+
+    found = list(batches)
+    if found:
+        yield from merged_jobs(job_parts(pa.Table.from_batches(found))).to_batches()

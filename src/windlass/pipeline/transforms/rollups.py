@@ -1,157 +1,142 @@
 """Attempts by minute, hour and day, with histograms that add up.
 
-A roll-up is taken apart into *totals* (one row per window, source, queue and task) and *cells* (one row per
-window, source, queue, task and bucket of a measure), both of integers that add up. Attempts and stored
-roll-ups turn into the same parts, so old and new data meet in one grouping. Cells are many and therefore
-slim.
+What a task makes of its attempts are rows of the table already, percentiles and all. Rows of the same window
+add up, whether a task or an earlier batch made them; most windows are known to one task only and need no
+adding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING, Any
 
 from windlass.pipeline import schemas
-from windlass.pipeline.histogram import PERCENTILES, bucket_column, percentile_buckets, value_column
-from windlass.pipeline.transforms.attempts import day_of
+from windlass.pipeline.histogram import PERCENTILES, bucket_sql, values_until
 from windlass.pipeline.transforms.grains import GRAIN_MS
+from windlass.pipeline.transforms.sql import as_rows, ask, day, engine, window
 
-#: ``grain`` is the length of the window in milliseconds: integers group faster than names.
-_NAMES = ["window_start", "source", "queue", "task"]
-_KEYS = ["grain", *_NAMES]
-_OUTCOMES = list(schemas.OUTCOME_COLUMNS.values())
-_SUMS = ["attempts", *_OUTCOMES, *(f"{m}_{part}" for m in schemas.MEASURES for part in ("count", "sum_ms"))]
-_MAXES = [f"{m}_max_ms" for m in schemas.MEASURES]
-#: A cell's ``code`` is its bucket plus this much for each measure before its own.
-_MEASURE_STEP = 100_000
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection
 
-
-class Parts(NamedTuple):
-    """Roll-ups taken apart."""
-
-    totals: DataFrame
-    #: Of minutes only, each at most once.
-    minute_cells: DataFrame
-    #: Of any grain, each as often as it comes.
-    other_cells: DataFrame | None = None
+_NAMES = ("source", "window_start", "queue", "task")
+_KEYS = ", ".join(_NAMES)
+_COUNTS = ["attempts", *schemas.OUTCOME_COLUMNS.values()]
 
 
-def window_of(ms: Column, grain: str) -> Column:
-    """The start of the window that holds a time."""
-    return (ms - F.pmod(ms, F.lit(GRAIN_MS[grain]))).cast("long")
-
-
-def attempt_parts(attempts: DataFrame) -> Parts:
-    """Attempts by the minute in which each ended."""
-    rows = attempts.withColumn("window_start", window_of(F.col("finished_ms"), "minute"))
-    totals = rows.groupBy(*_NAMES).agg(
-        F.count(F.lit(1)).alias("attempts"),
-        *(F.count_if(F.col("outcome") == word).alias(name) for word, name in schemas.OUTCOME_COLUMNS.items()),
-        *(F.count(f"{m}_ms").alias(f"{m}_count") for m in schemas.MEASURES),
-        *(F.coalesce(F.sum(f"{m}_ms"), F.lit(0)).alias(f"{m}_sum_ms") for m in schemas.MEASURES),
-        *(F.max(f"{m}_ms").alias(f"{m}_max_ms") for m in schemas.MEASURES),
+def attempt_rollups(connection: DuckDBPyConnection, grain: str) -> pa.Table:
+    """Roll-ups of the table ``attempts``."""
+    outcomes = ", ".join(
+        f"count(*) FILTER (outcome = '{word}') AS {name}" for word, name in schemas.OUTCOME_COLUMNS.items()
     )
-    codes = F.explode(F.array(*(_code(n, m) for n, m in enumerate(schemas.MEASURES))))
-    cells = (
-        rows.select(*_NAMES, codes.alias("code"))
-        .where("code is not null")
-        .groupBy(*_NAMES, "code")
-        .agg(F.count(F.lit(1)).alias("count"))
-    )
-    minute = F.lit(GRAIN_MS["minute"]).cast("long")
-    return Parts(_spread(totals, schemas.GRAINS), cells.withColumn("grain", minute))
-
-
-def _code(number: int, measure: str) -> Column:
-    return bucket_column(F.col(f"{measure}_ms")) + number * _MEASURE_STEP
-
-
-def _spread(rows: DataFrame, grains: Sequence[str]) -> DataFrame:
-    """Minute rows, each again for every one of ``grains``."""
-    lengths = F.explode(F.array(*(F.lit(GRAIN_MS[grain]).cast("long") for grain in grains)))
-    start = (F.col("window_start") - F.pmod("window_start", "grain")).cast("long")
-    return rows.withColumn("grain", lengths).withColumn("window_start", start)
-
-
-def with_stored(parts: Parts, rollups: DataFrame) -> Parts:
-    """``parts`` and stored roll-ups of any grain, which ``grain`` names."""
-    keyed = rollups.withColumn("grain", _lengths())
-    totals = parts.totals.unionByName(keyed.select(*_KEYS, *_SUMS, *_MAXES))
-    entries = ", ".join(
-        f"transform({m}_hist, e -> named_struct('code', e.bucket + {n * _MEASURE_STEP}, 'count', e.count))"
-        for n, m in enumerate(schemas.MEASURES)
-    )
-    return Parts(totals, parts.minute_cells, keyed.select(*_KEYS, F.inline(F.expr(f"concat({entries})"))))
-
-
-def _lengths() -> Column:
-    """``grain`` as a length instead of a name."""
-    return F.coalesce(
-        *(F.when(F.col("grain") == name, F.lit(ms).cast("long")) for name, ms in GRAIN_MS.items())
-    )
-
-
-def rollups_of(parts: Parts) -> DataFrame:
-    """One row per window, source, queue and task, with averages and percentiles; ``grain`` by its name.
-
-    Rows of one grain and date come from one task, in order: they are written to one file, always the same.
-    """
-    totals = parts.totals.groupBy(*_KEYS).agg(
-        *(F.sum(name).alias(name) for name in _SUMS), *(F.max(name).alias(name) for name in _MAXES)
-    )
-    cells = _all_cells(parts)
-    histograms = cells.groupBy(*_KEYS).agg(
-        *(F.expr(_collected(n)).alias(f"{m}_hist") for n, m in enumerate(schemas.MEASURES))
-    )
-    # One to at most one: windows in which nothing was measured have no cells.
-    joined = totals.join(histograms, _KEYS, "left")
-    empty = F.array().cast("array<struct<bucket:int,count:bigint>>")
-    filled = {f"{m}_hist": F.coalesce(f"{m}_hist", empty) for m in schemas.MEASURES}
-    return _finish(joined.withColumns(filled))
-
-
-def _all_cells(parts: Parts) -> DataFrame:
-    """Cells of all grains, each once. Minutes are most of them, and are grouped again only if they must."""
-    names = [*_KEYS, "code", "count"]
-    minutes = parts.minute_cells.select(*names)
-    coarse = _spread(parts.minute_cells, [grain for grain in schemas.GRAINS if grain != "minute"]).select(
-        *names
-    )
-    if parts.other_cells is not None:
-        coarse = minutes.unionByName(coarse).unionByName(parts.other_cells.select(*names))
-        return _added(coarse)
-    return minutes.unionByName(_added(coarse))
-
-
-def _added(cells: DataFrame) -> DataFrame:
-    return cells.groupBy(*_KEYS, "code").agg(F.sum("count").alias("count"))
-
-
-def _collected(measure: int) -> str:
-    low, high = measure * _MEASURE_STEP, (measure + 1) * _MEASURE_STEP
-    entry = f"named_struct('bucket', code - {low}, 'count', count)"
-    return f"sort_array(collect_list(if(code >= {low} and code < {high}, {entry}, null)))"
-
-
-def _finish(merged: DataFrame) -> DataFrame:
-    """Fill in what follows from sums and histograms."""
-    derived: dict[str, Column] = {
-        "grain": F.coalesce(*(F.when(F.col("grain") == ms, F.lit(name)) for name, ms in GRAIN_MS.items())),
-        "schema_version": F.lit(schemas.SCHEMA_VERSION),
-        "date": day_of(F.col("window_start")),
-    }
-    for m in schemas.MEASURES:
-        derived[f"{m}_avg_ms"] = F.expr(f"if({m}_count > 0, {m}_sum_ms / {m}_count, null)")
-        derived[f"{m}_at"] = percentile_buckets(f"{m}_hist", f"{m}_count", PERCENTILES)
-    # The exchange also keeps Spark from working the buckets out anew for every column that uses them.
-    reached = merged.withColumns(derived).repartition("grain", "date")
-    values = {
-        f"{m}_{name}_ms": F.least(value_column(F.col(f"{m}_at.{name}")), F.col(f"{m}_max_ms").cast("double"))
+    measures = ", ".join(
+        f"count({m}_ms) AS {m}_count, coalesce(sum({m}_ms), 0)::BIGINT AS {m}_sum_ms, "
+        f"max({m}_ms) AS {m}_max_ms, "
+        f"histogram({bucket_sql(f'{m}_ms')}) FILTER ({m}_ms IS NOT NULL) AS {m}_map"
         for m in schemas.MEASURES
-        for name in PERCENTILES
-    }
-    finished = reached.withColumns(values).select("grain", *schemas.GOLD_MINUTE.names)
-    return finished.sortWithinPartitions("grain", "date", *schemas.GOLD_MINUTE.keys)
+    )
+    start = window("finished_ms", GRAIN_MS[grain])
+    sql = (
+        f"SELECT source, {start} AS window_start, queue, task, count(*) AS attempts, {outcomes}, {measures} "
+        "FROM attempts GROUP BY ALL"
+    )
+    return _finished(
+        ask(connection, f"SELECT *, {day('window_start')} AS date FROM ({sql}) ORDER BY {_KEYS}")
+    )
+
+
+def merged_rollups(rows: pa.Table) -> pa.Table:
+    """Roll-ups of one grain, each window once."""
+    with engine(rows=rows) as connection:
+        often = f"(SELECT {_KEYS} FROM rows GROUP BY ALL HAVING count(*) > 1)"
+        alone = ask(connection, f"SELECT * FROM rows ANTI JOIN {often} USING ({_KEYS})")
+        if alone.num_rows < rows.num_rows:
+            connection.execute(f"CREATE TEMP TABLE several AS FROM rows SEMI JOIN {often} USING ({_KEYS})")
+            connection.register("alone", as_rows(alone, schemas.GOLD_MINUTE))
+            connection.register("added", _added(connection))
+            alone = ask(connection, "FROM alone UNION ALL BY NAME FROM added")
+        connection.register("merged", alone)
+        return as_rows(ask(connection, f"FROM merged ORDER BY date, {_KEYS}"), schemas.GOLD_MINUTE)
+
+
+def _added(connection: DuckDBPyConnection) -> pa.Table:
+    """The rows of the table ``several``, as one for each window."""
+    sums = ", ".join(f"sum({name})::BIGINT AS {name}" for name in _COUNTS)
+    measures = ", ".join(
+        f"sum({m}_count)::BIGINT AS {m}_count, sum({m}_sum_ms)::BIGINT AS {m}_sum_ms, "
+        f"max({m}_max_ms) AS {m}_max_ms"
+        for m in schemas.MEASURES
+    )
+    histograms = " ".join(
+        f"LEFT JOIN (SELECT {_KEYS}, map_from_entries(list((bucket, count) ORDER BY bucket)) AS {m}_map FROM "
+        f"(SELECT {_KEYS}, e.bucket AS bucket, sum(e.count)::BIGINT AS count FROM "
+        f"(SELECT {_KEYS}, unnest({m}_hist) AS e FROM several) GROUP BY ALL) GROUP BY ALL) USING ({_KEYS})"
+        for m in schemas.MEASURES
+    )
+    totals = f"SELECT {_KEYS}, any_value(date) AS date, {sums}, {measures} FROM several GROUP BY {_KEYS}"
+    return _finished(ask(connection, f"SELECT * FROM ({totals}) {histograms} ORDER BY {_KEYS}"))
+
+
+def _finished(rows: pa.Table) -> pa.Table:
+    """Fill in what follows from sums and histograms, which are maps so far."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    version = pa.scalar(schemas.SCHEMA_VERSION, pa.int32())
+    rows = rows.append_column("schema_version", pa.repeat(version, rows.num_rows))
+    for m in schemas.MEASURES:
+        count = rows.column(f"{m}_count")
+        some = pc.if_else(pc.greater(count, 0), count, None)
+        average = pc.divide(pc.cast(rows.column(f"{m}_sum_ms"), pa.float64()), pc.cast(some, pa.float64()))
+        histogram = _Histograms(rows.column(f"{m}_map"))
+        rows = rows.append_column(f"{m}_avg_ms", average).append_column(f"{m}_hist", histogram.lists)
+        most = pc.cast(rows.column(f"{m}_max_ms"), pa.float64())
+        for name, per_mille in PERCENTILES.items():
+            reached = pc.min_element_wise(histogram.percentile(per_mille), most, skip_nulls=False)
+            rows = rows.append_column(f"{m}_{name}_ms", reached)
+    return as_rows(rows, schemas.GOLD_MINUTE)
+
+
+class _Histograms:
+    """A column of maps from bucket to count, as lists and as one line of numbers."""
+
+    def __init__(self, column: Any) -> None:
+        import numpy as np
+        import pyarrow as pa
+
+        maps = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        first = maps.offsets[0].as_py() if len(maps) else 0
+        offsets = np.concatenate([[0], np.cumsum(_lengths(maps))]).astype(np.int32)
+        buckets = maps.keys.slice(first, int(offsets[-1]))
+        counts = maps.items.slice(first, int(offsets[-1])).cast(pa.int64())
+        fields = [pa.field("bucket", pa.int32(), False), pa.field("count", pa.int64(), False)]
+        entries = pa.StructArray.from_arrays([buckets.cast(pa.int32()), counts], fields=fields)
+        kind = schemas.GOLD_MINUTE.arrow.field(f"{schemas.MEASURES[0]}_hist").type
+        self.lists = pa.ListArray.from_arrays(pa.array(offsets), entries, type=kind)
+        self._buckets = buckets.to_numpy(zero_copy_only=False)
+        seen = np.concatenate([[0], np.cumsum(counts.to_numpy(zero_copy_only=False))])
+        #: How many are in all histograms before each one, and at its end.
+        self._before, self._until = seen[offsets[:-1]], seen[offsets[1:]]
+        self._seen = seen[1:]
+
+    def percentile(self, per_mille: int) -> pa.Array:
+        """Nearest rank, as ``core.histogram.percentile``; null where nothing was measured."""
+        import numpy as np
+        import pyarrow as pa
+
+        total = self._until - self._before
+        empty = total == 0
+        if not len(self._seen):
+            return pa.nulls(len(total), pa.float64())
+        at = np.searchsorted(self._seen, self._before - (-total * per_mille // 1000))
+        values = values_until(int(self._buckets.max()))[self._buckets[np.minimum(at, len(self._seen) - 1)]]
+        return pa.array(values, pa.float64(), mask=empty)
+
+
+def _lengths(maps: Any) -> Any:
+    """Entries of each map; null has none."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    offsets = maps.offsets.to_numpy()
+    lengths = np.diff(offsets)
+    return lengths if not maps.null_count else lengths * pc.is_valid(maps).to_numpy(zero_copy_only=False)

@@ -50,14 +50,29 @@ export const api = {
   enqueue: (name: string, body: { task: string; data: unknown; options: Record<string, unknown> }) =>
     change<t.Ref>('POST', `${queue(name)}/jobs`, body),
   limits: (name: string, signal?: AbortSignal) => get<t.Limits>(`${queue(name)}/limits`, {}, signal),
+  setLimits: (name: string, body: t.QueueLimitsBody) => change('PUT', `${queue(name)}/limits`, body),
+  hold: (name: string, seconds: number) => change('POST', `${queue(name)}/hold`, { seconds }),
+  groupLimits: (name: string, group: string, signal?: AbortSignal) =>
+    get<t.GroupLimits>(`${queue(name)}/groups/${named(group)}/limits`, {}, signal),
+  setGroupLimits: (name: string, group: string, body: t.GroupLimitsBody) =>
+    change('PUT', `${queue(name)}/groups/${named(group)}/limits`, body),
+  removeGroupLimits: (name: string, group: string) => change('DELETE', `${queue(name)}/groups/${named(group)}/limits`),
+  actGroup: (name: string, group: string, action: 'pause' | 'resume') => change('POST', `${queue(name)}/groups/${named(group)}/${action}`),
   groups: (name: string, signal?: AbortSignal) => get<t.Groups>(`${queue(name)}/groups`, {}, signal),
 
   schedules: (signal?: AbortSignal) => get<t.ScheduleEntry[]>('schedules', {}, signal),
   actSchedule: (entry: Scheduled, action: 'pause' | 'resume' | 'run') => change<unknown>('POST', `${schedule(entry)}/${action}`),
+  putSchedule: (entry: Scheduled, body: t.ScheduleBody) => change<t.ScheduleEntry>('PUT', schedule(entry), body),
+  scheduleRuns: (entry: Scheduled, limit: number, signal?: AbortSignal) => get<t.Items>(`v1/${schedule(entry)}/runs`, { limit }, signal),
+  previewSchedule: (rule: Query, signal?: AbortSignal) => get<t.SchedulePreview>('v1/schedules/preview', rule, signal),
   removeSchedule: (entry: Scheduled) => change('DELETE', schedule(entry)),
 
+  flows: (query: Query, signal?: AbortSignal) => get<t.FlowPage>('v1/flows', query, signal),
+  cancelFlow: (ref: t.Ref) => change<t.Changed>('POST', `flows/${part(ref.queue)}/${part(ref.id)}/cancel`, {}),
+  retryFlow: (ref: t.Ref) => change<t.Changed>('POST', `v1/flows/${part(ref.queue)}/${part(ref.id)}/retry`),
   flow: (ref: t.Ref, signal?: AbortSignal) => get<t.Flow>(`flows/${part(ref.queue)}/${part(ref.id)}`, {}, signal),
   metrics: (query: Query, signal?: AbortSignal) => get<t.JobMetric[]>('job-metrics', query, signal),
+  figures: (query: Query, signal?: AbortSignal) => get<t.Metrics>('v1/metrics', query, signal),
   series: (query: Query, signal?: AbortSignal) => get<t.Series>('job-metrics/series', query, signal),
   taskSeries: (query: Query, signal?: AbortSignal) => get<t.TaskSeries[]>('job-metrics/tasks', query, signal),
   marks: (from_ms: number, signal?: AbortSignal) => get<t.Mark[]>('marks', { from_ms }, signal),

@@ -27,6 +27,7 @@ export interface components {
         };
         /** AttemptEntry */
         AttemptEntry: {
+            run: number;
             attempt: number;
             delivery: number;
             run_id: string;
@@ -63,6 +64,17 @@ export interface components {
             facts: {
                 [key: string]: string | number | boolean | null;
             };
+        };
+        /** Backlog */
+        Backlog: {
+            waiting: number;
+            oldest_ms: number | null;
+        };
+        /** Bucket */
+        Bucket: {
+            from_ms: number;
+            to_ms: number | null;
+            count: number;
         };
         /** BucketValue */
         BucketValue: {
@@ -149,6 +161,12 @@ export interface components {
             backtrace: string;
             job: components["schemas"]["WireJob"];
             reason: string;
+        };
+        /** Deploy */
+        Deploy: {
+            version: string;
+            first_ms: number;
+            workers: number;
         };
         /** Detail */
         Detail: {
@@ -328,6 +346,21 @@ export interface components {
             status: string;
             on_failure: string;
         };
+        /** FlowEntry */
+        FlowEntry: {
+            queue: string;
+            id: string;
+            name: string;
+            state: components["schemas"]["JobState"];
+            counts: {
+                [key: string]: number;
+            };
+            jobs: number;
+            truncated: boolean;
+            enqueued_ms: number;
+            started_ms: number | null;
+            ended_ms: number | null;
+        };
         /** FlowNode */
         FlowNode: {
             queue: string;
@@ -341,6 +374,14 @@ export interface components {
             gone: boolean;
             truncated: boolean;
         };
+        /** FlowPage */
+        FlowPage: {
+            items: components["schemas"]["FlowEntry"][];
+            next_cursor: string | null;
+            scanned: number;
+            to_scan: number;
+            done: boolean;
+        };
         /** Group */
         Group: {
             name: string;
@@ -350,6 +391,8 @@ export interface components {
             active: number;
             next_ms: number | null;
             paused: boolean;
+            limits: components["schemas"]["GroupLimits"] | null;
+            hold_until_ms: number | null;
         };
         /** GroupLimits */
         GroupLimits: {
@@ -427,6 +470,8 @@ export interface components {
             total: number | null;
             /** @default 0 */
             scanned: number;
+            /** @default 0 */
+            to_scan: number;
             /** @default true */
             done: boolean;
         };
@@ -492,11 +537,20 @@ export interface components {
             rate: components["schemas"]["RateValue"] | null;
             hold_until_ms: number | null;
             every_group: components["schemas"]["GroupLimits"];
+            active: number;
+            parked: number;
+            waiting: number;
+            paused: boolean;
+            opens_in_ms: number;
         };
         /** LogLine */
         LogLine: {
             number: number;
             text: string;
+            at_ms: number | null;
+            level: string;
+            attempt: number;
+            run: number;
         };
         /** Logs */
         Logs: {
@@ -533,6 +587,17 @@ export interface components {
         MarkBody: {
             label: string;
         };
+        /** Metrics */
+        Metrics: {
+            step: string;
+            source: string;
+            points: components["schemas"]["Point"][];
+            wait_histogram: components["schemas"]["Bucket"][];
+            run_histogram: components["schemas"]["Bucket"][];
+            backlog: components["schemas"]["Backlog"];
+            marks: components["schemas"]["Mark"][];
+            deploys: components["schemas"]["Deploy"][];
+        };
         /** NewJobBody */
         NewJobBody: {
             task?: string;
@@ -545,6 +610,20 @@ export interface components {
             options?: {
                 [key: string]: unknown;
             };
+        };
+        /** Output */
+        Output: {
+            chunks: components["schemas"]["OutputChunk"][];
+            next: number;
+            last: number;
+            oldest: number;
+        };
+        /** OutputChunk */
+        OutputChunk: {
+            index: number;
+            run: number;
+            delivery: number;
+            text: string;
         };
         /** Overview */
         Overview: {
@@ -581,6 +660,9 @@ export interface components {
             duration_p50_ms: number | null;
             duration_p95_ms: number | null;
             duration_p99_ms: number | null;
+            waiting_avg?: number | null;
+            /** @default true */
+            complete: boolean;
         };
         /** Process */
         Process: {
@@ -687,7 +769,7 @@ export interface components {
              * @enum {string}
              */
             overlap: "allow" | "skip";
-            task?: string | null;
+            task?: string;
             data?: unknown;
             options?: {
                 [key: string]: unknown;
@@ -699,6 +781,7 @@ export interface components {
             name: string;
             task: string;
             rule: string;
+            words: string;
             cron: string | null;
             every: number | null;
             strategy: string | null;
@@ -717,6 +800,11 @@ export interface components {
             overlap: string;
             upcoming: number[];
             data: unknown;
+        };
+        /** SchedulePreview */
+        SchedulePreview: {
+            words: string;
+            upcoming: number[];
         };
         /** ScheduledJob */
         ScheduledJob: {
@@ -745,7 +833,10 @@ export interface components {
             namespace: string;
             capabilities: string[];
             lake: boolean;
+            trace_url: string;
             now_ms: number;
+            stores: string[];
+            store: string;
         };
         /** SignIn */
         SignIn: {
@@ -854,6 +945,37 @@ export interface components {
             tags: string[];
             priority: number;
             state: string;
+        };
+        /** WorkerEntry */
+        WorkerEntry: {
+            id: string;
+            hostname: string;
+            pid: number;
+            tag: string;
+            queues: string[];
+            version: string;
+            started_ms: number;
+            beat_ms: number;
+            busy: number;
+            concurrency: number;
+            rss_kb: number;
+            quiet: boolean;
+            leader: boolean;
+            command: string | null;
+            running: components["schemas"]["WorkerJob"][];
+        };
+        /** WorkerJob */
+        WorkerJob: {
+            queue: string;
+            id: string;
+            task: string;
+            started_ms: number | null;
+            progress: unknown;
+        };
+        /** Workers */
+        Workers: {
+            workers: components["schemas"]["WorkerEntry"][];
+            lost: components["schemas"]["LostWorker"][];
         };
         /**
          * Problem

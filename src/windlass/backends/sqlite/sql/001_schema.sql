@@ -2,7 +2,7 @@
 -- Times are integer milliseconds UTC. States are plain text: new ones need no rebuilt table.
 
 -- One row. last_place: newest place in line given out. clock_ms: the last time that the store wrote down.
--- serial: grows with every transaction that other processes may want to hear of.
+-- serial: grows with every transaction that other processes may want to notice.
 CREATE TABLE [meta] (
     one INTEGER PRIMARY KEY,
     last_place INTEGER NOT NULL,

@@ -32,7 +32,7 @@ CREATE INDEX [edge_child] ON [edge] (queue, child);
 CREATE INDEX [edge_open] ON [edge] (dependent) WHERE status = 'open';
 CREATE INDEX [edge_untold] ON [edge] (queue, child, child_seq) WHERE status = 'open';
 
--- Ends of children that some dependents are yet to be told of. end: MessagePack of a ChildEnd.
+-- Ends of children that some dependents were not notified of yet. end: MessagePack of a ChildEnd.
 CREATE TABLE [outbox] (num INTEGER PRIMARY KEY, "end" BLOB NOT NULL) STRICT;
 
 -- Live output: where each job's stream stands, and its chunks.

@@ -1,6 +1,6 @@
 -- Version 5: groups and their turns, limits, unique keys.
 
--- grp: the job's group; '' for a job without one in a queue that saw groups; NULL: not told.
+-- grp: the job's group; '' for a job without one in a queue that saw groups; NULL: unknown.
 ALTER TABLE [job] ADD COLUMN grp TEXT;
 ALTER TABLE [job] ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
 DROP INDEX [job_ready];

@@ -237,33 +237,62 @@ SELECT seq FROM [job] WHERE seq < ? ORDER BY seq DESC LIMIT 1 OFFSET ?
 
 -- name: list_walk_up
 SELECT /*job*/ FROM [job]
-WHERE seq > ?1 AND seq <= ?2 AND +queue = ?3 AND +state IN (SELECT value FROM json_each(?4))
-    AND (?5 IS NULL OR task GLOB ?5) AND (?6 = 0 OR errors IS NOT NULL)
+WHERE seq > ? AND seq <= ? AND +queue = ? AND +state IN (SELECT value FROM json_each(?)) /*also*/
 ORDER BY seq
 
 -- name: list_walk_down
 SELECT /*job*/ FROM [job]
-WHERE seq < ?1 AND seq >= ?2 AND +queue = ?3 AND +state IN (SELECT value FROM json_each(?4))
-    AND (?5 IS NULL OR task GLOB ?5) AND (?6 = 0 OR errors IS NOT NULL)
+WHERE seq < ? AND seq >= ? AND +queue = ? AND +state IN (SELECT value FROM json_each(?)) /*also*/
 ORDER BY seq DESC
 
+-- name: list_error_edge_up
+SELECT seq FROM [job] INDEXED BY [job_errors]
+WHERE queue = ? AND errors IS NOT NULL AND seq > ? ORDER BY seq LIMIT 1 OFFSET ?
+
+-- name: list_error_edge_down
+SELECT seq FROM [job] INDEXED BY [job_errors]
+WHERE queue = ? AND errors IS NOT NULL AND seq < ? ORDER BY seq DESC LIMIT 1 OFFSET ?
+
+-- name: list_error_walk_up
+SELECT /*job*/ FROM [job] INDEXED BY [job_errors]
+WHERE errors IS NOT NULL AND seq > ? AND seq <= ? AND queue = ?
+    AND +state IN (SELECT value FROM json_each(?)) /*also*/
+ORDER BY seq
+
+-- name: list_error_walk_down
+SELECT /*job*/ FROM [job] INDEXED BY [job_errors]
+WHERE errors IS NOT NULL AND seq < ? AND seq >= ? AND queue = ?
+    AND +state IN (SELECT value FROM json_each(?)) /*also*/
+ORDER BY seq DESC
+
+-- A part of a statement: the payload of a job as text.
+-- name: payload_text
+CAST(coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)) AS TEXT)
+
+-- name: list_by_seqs
+SELECT /*job*/ FROM [job] WHERE seq IN (SELECT value FROM json_each(?)) /*also*/
+
+-- name: list_seqs_ended
+SELECT seq FROM [job] INDEXED BY [job_finished]
+WHERE queue = ? AND state = ? AND finished_ms >= ? AND finished_ms < ? LIMIT ?
+
 -- name: list_due_up
-SELECT /*job*/ FROM [job] INDEXED BY [job_due]
-WHERE queue = ?1 AND due_ms IS NOT NULL AND (due_ms, seq) > (?2, ?3) ORDER BY due_ms, seq
+SELECT due_ms, seq FROM [job] INDEXED BY [job_due]
+WHERE queue = ? AND due_ms IS NOT NULL AND (due_ms, seq) > (?, ?) ORDER BY due_ms, seq LIMIT ?
 
 -- name: list_due_down
-SELECT /*job*/ FROM [job] INDEXED BY [job_due]
-WHERE queue = ?1 AND due_ms IS NOT NULL AND (due_ms, seq) < (?2, ?3) ORDER BY due_ms DESC, seq DESC
+SELECT due_ms, seq FROM [job] INDEXED BY [job_due]
+WHERE queue = ? AND due_ms IS NOT NULL AND (due_ms, seq) < (?, ?) ORDER BY due_ms DESC, seq DESC LIMIT ?
 
 -- name: list_finished_up
-SELECT /*job*/ FROM [job] INDEXED BY [job_finished]
-WHERE queue = ?1 AND state = ?2 AND finished_ms IS NOT NULL AND (finished_ms, seq) > (?3, ?4)
-ORDER BY finished_ms, seq
+SELECT finished_ms, seq FROM [job] INDEXED BY [job_finished]
+WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL AND (finished_ms, seq) > (?, ?)
+ORDER BY finished_ms, seq LIMIT ?
 
 -- name: list_finished_down
-SELECT /*job*/ FROM [job] INDEXED BY [job_finished]
-WHERE queue = ?1 AND state = ?2 AND finished_ms IS NOT NULL AND (finished_ms, seq) < (?3, ?4)
-ORDER BY finished_ms DESC, seq DESC
+SELECT finished_ms, seq FROM [job] INDEXED BY [job_finished]
+WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL AND (finished_ms, seq) < (?, ?)
+ORDER BY finished_ms DESC, seq DESC LIMIT ?
 
 -- name: event_insert
 INSERT INTO [event] (key, first_id, at_ms, deltas, records) VALUES (?, ?, ?, ?, ?)
@@ -321,7 +350,7 @@ SELECT queue, id FROM [kept_id] WHERE until_ms <= ? ORDER BY until_ms LIMIT ?
 DELETE FROM [kept_id] WHERE queue = ? AND id = ?
 
 -- name: log_insert
-INSERT OR REPLACE INTO [log] (job, n, line) VALUES (?, ?, ?)
+INSERT OR REPLACE INTO [log] (job, n, line, at_ms, level, attempt, run) VALUES (?, ?, ?, ?, ?, ?, ?)
 
 -- name: log_last
 SELECT max(n) FROM [log] WHERE job = ?
@@ -336,7 +365,7 @@ DELETE FROM [log] WHERE job IN (SELECT value FROM json_each(?))
 SELECT count(*) FROM [log] WHERE job = ?
 
 -- name: log_read
-SELECT line FROM [log] WHERE job = ? ORDER BY n LIMIT ? OFFSET ?
+SELECT line, at_ms, level, attempt, run FROM [log] WHERE job = ? ORDER BY n LIMIT ? OFFSET ?
 
 -- name: job_seq
 SELECT seq FROM [job] WHERE queue = ? AND id = ?

@@ -1,7 +1,7 @@
 -- beat: a worker's heartbeat, or its farewell.
 -- KEYS: namespace root
 -- ARGV: now or '', worker id, 1 when it goes, its description
--- returns: what the worker was told last, or nil
+-- returns: the last command for the worker, or nil
 -- flags: allow-oom
 local now = now_from(args[1])
 local id, gone = args[2], args[3] == '1'

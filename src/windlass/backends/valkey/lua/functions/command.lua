@@ -1,4 +1,4 @@
--- command: tells a worker something; it hears of it with its next beat, and a hint says that there is something.
+-- command: leaves a command for a worker, which receives it with its next beat; a hint hurries the beat.
 -- KEYS: namespace root
 -- ARGV: worker id, command
 -- returns: 1, or 0 when no such worker is known

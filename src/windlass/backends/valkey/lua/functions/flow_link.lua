@@ -1,4 +1,4 @@
--- flow_link: lets dependents of other slots be told when jobs end; asks whether they have ended already.
+-- flow_link: registers dependents of other slots with their children; answers which children have ended already.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {{queue, id, {queue, id and sequence of a dependent}}, ...}
 -- returns: per job 1 (it will tell), 0 (no such job), or its fate, see `55_flows.lua`

@@ -1,8 +1,8 @@
--- flow_outbox: ends that are yet to be told, oldest first in each queue, and dependents of which some child was not linked
---              in time: whoever added them has died, or is very slow.
+-- flow_outbox: ends that were not relayed yet, oldest first in each queue, and dependents of which some child was not linked
+--              in time: the client that added them has died, or is very slow.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {most dependents to tell, how long linking may take}
--- returns: {per end {queue, number, id, packed fate, value, how far its links are told when these were, 1 when that is all,
+-- returns: {per end {queue, number, id, packed fate, value, how far its links are notified after these, 1 when that is all,
 --          dependents}}, {queue, dependent, ...}
 -- flags: no-writes
 local limit, patience = unpack(cmsgpack.unpack(args[2]))

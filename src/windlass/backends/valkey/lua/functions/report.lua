@@ -1,11 +1,11 @@
 -- report: progress of a running attempt, or from outside without a token, and log lines.
 -- KEYS: queue root
--- ARGV: now or '', packed {id, token or '', has progress, log lines kept}, progress, then log lines
+-- ARGV: now or '', packed {id, token or '', has progress, log lines kept, level}, progress, then log lines
 -- returns: status, one of CHANGED, and state
 -- emits: progress
 -- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
-local id, token, has_progress, kept = unpack(cmsgpack.unpack(args[2]))
+local id, token, has_progress, kept, level = unpack(cmsgpack.unpack(args[2]))
 local head = head_of(q, id)
 if not head then
   return { CHANGED.NOT_FOUND, 0 }
@@ -23,9 +23,9 @@ if has_progress == 1 then
   note(q, EVENT.PROGRESS, id, head, readable and args[3] or (#args[3] .. ' bytes'))
 end
 if #args > 3 then
-  local key = q.root .. ':l:' .. id
+  local key, attempt = q.root .. ':l:' .. id, head[HEAD.ATTEMPTS] + (head[HEAD.STATE] == STATE.ACTIVE and 1 or 0)
   for line = 4, #args do
-    redis.call('RPUSH', key, args[line])
+    redis.call('RPUSH', key, LOG_LINE .. cmsgpack.pack({ args[line], q.now, level, attempt, head[HEAD.DELIVERIES] }))
   end
   redis.call('LTRIM', key, -kept, -1)
 end

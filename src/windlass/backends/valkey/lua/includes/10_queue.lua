@@ -17,10 +17,11 @@
 --   :k      zset    ids kept beyond their record: score until when
 --   :i      zset    every job that is not in :f, by sequence, for listings
 --   :r :g :e hash   id -> result, progress, errors
---   :l:<id> list    log lines
+--   :l:<id> list    log lines: 1, packed {text, time, level, attempt, delivery}; earlier releases wrote texts
 --   :v :h   stream  events and history, one entry per call, id = number of its last row; see `30_notes.lua`
 -- and what `12_flows.lua`, `13_unique.lua`, `14_limits.lua`, `42_stubs.lua`, `78_seats.lua`, `87_schedules.lua` and `94_metrics.lua` tell.
 
+local LOG_LINE = '\1' -- before what a line of a log is packed in
 local LIST = 'list' -- of what `write_indexes` writes
 local TABLES = {
   heads = true, fresh = true, lost = true, aside = true, records = true, packed = true, members = true, lean = true, inline = true,

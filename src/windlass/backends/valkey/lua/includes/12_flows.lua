@@ -8,8 +8,8 @@
 --   :O:<id> set     children that it waits for
 --   :B:<id> zset    children that make it fail, in the order of its edges
 --   :N:<n>  zset    links of the child with sequence n, in the order of their making: <sequence>:<queue>:<id> of the
---                   dependent; '' marks how far they were told
---   :x      stream  outbox: ends that are yet to be told, under numbers (`xn` of the root) that links have, too: an
+--                   dependent; '' marks how far they were notified
+--   :x      stream  outbox: ends that were not relayed yet, under numbers (`xn` of the root) that links have, too: an
 --                   end concerns links with smaller numbers
 --   :y      hash    sequence -> how many ends of that job are in the outbox
 --   :L      zset    dependents of which some child was not linked yet: score since when

@@ -75,7 +75,7 @@ function limits.trim(q, name, most)
   redis.call('ZREMRANGEBYRANK', limits.starts_key(q, name), 0, -most - 1)
 end
 
--- Takes down `count` starts, numbered behind `number`.
+-- Records `count` starts, numbered behind `number`.
 function limits.note_starts(q, name, number, count, most)
   local key, at = limits.starts_key(q, name), text(q.now)
   for each = number + 1, number + count do
@@ -161,7 +161,7 @@ function limits.hold(q, ms)
   return until_ms
 end
 
--- Whether somebody may wait for a job to end.
+-- Whether other jobs may wait for a job to end.
 function limits.is_bounded(q)
   if not q.marked and redis.call('HEXISTS', q.root, 'limits') == 0 then -- most queues have none
     return false

@@ -97,7 +97,7 @@ local function write_lean(q)
     send('ZREM', q.a, completed.active, n)
     send('ZADD', q.P, completed.done, 2 * n)
     send('HSET', q.m, heads, 2 * n)
-    q.told = (q.told or n > 8) and {} or { unpack(heads, 1, 2 * n) } -- only what completed in one go is told, see `30_notes.lua`
+    q.published = (q.published or n > 8) and {} or { unpack(heads, 1, 2 * n) } -- one small batch only: see `30_notes.lua`
     put_away(q, 'completed')
   end
   if leased then

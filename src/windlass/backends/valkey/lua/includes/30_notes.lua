@@ -121,10 +121,10 @@ local function append_history(q)
   q.history, q.recorded = nil, 0
 end
 
--- What is published where somebody may wait for jobs. '' says: look yourself. When a few plain jobs completed and nothing
+-- What is published where clients may wait for jobs. '' says: read the store. When a few plain jobs completed and nothing
 -- else ended: 1, then of each length and text of its id (2 + n), and of its head (4 + n), which holds its result.
 local function news(q)
-  local heads = q.told or {}
+  local heads = q.published or {}
   if q.done ~= MARK.PLAIN or #heads == 0 or #heads > 16 then
     return ''
   end

@@ -218,7 +218,7 @@ local function drop(q, id, head)
   end
 end
 
--- Removes a record on somebody's wish; one that had not finished leaves its end in history.
+-- Removes a record on request; one that had not finished leaves its end in history.
 local function remove(q, id, head)
   if not ENDS[head[HEAD.STATE]] then
     record(q, id, head, RAN.CANCELLED)

@@ -11,7 +11,7 @@ function stubs.needed(options)
     and (options[OPTION.KEEP_COMPLETED] == 0 or options[OPTION.KEEP_COMPLETED_COUNT] == 0)
 end
 
--- A job that completed lets its record go, once those that wait for it were told.
+-- The record of a completed job is dropped once its waiters were notified.
 function stubs.note(q, id, head)
   if stubs.needed(options_of(head)) then
     q.going = q.going or {}
@@ -37,8 +37,8 @@ function stubs.put(q, id, head)
   drop(q, id, head)
 end
 
--- Lets go of what completed in this call and need not stay.
-function stubs.let_go(q)
+-- Drops the records of jobs that completed in this call and need not stay.
+function stubs.drop(q)
   local going = q.going
   if not going then
     return

@@ -240,7 +240,7 @@ local function settle(q, id, head, item)
   end
 end
 
--- Gives back a lease that its worker never heard of: nobody settled anything.
+-- Gives back a lease whose claim never reached its worker: there is nothing to settle.
 local function give_back(q, id, head)
   local settled = head[HEAD.SETTLED_TOKEN]
   settle(q, id, head, { 0, id, head[HEAD.TOKEN], OUTCOME.RELEASE, -1, 0, 0, 'reconciled', 0, 0 })

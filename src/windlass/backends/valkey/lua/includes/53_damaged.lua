@@ -1,4 +1,4 @@
--- Records that cannot be read. One harms nothing else: whoever reads heads meets a stand-in that tells where the job stands,
+-- Records that cannot be read. One harms nothing else: readers of heads get a substitute that says where the job stands,
 -- found by its indexes. Calls that may write end such a job at once, as failed; its bytes in :j stay as they are. The same
 -- rules as `windlass.core.bad_records`.
 
@@ -216,7 +216,7 @@ function damaged.is_bad(q, id, head)
   return not damaged.tail_is_whole(q.records[id])
 end
 
--- Ends jobs {queue, id, ...} that somebody wants to change, if a part of the record that only clients read is damaged.
+-- Ends jobs {queue, id, ...} that a client wants to change, if a part of the record that only clients read is damaged.
 function damaged.check(queues, items)
   for _, item in ipairs(items) do
     local q, id = queues[item[1]], item[2]

@@ -1,7 +1,7 @@
 -- Edges: what a child's end does to those that wait for it. The same rules as `windlass.core.flow_rules`.
 --
--- An edge is the length (2 bytes) of its packed `EdgeRow`, that, and the value. How a child ended is a `Fate`. Both are told
--- in `layouts.py`.
+-- An edge is the length (2 bytes) of its packed `EdgeRow`, that, and the value. How a child ended is a `Fate`. `layouts.py`
+-- describes both.
 
 -- The queue of that name, if it can be reached from this call.
 function flow.reach(queues, name)
@@ -72,7 +72,7 @@ function flow.links(q, seq)
   return q.root .. ':N:' .. text(seq)
 end
 
--- Lets a dependent (<sequence>:<queue>:<id>) be told when a job ends. Returns its fate when it has ended, true when
+-- Registers a dependent (<sequence>:<queue>:<id>) for the end of a job. Returns its fate when it has ended, true when
 -- it has not, false when there is no such job.
 function flow.link(q, id, dependent)
   local head = head_of(q, id)
@@ -83,8 +83,8 @@ function flow.link(q, id, dependent)
   end
   flow.mark(q, id, head)
   local key = flow.links(q, head[HEAD.SEQ])
-  local number, told = redis.call('ZSCORE', key, dependent), redis.call('ZSCORE', key, '')
-  if not number or (told and tonumber(number) <= tonumber(told)) then -- it was told of an earlier end
+  local number, notified = redis.call('ZSCORE', key, dependent), redis.call('ZSCORE', key, '')
+  if not number or (notified and tonumber(number) <= tonumber(notified)) then -- it was notified of an earlier end
     redis.call('ZADD', key, redis.call('HINCRBY', q.root, 'xn', 1), dependent)
   end
   return not ENDS[head[HEAD.STATE]] or flow.fate(q, id, head)
@@ -260,7 +260,7 @@ function flow.note_end(q, id, head, gone)
   table.insert(flow.ended, { q = q, id = id, head = head, gone = gone })
 end
 
--- Puts what is yet to be told into the outbox.
+-- Puts an end that is left to relay into the outbox.
 function flow.put_out(q, id, fate)
   local number = redis.call('HINCRBY', q.root, 'xn', 1)
   local told = cmsgpack.pack({ unpack(fate, 1, FATE.HAS_VALUE) })
@@ -269,7 +269,7 @@ function flow.put_out(q, id, fate)
   q.left = true
 end
 
--- Tells the dependents of one end that can be reached, at most `budget`. Returns how many heard news and how many
+-- Notifies the dependents of one end that can be reached, at most `budget`. Returns how many edges were settled and how many
 -- were looked at. The rest goes to the outbox.
 function flow.spread(queues, one, budget)
   local q, id, seq = one.q, one.id, one.head[HEAD.SEQ]
@@ -303,8 +303,8 @@ function flow.spread(queues, one, budget)
   return news, #members / 2
 end
 
--- Tells what ended during this call, and what ends because of that, at most `budget` edges. Returns how many heard
--- news.
+-- Notifies the dependents of all that ended during this call, and of what ends because of that, at most `budget` edges.
+-- Returns how many edges were settled.
 function flow.tell(queues, budget)
   local count, room, at = 0, budget or STEP, 1
   if not flow.ended then

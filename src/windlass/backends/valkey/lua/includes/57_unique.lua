@@ -55,7 +55,7 @@ function unique.started(q, id, head)
   end
 end
 
--- A finished job that is retried by hand takes its key, unless somebody else has it.
+-- A finished job that is retried by hand takes its key, unless another job has it.
 function unique.take_again(q, id, head)
   local wanted = unique.of(head[HEAD.OPTIONS])
   if wanted and wanted[UNIQUE.MODE] ~= MODE.THROTTLE and wanted[UNIQUE.MODE] ~= MODE.DEBOUNCE and wanted[UNIQUE.MODE] ~= MODE.UNTIL_START then
@@ -116,12 +116,16 @@ function unique.spliced(stored, tail)
   return stored:sub(1, at - 1) .. struct.pack('>I4', #meta) .. meta .. tail:sub(meta_end + 1)
 end
 
--- What a pending job will not take of a later add: what it has used already, because it ran; and not a group that is full.
+-- What a pending job will not take of a later add: what it has used already, because it ran; no new dependencies, and not a
+-- group that is full.
 function unique.not_taken(q, head, job, wanted)
   local ran, group, left = head[HEAD.DELIVERIES] > 0, groups.named(job[JOB.OPTIONS]), {}
+  if job[JOB.WAITS] == 1 then
+    left[1] = 'depends_on'
+  end
   if group ~= groups.of(head) then
     local full = group and not groups.refuses_rank(q, group, job) and groups.free(q, group) == 0
-    left[1] = (ran or full) and 'group' or nil
+    left[#left + 1] = (ran or full) and 'group' or nil
   end
   if ran and wanted[UNIQUE.MODE] ~= MODE.DEBOUNCE and (job[JOB.RUN_AT] >= 0 or job[JOB.DELAY] > 0) then
     left[#left + 1] = job[JOB.RUN_AT] >= 0 and 'run_at' or 'delay'
@@ -132,10 +136,15 @@ function unique.not_taken(q, head, job, wanted)
   return left
 end
 
+-- Whether the group of a later add is among what is not taken of it.
+function unique.keeps_group(left)
+  return left[1] == 'group' or left[2] == 'group'
+end
+
 -- The options of a later add; `left`: what is not taken of it.
 function unique.merged(old, new, left)
   local options = { unpack(new) }
-  if left[1] == 'group' then
+  if unique.keeps_group(left) then
     options[OPTION.GROUP], options[OPTION.COST] = old[OPTION.GROUP], old[OPTION.COST]
   end
   return options
@@ -213,7 +222,7 @@ function unique.answer(q, job, tail, wanted)
     note(q, EVENT.DEDUPLICATED, id, holder)
   elseif verdict == 'replace' then
     local left = unique.not_taken(q, holder, job, wanted)
-    local group = left[1] == 'group' and groups.of(holder) or groups.named(job[JOB.OPTIONS])
+    local group = unique.keeps_group(left) and groups.of(holder) or groups.named(job[JOB.OPTIONS])
     if group and groups.refuses_rank(q, group, job) then
       return { ADDED.OUT_OF_ORDER, 0, 0, 0 }
     end

@@ -177,7 +177,7 @@ function groups.free(q, name)
   return most > 0 and math.max(most - g.r[GROUP.SIZE], 0) or -1
 end
 
--- Takes down that a job starts.
+-- Records that a job starts.
 function groups.started(q, name, head)
   local g = groups.get(q, name)
   local l, r = groups.limits(q, g), g.r

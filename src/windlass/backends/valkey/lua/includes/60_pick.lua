@@ -173,7 +173,7 @@ local function fresh_records(q, order, fresh)
   return records
 end
 
--- Leases in `order`, until somebody is let in who may be first in line now. Returns how many were leased and passed over.
+-- Leases in `order`, until a released job may be first in line now. Returns how many were leased and passed over.
 local function take_all(q, order, records, claim)
   local at, taken, size = 1, 0, #order
   while at <= size and not q.inserted do

@@ -138,8 +138,26 @@ function adds.create(q, job, tail, after, seq, follows)
   return (later or now ~= q.now) and { ADDED.QUEUED, head[HEAD.STATE], now, head[HEAD.DUE] } or 0
 end
 
+-- What keeps a job out, or nil and the id of a running job that it is to follow.
+function adds.kept_out(q, job, tail)
+  local wanted, answer, follows = unique.of(job[JOB.OPTIONS]), nil, nil
+  if wanted then
+    answer, follows = unique.answer(q, job, tail, wanted)
+  end
+  local group = not answer and groups.named(job[JOB.OPTIONS])
+  if group and groups.refuses_rank(q, group, job) then
+    answer = { ADDED.OUT_OF_ORDER, 0, 0, 0 }
+  elseif group and groups.free(q, group) == 0 then
+    answer = { ADDED.REFUSED, 0, 0, 0 }
+  end
+  return answer, follows
+end
+
 function adds.add_one(q, job, tail, seq)
   local id = job[JOB.ID]
+  if job[JOB.OUT] == 1 then
+    return adds.kept_out(q, job, tail) or { ADDED.REFUSED, 0, 0, 0 }
+  end
   if q.added and q.added[id] then -- twice in one batch: look at what was just written
     make_visible(q)
   end
@@ -155,18 +173,11 @@ function adds.add_one(q, job, tail, seq)
     note_run(q, EVENT.DEDUPLICATED, id, job[JOB.TASK])
     return { ADDED.DUPLICATE, 0, 0, 0 }
   end
-  local wanted = unique.of(job[JOB.OPTIONS])
-  if wanted and not answer then
-    answer, follows = unique.answer(q, job, tail, wanted)
+  if not answer then
+    answer, follows = adds.kept_out(q, job, tail)
   end
   if answer then
     return answer
-  end
-  local group = groups.named(job[JOB.OPTIONS])
-  if group and groups.refuses_rank(q, group, job) then
-    return { ADDED.OUT_OF_ORDER, 0, 0, 0 }
-  elseif group and groups.free(q, group) == 0 then
-    return { ADDED.REFUSED, 0, 0, 0 }
   end
   if head then
     after = head[HEAD.ENQUEUED]

@@ -118,7 +118,7 @@ function flow.adopt(queues, q, id, name, child_id, on)
   return { head[HEAD.SEQ], unlinked and 1 or 0 }
 end
 
--- Links a job to dependents of other slots: 1 for each that will be told, 0 when there is no such job, or its fate.
+-- Links a job to dependents of other slots: 1 for each that will be notified, 0 when there is no such job, or its fate.
 function flow.link_all(q, id, links)
   local answers = {}
   for at = 1, #links, 3 do

@@ -1,9 +1,9 @@
 -- Jobs that find their worker waiting: `add_alone` leases them and tells the worker, which need not ask.
 --
 -- A worker with nothing to do that found nothing to claim takes a seat. The next plain job that is added, alone and
--- while nobody else waits, is leased to it under the token <claim id>.g.0 and told on the worker's own channel,
+-- while no other job waits, is leased to it under the token <claim id>.g.0 and published on the worker's own channel,
 -- root:to:<worker>. A seat is good for one job. Who does not listen any more is given none. With its next claim a worker
--- leaves its seat and hears of what it was given there, since a message may be lost.
+-- leaves its seat and receives what it was given there, since a message may be lost.
 --   :Z      zset    workers in their seats: score since when
 --   :U      hash    worker -> its seat, until it leaves: lease (6 bytes), length and text of the claim id (1 + n), then the
 --                   id of the job that it was given there, if any
@@ -15,7 +15,7 @@ local SEAT_FORMAT = '>I6Bc0'
 
 local seats = {}
 
--- Gives the plain job `id` to whoever has waited longest; returns the worker, its token and its lease, or nil.
+-- Gives the plain job `id` to the worker that has waited longest; returns the worker, its token and its lease, or nil.
 function seats.give(root, id, record, now)
   for _ = 1, SEATS_TRIED do
     local worker = redis.call('ZPOPMIN', root .. ':Z')[1]

@@ -23,7 +23,7 @@ function adds.add_alone(root, id, text_of_job, now, micros)
   end
   local worker, token, lease_ms
   if not (marks[7] or marks[8] or marks[9]) and redis.call('XLEN', root .. ':f') == tonumber(passed) then
-    if bare or redis.call('EXISTS', root .. ':w') == 0 then -- nobody else waits
+    if bare or redis.call('EXISTS', root .. ':w') == 0 then -- no other job waits
       worker, token, lease_ms = seats.give(root, id, record, now)
     end
   end

@@ -100,7 +100,7 @@ function turn.settle_all(queues, ends)
   end
   flow.tell(queues) -- so that what is unblocked here can be claimed here
   for _, q in ipairs(queues) do
-    stubs.let_go(q)
+    stubs.drop(q)
     settle_down(q)
   end
   return table.concat(statuses)

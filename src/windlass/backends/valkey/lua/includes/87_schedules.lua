@@ -1,4 +1,4 @@
--- Schedules of a queue. The same rules as `windlass.core.schedule_rules`; slots are computed by whoever asks.
+-- Schedules of a queue. The same rules as `windlass.core.schedule_rules`; clients compute the slots.
 --
 --   :schedules        hash    name -> length of its state (4 bytes), state, the record as it was put
 --   :schedules:names  zset    names, all of score 0: listings are in order of names

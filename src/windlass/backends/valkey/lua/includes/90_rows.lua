@@ -59,6 +59,9 @@ local PLACES = {
   [STATE.PARKED] = { 'Q' }, [STATE.ACTIVE] = { 'a' }, [STATE.COMPLETED] = { 'P', 'C' }, [STATE.FAILED] = { 'F' }, [STATE.CANCELLED] = { 'X' },
 }
 
+-- Where jobs that ended stand.
+local ENDED = { P = true, C = true, F = true, X = true }
+
 -- The places that hold all jobs in `states`, when these are 1,000 at most; else nil.
 function listing.few_places(q, states)
   local found, total = {}, 0
@@ -90,6 +93,20 @@ function listing.rows_in(q, name)
   return rows
 end
 
+-- Adds a row to a list when it is beyond the cursor.
+function listing.put_row(rows, newest, cursor, row)
+  if cursor < 0 or (row[1] ~= cursor and (row[1] < cursor) == newest) then
+    rows[#rows + 1] = row
+  end
+end
+
+function listing.in_order(rows, newest)
+  table.sort(rows, function(one, other)
+    return one[1] ~= other[1] and (one[1] < other[1]) ~= newest
+  end)
+  return rows
+end
+
 -- Rows of all jobs in `states` beyond `cursor`, when they are few: a walk over all jobs would find them late.
 function listing.few_rows(q, newest, cursor, states)
   local places = listing.few_places(q, states)
@@ -99,15 +116,10 @@ function listing.few_rows(q, newest, cursor, states)
   local rows = {}
   for name in pairs(places) do
     for _, row in ipairs(listing.rows_in(q, name)) do
-      if cursor < 0 or (row[1] ~= cursor and (row[1] < cursor) == newest) then
-        rows[#rows + 1] = row
-      end
+      listing.put_row(rows, newest, cursor, row)
     end
   end
-  table.sort(rows, function(one, other)
-    return one[1] ~= other[1] and (one[1] < other[1]) ~= newest
-  end)
-  return rows
+  return listing.in_order(rows, newest)
 end
 
 -- The cursor behind a row: its sequence, by time also that.
@@ -177,13 +189,101 @@ function listing.timed_rows(q, newest, names, time, seq)
   return rows, more and #rows > 0
 end
 
--- Reads the heads of `count` rows from `first` on.
-function listing.load_rows(q, rows, first, count)
+-- Rows of all jobs that ended in the wanted time beyond `cursor`, when it was said and they are 1,000 at most; else nil.
+function listing.few_ended(q, newest, cursor, wanted)
+  if wanted.from < 0 and wanted.before < 0 then
+    return nil
+  end
+  local low, high = wanted.from < 0 and '-inf' or text(wanted.from), wanted.before < 0 and '+inf' or '(' .. text(wanted.before)
+  local total = 0
+  for name in pairs(ENDED) do
+    total = total + redis.call('ZCOUNT', q[name], low, high)
+  end
+  if total > STEP then
+    return nil
+  end
+  local rows = {}
+  for name in pairs(ENDED) do
+    for _, member in ipairs(redis.call('ZRANGEBYSCORE', q[name], low, high)) do
+      listing.put_row(rows, newest, cursor, { number_of(member), id_of(member) })
+    end
+  end
+  return listing.in_order(rows, newest)
+end
+
+-- What a listing asks of a job: `some` tells whether that is anything but its state.
+function listing.wanted(request, pattern)
+  local states, in_error, in_payload, in_any = {}, {}, {}, {}
+  for _, state in ipairs(request[4]) do
+    states[state] = true
+  end
+  for _, hint in ipairs(request[17]) do
+    local list = hint[1] == 1 and in_error or hint[1] == 2 and in_payload or in_any
+    list[#list + 1] = hint[2]
+  end
+  local wanted = {
+    raw = request[19],
+    states = #request[4] > 0 and states or nil, task = pattern ~= '' and pattern or nil, tag = request[5] ~= '' and request[5] or nil,
+    class = request[6] == 1 and request[7] or nil, fingerprint = request[13] == 1 and request[14] or nil,
+    group = request[11] ~= '' and request[11] or nil, worker = request[12] ~= '' and request[12] or nil,
+    tops = request[18] == 1, from = request[15], before = request[16], in_error = in_error, in_payload = in_payload, in_any = in_any,
+  }
+  wanted.needs_error = wanted.class or wanted.fingerprint or #in_error > 0
+  wanted.needs_record = #in_payload > 0 or #in_any > 0
+  wanted.some = wanted.task or wanted.tag or wanted.group or wanted.worker or wanted.needs_error or wanted.needs_record
+    or wanted.from >= 0 or wanted.before >= 0 or wanted.tops
+  return wanted
+end
+
+-- Reads what `fits` looks at of `count` rows from `first` on; of rows whose bytes tell that they do not fit, nothing.
+function listing.load_rows(q, rows, first, count, wanted)
   local ids = {}
   for index = first, math.min(first + count - 1, #rows) do
     ids[#ids + 1] = rows[index][2]
   end
+  if wanted.needs_error or #wanted.in_any > 0 then
+    ids = listing.load_errors(q, ids, wanted)
+  end
+  if #wanted.raw > 0 or wanted.needs_record then
+    ids = listing.load_bytes(q, ids, wanted)
+  end
   load(q, ids)
+end
+
+-- Reads the errors of jobs; returns the ids of those that may fit.
+function listing.load_errors(q, ids, wanted)
+  local found, failed = read('HMGET', q.e, ids), {}
+  wanted.errors = {}
+  for index, id in ipairs(ids) do
+    if found[index] and listing.holds_all(found[index], wanted.in_error) then
+      wanted.errors[id], failed[#failed + 1] = found[index], id
+    end
+  end
+  return wanted.needs_error and failed or ids
+end
+
+-- Looks at heads and records as bytes, which costs much less than to unpack them; returns the ids of those that may fit.
+function listing.load_bytes(q, ids, wanted)
+  local heads, left = read('HMGET', q.m, ids), {}
+  local records = wanted.needs_record and read('HMGET', q.j, ids) or {}
+  for index, id in ipairs(ids) do
+    local record = records[index] or ''
+    q.records[id] = records[index] or nil
+    if (not heads[index] or listing.has_all(heads[index], wanted.raw))
+      and (record:byte() ~= MARK.PLAIN or listing.texts_fit(id, record, heads[index] or '', wanted)) then
+      left[#left + 1] = id
+    end
+  end
+  return left
+end
+
+function listing.has_all(packed, texts)
+  for _, one in ipairs(texts) do
+    if not string.find(packed, one, 1, true) then
+      return false
+    end
+  end
+  return true
 end
 
 function listing.has_tag(head, tag)
@@ -196,25 +296,49 @@ function listing.has_tag(head, tag)
   return false
 end
 
-function listing.last_error_is(q, id, class)
-  local packed = redis.call('HGET', q.e, id)
-  local errors = damaged.unpacked(packed, {})
-  return #errors > 0 and errors[#errors][3] == class
+function listing.holds_all(packed, texts)
+  return #texts == 0 or listing.has_all(string.lower(packed), texts)
 end
 
--- A function that tells whether the job under an id fits the filters of a listing.
-function listing.matcher(q, request, pattern)
-  local states, tag = {}, request[5]
-  for _, state in ipairs(request[4]) do
-    states[state] = true
+-- Whether the last error of a job is the one that is wanted.
+function listing.error_fits(id, wanted)
+  local packed = wanted.errors[id]
+  if not packed then
+    return false
   end
-  return function(id)
-    local head = q.heads[id]
-    return head and (#request[4] == 0 or states[head[HEAD.STATE]])
-      and (pattern == '' or string.find(head[HEAD.TASK], pattern) ~= nil)
-      and (tag == '' or listing.has_tag(head, tag))
-      and (request[6] == 0 or listing.last_error_is(q, id, request[7]))
+  if not wanted.class and not wanted.fingerprint then
+    return true
   end
+  local errors = damaged.unpacked(packed, {})
+  local last = errors[#errors]
+  return last and (not wanted.class or last[3] == wanted.class)
+    and (not wanted.fingerprint or last[3 + FAILURE.FINGERPRINT - FAILURE.ERROR_CLASS] == wanted.fingerprint)
+end
+
+-- Whether a job whose payload is JSON holds the texts that are wanted; `head` is packed.
+function listing.texts_fit(id, record, head, wanted)
+  return listing.holds_all(record, wanted.in_payload)
+    and (#wanted.in_any == 0 or listing.holds_all(table.concat({ id, record, head, wanted.errors[id] or '' }, ' '), wanted.in_any))
+end
+
+-- Whether the job under an id fits the filters of a listing.
+function listing.fits(q, id, wanted)
+  local head = q.heads[id]
+  if not head then
+    return false
+  end
+  local finished = head[HEAD.FINISHED]
+  return (not wanted.states or wanted.states[head[HEAD.STATE]])
+    and (not wanted.task or string.find(head[HEAD.TASK], wanted.task) ~= nil)
+    and (not wanted.tag or listing.has_tag(head, wanted.tag))
+    and (not wanted.group or groups.of(head) == wanted.group)
+    and (not wanted.worker or head[HEAD.WORKER] == wanted.worker)
+    and (not wanted.tops or options_of(head)[OPTION.ROOT] == name_of(q) .. '/' .. id)
+    and (wanted.from < 0 or (finished > 0 and finished >= wanted.from))
+    and (wanted.before < 0 or (finished > 0 and finished < wanted.before))
+    and (not wanted.needs_error or listing.error_fits(id, wanted))
+    and (not wanted.needs_record or options_of(head)[OPTION.CODEC] ~= 0
+      or listing.texts_fit(id, q.records[id] or '', q.packed[id] or '', wanted))
 end
 
 -- When the oldest waiting job became ready; -1 when none waits. Exact while at most 1,000 jobs of other

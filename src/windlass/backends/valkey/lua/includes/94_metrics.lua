@@ -14,7 +14,7 @@ function metrics.cursor(root)
   return tonumber(redis.call('HGET', root, 'ro') or 0)
 end
 
--- How far the history may go: `copied` (-1: nobody copies it), or less while somebody rolls it up.
+-- How far the history may go: `copied` (-1: there is no archiver), or less while a process rolls it up.
 function metrics.held(q, copied)
   local marks = redis.call('HMGET', q.root, 'ro', 'ro_ms')
   if not marks[1] or tonumber(marks[2]) <= q.now - KEPT.ROLL_UP_MS then

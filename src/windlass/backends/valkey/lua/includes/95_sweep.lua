@@ -1,4 +1,4 @@
--- Removing what is past its keep, and removing on somebody's wish. Every step is bounded.
+-- Removing what is past its keep, and removing on request. Every step is bounded.
 
 local sweep = {}
 
@@ -32,7 +32,7 @@ function sweep.count_ended(q, state)
   return state == STATE.COMPLETED and count + redis.call('ZCARD', q.P) or count
 end
 
--- Finished members beyond the count that the newest one's rule allows, once nobody needs their results.
+-- Finished members beyond the count that the newest one's rule allows, once no dependent needs their results.
 function sweep.surplus(q, state, limit)
   local newest = sweep.ended(q, state, 'ZREVRANGEBYSCORE', '+inf', '-inf', 1)[1]
   if not newest then
@@ -113,7 +113,7 @@ function sweep.time_of(entry)
 end
 
 -- Moves the beginning of the history log past rows that are too many or too old and that every archiver has
--- copied (rows up to `copied`; -1: nobody copies), and past those beyond the hard bound, which are counted as lost.
+-- copied (rows up to `copied`; -1: there is no archiver), and past those beyond the hard bound, which are counted as lost.
 -- Returns how many rows went, and 1 when there may be more.
 function sweep.prune_history(q, copied)
   local marks = redis.call('HMGET', q.root, 'hi', 'hi0')

@@ -1,4 +1,4 @@
--- flow_told: everybody up to a link was told of an end; it leaves the outbox when those were all.
+-- flow_notified: every dependent up to a link was notified of an end, which leaves the outbox when those were all.
 -- KEYS: queue roots
 -- ARGV: packed {{queue, number of the end, id, sequence, how far, 1 when that was all}, ...}
 -- returns: 0

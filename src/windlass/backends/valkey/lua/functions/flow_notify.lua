@@ -1,4 +1,4 @@
--- flow_tell: tells dependents how their children ended; an edge is settled once, however often it is told.
+-- flow_notify: notifies dependents how their children ended; an edge is settled once, however often it is relayed.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {limit, {{child <queue>:<id>, sequence, completed, codec, reason, error, has value}, ...},
 --       {{queue, dependent, its sequence, position of the end}, ...}}, then the value of every end

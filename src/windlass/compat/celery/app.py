@@ -1,0 +1,495 @@
+"""``Celery``: an app under Celery's names, on a Windlass app (``app.windlass``) that does the work.
+
+The Windlass app is made at the first use, when the settings and the modules of tasks are known.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, Final, overload
+
+from windlass.api.app import Windlass
+from windlass.api.task import caller_module, default_name
+from windlass.compat.celery import canvas, schedules
+from windlass.compat.celery.calls import job_options
+from windlass.compat.celery.conf import Settings, settings_of
+from windlass.compat.celery.current import app_or_current, running, set_current_app, wait_for
+from windlass.compat.celery.exceptions import NotRegistered
+from windlass.compat.celery.result import AsyncResult, GroupResult, revoke
+from windlass.compat.celery.running import run_job
+from windlass.compat.celery.signals import Signal
+from windlass.compat.celery.task import NEEDLESS, TAKEN, Task
+from windlass.core.options import check_known
+from windlass.errors import ConfigError
+from windlass.jobs.job import Job
+
+_apps: Final[weakref.WeakSet[Celery]] = weakref.WeakSet()
+#: Tasks of ``shared_task``: every app has them.
+_shared: Final[list[tuple[Callable[..., Any], dict[str, Any]]]] = []
+
+
+class Tasks(dict[str, Task]):
+    """Tasks by name; one that is missing says so."""
+
+    def __missing__(self, name: str) -> Task:
+        raise NotRegistered(f"no task {name!r} here; import the module that has it (include=, imports)")
+
+
+class Control:
+    """``app.control``: what can be asked of tasks and queues from anywhere."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+
+    def revoke(
+        self, task_id: str | Iterable[str], terminate: bool = False, signal: str = "SIGTERM", **needless: Any
+    ) -> None:
+        """Cancel tasks; running ones only with ``terminate``. It holds after restarts, too."""
+        for one in [task_id] if isinstance(task_id, str) else list(task_id):
+            wait_for(revoke(self._app, str(one), None, terminate))
+
+    def terminate(self, task_id: str | Iterable[str], signal: str = "SIGTERM", **needless: Any) -> None:
+        """Cancel tasks, running ones, too."""
+        self.revoke(task_id, terminate=True)
+
+    def purge(self) -> int:
+        """Delete all tasks that wait in the queues of this app; how many."""
+        return wait_for(self._purge())
+
+    discard_all = purge
+
+    async def _purge(self) -> int:
+        found = [await self._app.windlass.queue(name).clear(delayed=True) for name in self._app.queue_names()]
+        return sum(found)
+
+    def __getattr__(self, name: str) -> Any:
+        shown = "'windlass workers', 'windlass jobs' and the dashboard show the rest"
+        raise ConfigError("control", f"one of revoke, terminate and purge ({shown})", name)
+
+
+class Celery:
+    """``Celery("shop", broker="redis://...")``; the broker's URL is that of the store.
+
+    Jobs and results are in one store, so ``backend`` is not used. ``windlass worker module:app`` runs the
+    tasks, and fires ``beat_schedule`` as well.
+    """
+
+    task_cls: type[Task] = Task
+
+    def __init__(
+        self,
+        main: str | None = None,
+        broker: str | None = None,
+        backend: str | None = None,
+        include: Iterable[str] | str = (),
+        set_as_current: bool = True,
+        config_source: Any = None,
+        namespace: str | None = None,
+        task_cls: type[Task] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.main: str | None = main
+        self._module = caller_module(2)
+        self.conf: Settings = Settings(settings)
+        if broker is not None:
+            self.conf.broker_url = broker
+        if backend is not None:
+            self.conf.result_backend = backend
+        self.conf.include = [include] if isinstance(include, str) else list(include)
+        if task_cls is not None:
+            self.task_cls = task_cls
+        self._tasks = Tasks()
+        self._lock = threading.RLock()
+        self._windlass: Windlass | None = None
+        self._discover: list[tuple[Any, str | None]] = []
+        self._declared: set[str] = set()
+        self.control = Control(self)
+        self.on_configure = Signal("on_configure")
+        self.on_after_configure = Signal("on_after_configure")
+        self.on_after_finalize = Signal("on_after_finalize")
+        if config_source is not None:
+            self.config_from_object(config_source, namespace=namespace)
+        for fn, options in _shared:
+            self._make_task(fn, options)
+        _apps.add(self)
+        if set_as_current:
+            set_current_app(self)
+
+    def __repr__(self) -> str:
+        return f"<Celery {self.main or self._module} on Windlass>"
+
+    def __enter__(self) -> Celery:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def set_current(self) -> None:
+        """Make it the app that is used where none is named."""
+        set_current_app(self)
+
+    set_default = set_current
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._windlass is not None:
+            wait_for(self._windlass.close())
+
+    # --- settings --------------------------------------------------------------------------------------
+
+    def config_from_object(
+        self, obj: Any, silent: bool = False, force: bool = False, namespace: str | None = None
+    ) -> None:
+        """Take settings from a module (or its name), an object or a mapping; see ``settings_of``."""
+        self.conf.update(settings_of(obj, namespace))
+
+    def autodiscover_tasks(
+        self,
+        packages: Iterable[str] | Callable[[], Iterable[str]] | None = None,
+        related_name: str | None = "tasks",
+        force: bool = False,
+    ) -> None:
+        """Import ``tasks`` of each package when the app is first used; without packages, of Django's apps."""
+        self._discover.append((packages, related_name))
+        if force:
+            self._import_modules()
+
+    # --- tasks -----------------------------------------------------------------------------------------
+
+    @overload
+    def task(self, fn: Callable[..., Any], /, **options: Any) -> Task: ...
+    @overload
+    def task(self, /, **options: Any) -> Callable[[Callable[..., Any]], Task]: ...
+    def task(self, fn: Any = None, /, **options: Any) -> Any:
+        """Make a function a task: ``@app.task`` or ``@app.task(bind=True, max_retries=5, ...)``."""
+        if fn is None:
+            return lambda given: self._make_task(given, options)
+        if not callable(fn):
+            raise ConfigError("task", "a function; its options are given by name", fn)
+        return self._make_task(fn, options)
+
+    def _make_task(self, fn: Callable[..., Any], options: Mapping[str, Any]) -> Task:
+        check_known(options, TAKEN | NEEDLESS | {"name", "bind", "base", "serializer"}, "option of a task")
+        if inspect.iscoroutinefunction(fn):
+            raise ConfigError("task", "a plain function (app.windlass.task runs async ones)", fn)
+        name = options.get("name") or self.gen_task_name(fn)
+        if name in self._tasks:
+            return self._tasks[name]
+        base: type[Task] = options.get("base") or self.task_cls
+        space = {key: value for key, value in options.items() if key in TAKEN}
+        bound = bool(options.get("bind"))
+        run = fn if bound else staticmethod(fn)
+        about = {"__doc__": fn.__doc__, "__module__": fn.__module__, "__wrapped__": staticmethod(fn)}
+        kind = type(fn.__name__, (base,), {**about, **space, "name": name, "run": run, "bound": bound})
+        return self.register_task(kind())
+
+    def gen_task_name(self, fn: Callable[..., Any]) -> str:
+        """``module.function``; of a script, the app's name or that of its file stands for the module."""
+        if fn.__module__ == "__main__" and self.main:
+            return f"{self.main}.{fn.__name__}"
+        return f"{default_name(fn).removesuffix(fn.__qualname__)}{fn.__name__}"
+
+    def register_task(self, task: Task | type[Task], **options: Any) -> Task:
+        """Register a task that was written as a class."""
+        made = task() if isinstance(task, type) else task
+        made.name = made.name or f"{type(made).__module__}.{type(made).__name__}"
+        made.app = self
+        self._tasks[made.name] = made
+        if self._windlass is not None:
+            self._install(self._windlass, made)
+        return made
+
+    @property
+    def tasks(self) -> Tasks:
+        """Tasks by name."""
+        return self._tasks
+
+    @property
+    def current_task(self) -> Any:
+        """The task that runs here; None outside of one."""
+        found = running()
+        return None if found is None else found[0]
+
+    # --- sending ---------------------------------------------------------------------------------------
+
+    def send_task(
+        self,
+        name: str,
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Send a task by its name; this process need not have it. Never eager."""
+        said = {key: value for key, value in options.items() if value is not None}
+        flow = canvas.Flow(self)
+        _, result = canvas.Signature(name, args, kwargs, said, app=self).place(flow, None, None, {})
+        flow.send()
+        return result
+
+    def signature(self, *args: Any, **options: Any) -> canvas.Signature:
+        """A signature of this app."""
+        return canvas.signature(*args, **{"app": self, **options})
+
+    def AsyncResult(self, task_id: str, **options: Any) -> AsyncResult:
+        """The result of that id."""
+        return AsyncResult(task_id, app=self, **options)
+
+    def GroupResult(self, id: str, results: Any, **options: Any) -> GroupResult:
+        """Several results as one."""
+        return GroupResult(id, results, **options)
+
+    def route(self, name: str, task: Any, options: dict[str, Any], call: tuple[Any, Any]) -> str:
+        """The queue of a call: as it says, as ``task_routes`` says, or the default."""
+        queue = options.get("queue")
+        if queue is None:
+            queue = _routed(self.conf.task_routes, name, (*call, options, task))
+        return _queue_name(queue or self.conf.task_default_queue)
+
+    def queue_names(self) -> list[str]:
+        """The queues of its tasks, its routes and ``task_queues``."""
+        found = [self.conf.task_default_queue, *(one for one in self.conf.task_queues or ())]
+        found += [
+            self.route(task.name, task, {"queue": task.queue}, ((), {})) for task in self._tasks.values()
+        ]
+        found += _static_routes(self.conf.task_routes)
+        return list(dict.fromkeys(map(_queue_name, found)))
+
+    async def find_job(self, job_id: str, queue: str | None) -> Job[Any] | None:
+        """The job of that id, in its queue or wherever it is."""
+        tried: list[str] = []
+        for names in ([queue] if queue else self.queue_names(), None):
+            more = [info.name for info in await self.windlass.queues()] if names is None else names
+            for name in more:
+                if name not in tried:
+                    tried.append(name)
+                    job = await self.windlass.queue(name).get_job(job_id)
+                    if job is not None:
+                        return job
+        return None
+
+    # --- schedules -------------------------------------------------------------------------------------
+
+    def add_periodic_task(
+        self,
+        schedule: Any,
+        sig: canvas.Signature,
+        args: Any = (),
+        kwargs: Any = None,
+        name: str | None = None,
+        **opts: Any,
+    ) -> str:
+        """Send ``sig`` by a schedule; for receivers of ``on_after_configure`` and ``on_after_finalize``."""
+        key = name or repr(sig)
+        entry = {"task": sig.task, "schedule": schedule, "args": (*sig.args, *args)}
+        entry |= {"kwargs": {**sig.kwargs, **(kwargs or {})}, "options": {**sig.options, **opts}}
+        self.conf.beat_schedule = {**self.conf.beat_schedule, key: entry}
+        return key
+
+    def _declare_schedules(self, made: Windlass) -> None:
+        for name, entry in self.conf.beat_schedule.items():
+            if name in self._declared:
+                continue
+            check_known(
+                entry, ("task", "schedule", "args", "kwargs", "options", "relative"), "key of a schedule"
+            )
+            task, options = entry["task"], entry.get("options") or {}
+            if task not in self._tasks:
+                raise ConfigError(f"beat_schedule[{name!r}]", "the name of a task of this app", task)
+            rule = schedules.to_windlass(entry["schedule"], self.conf.zone_name())
+            queue = self.route(task, self._tasks[task], options, (entry.get("args"), entry.get("kwargs")))
+            bound = made.tasks[task].options(**job_options(self, options))
+            if queue != bound.task.queue_name:
+                raise ConfigError(
+                    f"beat_schedule[{name!r}]", "sent to the queue of its task (task_routes)", queue
+                )
+            made.schedule(name, rule, bound, *entry.get("args", ()), **entry.get("kwargs") or {})
+            self._declared.add(name)
+
+    # --- Windlass --------------------------------------------------------------------------------------
+
+    @property
+    def windlass(self) -> Windlass:
+        """The Windlass app: its store, queues and tasks, and what ``windlass worker`` runs."""
+        with self._lock:
+            if self._windlass is None:
+                self._windlass = self._make()
+                self.on_after_configure.send(self)
+                self.on_after_finalize.send(self)
+            self._declare_schedules(self._windlass)
+            return self._windlass
+
+    def finalize(self, auto: bool = False) -> None:
+        """Make the Windlass app now."""
+        _ = self.windlass
+
+    def _make(self) -> Windlass:
+        self.on_configure.send(self)
+        self._import_modules()
+        expires = self.conf.result_expires
+        kept = {"keep_completed": True} if expires is None else {"result_ttl": expires}
+        url = self.conf.broker_url
+        made = Windlass(
+            _store_url(url[0] if isinstance(url, (list, tuple)) else url),
+            name=self.main or self._module,
+            codec="json+tagged",
+            defaults=kept,
+        )
+        for task in self._tasks.values():
+            self._install(made, task)
+        return made
+
+    def _install(self, made: Windlass, task: Task) -> None:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return run_job(task, args, kwargs)
+
+        queue = self.route(task.name, task, {"queue": task.queue}, ((), {}))
+        made.task(name=task.name, queue=queue, **task.job_options())(run)
+
+    def _import_modules(self) -> None:
+        for module in (*self.conf.include, *self.conf.imports):
+            importlib.import_module(module)
+        discover, self._discover = self._discover, []
+        for packages, related in discover:
+            for package in _packages(packages):
+                _import_if_there(f"{package}.{related}" if related else package)
+
+    def worker_main(self, argv: Any = None) -> None:
+        """Refused: workers are started from the command line."""
+        raise ConfigError("worker", "started from the command line: windlass worker MODULE:APP", argv)
+
+    start = worker_main
+
+
+def _store_url(url: str | None) -> str | None:
+    """Celery's URLs, as far as they are written otherwise."""
+    return url if url is None else re.sub(r"^pyamqp:", "amqp:", url)
+
+
+def _queue_name(queue: Any) -> str:
+    """The name of a queue; ``kombu.Queue`` has one, too."""
+    return queue if isinstance(queue, str) else str(queue.name)
+
+
+def _routed(routes: Any, name: str, call: tuple[Any, ...]) -> Any:
+    """What ``task_routes`` says: mappings and pairs of patterns, functions, or lists of these."""
+    if routes is None:
+        return None
+    if isinstance(routes, Mapping):
+        return _by_pattern(routes.items(), name)
+    if callable(routes):
+        return _destination(routes(name, *call[:3], task=call[3]))
+    if _is_pair(routes):
+        return _by_pattern([routes], name)
+    return next((found for one in routes if (found := _routed(one, name, call)) is not None), None)
+
+
+def _is_pair(route: Any) -> bool:
+    """Whether it is one pattern and where that leads."""
+    return isinstance(route, (tuple, list)) and len(route) == 2 and isinstance(route[0], (str, re.Pattern))
+
+
+def _by_pattern(pairs: Iterable[tuple[Any, Any]], name: str) -> Any:
+    for pattern, where in pairs:
+        hit = pattern.match(name) if isinstance(pattern, re.Pattern) else fnmatchcase(name, pattern)
+        if hit:
+            return _destination(where)
+    return None
+
+
+def _destination(where: Any) -> Any:
+    if where is None or isinstance(where, str):
+        return where
+    check_known(where, ("queue", "priority", "routing_key", "exchange"), "key of a route")
+    return where.get("queue") or where.get("routing_key")
+
+
+def _static_routes(routes: Any) -> list[Any]:
+    """The queues that ``task_routes`` names, functions aside."""
+    if routes is None or callable(routes):
+        return []
+    if isinstance(routes, Mapping):
+        return [found for where in routes.values() if (found := _destination(where))]
+    if _is_pair(routes):
+        return [found] if (found := _destination(routes[1])) else []
+    return [name for one in routes for name in _static_routes(one)]
+
+
+def _packages(packages: Any) -> list[str]:
+    if packages is None:
+        configs = importlib.import_module("django.apps").apps.get_app_configs()
+        return [config.name for config in configs]
+    return list(packages() if callable(packages) else packages)
+
+
+def _import_if_there(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not (module == exc.name or module.startswith(f"{exc.name}.")):
+            raise
+
+
+class _SharedTask:
+    """A task of whichever app is current when it is used."""
+
+    def __init__(self, fn: Callable[..., Any], name: str) -> None:
+        self.__dict__.update({"_name": name, "__doc__": fn.__doc__, "__wrapped__": fn})
+
+    def _get(self) -> Task:
+        return app_or_current().tasks[self._name]  # type: ignore[no-any-return]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._get(), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._get()(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<shared task {self._name}>"
+
+
+@overload
+def shared_task(fn: Callable[..., Any], /, **options: Any) -> Task: ...
+@overload
+def shared_task(**options: Any) -> Callable[[Callable[..., Any]], Task]: ...
+def shared_task(*args: Any, **options: Any) -> Any:
+    """Make a function a task of every app, those made later as well; also without an app."""
+    if not args:
+        return lambda fn: shared_task(fn, **options)
+    (fn,) = args
+    _shared.append((fn, options))
+    for app in list(_apps):
+        app._make_task(fn, options)
+    module = default_name(fn).removesuffix(fn.__qualname__)
+    return _SharedTask(fn, options.get("name") or f"{module}{fn.__name__}")
+
+
+class _Current:
+    """The current app, or the current task, whenever it is asked."""
+
+    def __init__(self, get: Callable[[], Any]) -> None:
+        self.__dict__["_get"] = get
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._get(), name)
+
+    def __bool__(self) -> bool:
+        return bool(self._get())
+
+    def __repr__(self) -> str:
+        return repr(self._get())
+
+
+def _running_task() -> Any:
+    found = running()
+    return None if found is None else found[0]
+
+
+current_app: Any = _Current(app_or_current)
+current_task: Any = _Current(_running_task)

@@ -1,0 +1,132 @@
+"""From the options of ``apply_async`` to those of a job, and to one step of a flow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from windlass.compat.celery.current import CeleryApp
+from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.ids import new_id
+from windlass.core.options import check_known
+from windlass.errors import ConfigError
+from windlass.flows import Step
+from windlass.jobs.payload import pack_call
+
+#: Keys of ``job.trace``: what a step takes of the steps before, and what it belongs to.
+PASSING: Final = "celery.passing"
+ERRBACK: Final = "celery.errback"
+GROUP: Final = "celery.group"
+PARENT: Final = "celery.parent"
+HEADERS: Final = "celery.headers"
+
+_USED: Final = frozenset(
+    "task_id countdown eta expires queue priority link link_error headers time_limit soft_time_limit "
+    "ignore_result group_id".split()
+)
+#: Options that change nothing: publishing is retried, stored as JSON and acknowledged anyway.
+_NEEDLESS: Final = frozenset(
+    "retry retry_policy connection producer add_to_parent compression delivery_mode shadow argsrepr "
+    "kwargsrepr reply_to mandatory".split()
+)
+_REFUSED: Final = {
+    "routing_key": "left out: name the queue (queue=)",
+    "exchange": "left out: name the queue (queue=)",
+    "chord": "written as chord(header, body)",
+    "chain": "written as chain(first, second)",
+    "publisher": "left out",
+}
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse options that mean nothing here, with what to write instead."""
+    for name, want in _REFUSED.items():
+        if options.get(name) is not None:
+            raise ConfigError(name, want, options[name])
+    if options.get("serializer") not in (None, "json", "application/json"):
+        raise ConfigError("serializer", "json: a message must not choose code to run", options["serializer"])
+    check_known(options, _USED | _NEEDLESS | _REFUSED.keys() | {"serializer"}, "option of apply_async")
+
+
+def make_step(
+    app: CeleryApp,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: Mapping[str, Any],
+    trace: Mapping[str, str],
+) -> Step:
+    """One call as a step. Options that it does not say are left to the task of the worker."""
+    check_options(options)
+    task = app.tasks.get(name)
+    merged = {**_options_of(task, app), **{key: one for key, one in options.items() if one is not None}}
+    queue = app.route(name, task, dict(merged), (args, kwargs))
+    said = job_options(app, merged)
+    if getattr(task, "rate_limit", None):
+        said["group"] = name
+    said["job_id"] = str(merged.get("task_id") or new_id())
+    texts = dict(trace)
+    if merged.get("headers"):
+        texts[HEADERS] = json.dumps(merged["headers"])
+    if merged.get("group_id"):
+        texts[GROUP] = str(merged["group_id"])
+    if texts:
+        said["trace"] = texts
+    return Step(name, queue, pack_call(args, kwargs), said)
+
+
+def _options_of(task: Any, app: CeleryApp) -> dict[str, Any]:
+    """What the task itself says about each of its calls."""
+    found: dict[str, Any] = {"priority": app.conf.task_default_priority}
+    for option in ("queue", "expires", "priority"):
+        value = getattr(task, option, None)
+        if value is not None:
+            found[option] = value
+    return found
+
+
+def job_options(app: CeleryApp, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The job options that a call says."""
+    said: dict[str, Any] = {}
+    if options.get("countdown") is not None:
+        said["delay"] = max(options["countdown"], 0)
+    if options.get("eta") is not None:
+        said.pop("delay", None)
+        said["run_at"] = aware(app, options["eta"], "eta")
+    if options.get("expires") is not None:
+        said["expires_in"] = max(_seconds_until(app, options["expires"]), 0.001)
+    if options.get("priority") is not None:
+        said["priority"] = priority_of(app, options["priority"])
+    limits = [options[name] for name in ("time_limit", "soft_time_limit") if options.get(name)]
+    if limits:
+        said["timeout"] = min(limits)
+    return said
+
+
+def priority_of(app: CeleryApp, priority: int) -> int:
+    """As Celery has it on the same broker: on AMQP 9 runs first, anywhere else 0 does."""
+    if not isinstance(priority, int) or not 0 <= priority <= 255:
+        raise ConfigError("priority", "a whole number from 0 to 255", priority)
+    return priority if app.windlass.url.startswith("amqp") else -priority
+
+
+def aware(app: CeleryApp, moment: Any, option: str) -> datetime:
+    """A date with its time zone: that of the app, unless it has one."""
+    if not isinstance(moment, datetime):
+        raise ConfigError(option, "a datetime", moment)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=app.conf.zone())
+
+
+def _seconds_until(app: CeleryApp, expires: Any) -> float:
+    if isinstance(expires, timedelta):
+        return expires.total_seconds()
+    if isinstance(expires, (int, float)) and not isinstance(expires, bool):
+        return float(expires)
+    return (aware(app, expires, "expires") - now()).total_seconds()
+
+
+def now() -> datetime:
+    """The time, with its zone."""
+    return datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC)

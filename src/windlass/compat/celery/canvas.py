@@ -1,0 +1,441 @@
+"""Signatures, and chains, groups and chords of them. Each becomes one flow, added in one atomic step.
+
+A signature is a call that is not made yet. A step of a chain gets the result of the step before as its first
+argument, a chord's body the list of its header's results; immutable ones (``si``) get nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from windlass.compat.celery import calls, signals
+from windlass.compat.celery.current import CeleryApp, app_or_current, wait_for
+from windlass.compat.celery.result import AsyncResult, GroupResult
+from windlass.core.ids import new_id
+from windlass.errors import ConfigError
+from windlass.flows import FlowProducer, Step
+
+
+@dataclass
+class Ends:
+    """The steps that what follows comes after, and what it gets of them."""
+
+    steps: list[Step]
+    passing: Literal["value", "list"]
+
+
+@dataclass
+class Flow:
+    """Steps on their way to the store."""
+
+    app: CeleryApp
+    steps: list[Step] = field(default_factory=list)
+
+    def send(self) -> None:
+        """Add all of them, in one atomic step."""
+        for one in self.steps:
+            signals.before_task_publish.send(one.name, **_facts(one))
+        if self.steps:
+            wait_for(FlowProducer(self.app.windlass).add_bulk(self.steps))
+        for one in self.steps:
+            signals.after_task_publish.send(one.name, **_facts(one))
+
+    def call(self, sig: Signature, before: Ends | None, parent: Any, trace: Mapping[str, str]) -> Step:
+        """One call, after ``before``."""
+        texts = dict(trace)
+        passed: tuple[Any, ...] = ()
+        if before is not None and not sig.immutable:
+            texts[calls.PASSING] = before.passing
+            passed = (None,)
+        if parent is not None:
+            texts[calls.PARENT] = parent.id
+        task = self.app.tasks.get(sig.task)
+        if task is not None:
+            task.check_call((*passed, *sig.args), sig.kwargs)
+        made = calls.make_step(self.app, sig.task, sig.args, sig.kwargs, sig.options, texts)
+        if before is not None:
+            made.after(*before.steps)
+        self.steps.append(made)
+        return made
+
+    def result_of(self, step: Step, sig: Signature, parent: Any) -> AsyncResult:
+        """The result of a step."""
+        task = self.app.tasks.get(step.name)
+        ignored = sig.options.get("ignore_result")
+        if ignored is None and task is not None:
+            ignored = task.ignores_result
+        return AsyncResult(step.options["job_id"], self.app, parent, step.queue, bool(ignored))
+
+
+def _facts(step: Step) -> dict[str, Any]:
+    body: Any = (step.packed.get("args", []), step.packed.get("kwargs", {}), {})
+    headers = {"id": step.options["job_id"], "task": step.name}
+    return {"body": body, "headers": headers, "routing_key": step.queue, "exchange": ""}
+
+
+class Signature:
+    """A call of a task: its name, arguments and options."""
+
+    def __init__(
+        self,
+        task: Any,
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        immutable: bool = False,
+        app: CeleryApp | None = None,
+        **more: Any,
+    ) -> None:
+        self.task: str = task if isinstance(task, str) else task.name
+        self.args: tuple[Any, ...] = tuple(args or ())
+        self.kwargs: dict[str, Any] = dict(kwargs or {})
+        self.options: dict[str, Any] = {**(options or {}), **more}
+        self.immutable = immutable
+        self._app: CeleryApp | None = app if app is not None else getattr(task, "app", None)
+
+    def __repr__(self) -> str:
+        given = [*map(repr, self.args), *(f"{key}={value!r}" for key, value in self.kwargs.items())]
+        return f"{self.task}({', '.join(given)})"
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+    @property
+    def app(self) -> CeleryApp:
+        """The app that it is sent with."""
+        return app_or_current(self._app)
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return self.task
+
+    @property
+    def id(self) -> str | None:
+        """The id that its job is to have, if it was given one."""
+        found = self.options.get("task_id")
+        return None if found is None else str(found)
+
+    # --- changes ---------------------------------------------------------------------------------------
+
+    def clone(
+        self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """A copy with ``args`` before its own, and more of the others. Immutable ones take options only."""
+        made: Any = self._copy()
+        if not self.immutable:
+            made.args = (*(args or ()), *made.args)
+            made.kwargs |= kwargs or {}
+        made.options |= options
+        return made
+
+    def _copy(self) -> Any:
+        options = {
+            key: list(value) if key in ("link", "link_error") and isinstance(value, list) else value
+            for key, value in self.options.items()
+        }
+        return Signature(self.task, self.args, self.kwargs, options, self.immutable, self._app)
+
+    def set(self, immutable: bool | None = None, **options: Any) -> Any:
+        """Set options; returns itself."""
+        if immutable is not None:
+            self.immutable = immutable
+        self.options |= options
+        return self
+
+    def set_immutable(self, immutable: bool) -> None:
+        """Whether it takes no result of the step before."""
+        self.immutable = immutable
+
+    def link(self, callback: Any) -> Any:
+        """Call ``callback`` with its result when it has succeeded; returns the callback."""
+        self.options["link"] = [*as_list(self.options.get("link")), callback]
+        return callback
+
+    def link_error(self, errback: Any) -> Any:
+        """Call ``errback`` when it has failed; returns the errback."""
+        self.options["link_error"] = [*as_list(self.options.get("link_error")), errback]
+        return errback
+
+    def on_error(self, errback: Any) -> Any:
+        """``link_error`` that returns the signature itself."""
+        self.link_error(errback)
+        return self
+
+    def __or__(self, other: Any) -> Any:
+        if not isinstance(other, Signature):
+            return NotImplemented
+        return chain(self, other)
+
+    # --- verbs -----------------------------------------------------------------------------------------
+
+    def __call__(self, *partial_args: Any, **partial_kwargs: Any) -> Any:
+        """Run the task here and now."""
+        sig = self.clone(partial_args, partial_kwargs)
+        return self.app.tasks[self.task](*sig.args, **sig.kwargs)
+
+    def delay(self, *partial_args: Any, **partial_kwargs: Any) -> Any:
+        """Send it, with these arguments before its own."""
+        return self.apply_async(partial_args, partial_kwargs)
+
+    def apply_async(
+        self,
+        args: Iterable[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        route_name: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Send it; its result."""
+        sig = self.clone(args, kwargs, **options)
+        if self.app.conf.task_always_eager:
+            return sig.apply()
+        flow = Flow(self.app)
+        _, result = sig.place(flow, None, None, {})
+        flow.send()
+        return result
+
+    def apply(
+        self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """Run it here and now; an ``EagerResult``."""
+        sig = self.clone(args, kwargs, **options)
+        result = self.app.tasks[self.task].apply(sig.args, sig.kwargs, **sig.options)
+        return result
+
+    def place(
+        self, flow: Flow, before: Ends | None, parent: Any, trace: Mapping[str, str]
+    ) -> tuple[Ends, Any]:
+        """Put its steps into ``flow``: their ends, and the result that its callers get."""
+        step = flow.call(self, before, parent, trace)
+        result = flow.result_of(step, self, parent)
+        for callback in as_list(self.options.get("link")):
+            callback.clone().place(flow, Ends([step], "value"), result, {})
+        for errback in as_list(self.options.get("link_error")):
+            if type(errback) is not Signature:
+                raise ConfigError("link_error", "the signature of one task", errback)
+            texts = {calls.ERRBACK: step.options["job_id"]}
+            flow.steps.append(
+                calls.make_step(flow.app, errback.task, errback.args, errback.kwargs, errback.options, texts)
+            )
+            flow.steps[-1].after(step, on_failure="ignore")
+        return Ends([step], "value"), result
+
+
+class chain(Signature):
+    """One after the other: each gets the result of the one before."""
+
+    def __init__(self, *tasks: Any, **options: Any) -> None:
+        parts = tasks[0] if len(tasks) == 1 and not isinstance(tasks[0], Signature) else tasks
+        self.tasks: list[Any] = []
+        for one in parts:
+            self.tasks += one.tasks if isinstance(one, chain) else [one]
+        if not self.tasks:
+            raise ConfigError("chain", "given one task at least")
+        super().__init__("celery.chain", options=options, app=self.tasks[0]._app)
+
+    def __repr__(self) -> str:
+        return " | ".join(map(repr, self.tasks))
+
+    def _copy(self) -> Any:
+        made = chain(*(one.clone() for one in self.tasks), **self.options)
+        made.immutable = self.immutable
+        return made
+
+    def clone(
+        self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """A copy whose first task gets these arguments besides its own."""
+        made = super().clone(None, None, **options)
+        made.tasks[0] = made.tasks[0].clone(args, kwargs)
+        return made
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Send it."""
+        return self.apply_async(args, kwargs)
+
+    def place(
+        self, flow: Flow, before: Ends | None, parent: Any, trace: Mapping[str, str]
+    ) -> tuple[Ends, Any]:
+        """Its tasks, each after the one before. The last takes the chain's own options."""
+        errbacks = as_list(self.options.get("link_error"))
+        result = parent
+        for number, one in enumerate(self.tasks):
+            part = one.clone()
+            if number == len(self.tasks) - 1:
+                part = part.clone(**_without(self.options, "link_error", "countdown", "eta"))
+            if number == 0:
+                part = part.clone(
+                    **{key: self.options[key] for key in ("countdown", "eta") if key in self.options}
+                )
+            for errback in errbacks:
+                part.link_error(errback)
+            before, result = part.place(flow, before, result, trace)
+        assert before is not None
+        return before, result
+
+    def apply(
+        self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """Run them here and now, one after the other."""
+        result: Any = None
+        for one in self.clone(args, kwargs, **options).tasks:
+            last, result = result, one.apply(None if result is None else (result.get(),))
+            result.parent = last
+        return result
+
+
+class group(Signature):
+    """Side by side."""
+
+    def __init__(self, *tasks: Any, **options: Any) -> None:
+        parts = tasks[0] if len(tasks) == 1 and not isinstance(tasks[0], Signature) else tasks
+        if isinstance(parts, group):
+            parts = parts.tasks
+        self.tasks: list[Any] = list(parts)
+        super().__init__("celery.group", options=options, app=self.tasks[0]._app if self.tasks else None)
+
+    def __repr__(self) -> str:
+        return f"group({', '.join(map(repr, self.tasks))})"
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def _copy(self) -> Any:
+        made = group([one.clone() for one in self.tasks], **self.options)
+        made.immutable = self.immutable
+        return made
+
+    def clone(
+        self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """A copy whose tasks get these arguments besides their own."""
+        made = super().clone(None, None, **options)
+        made.tasks = [one.clone(args, kwargs) for one in made.tasks]
+        return made
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Send it."""
+        return self.apply_async(args, kwargs)
+
+    def link(self, callback: Any) -> Any:
+        """Refused: what follows a group is the body of a chord."""
+        raise ConfigError(
+            "link", "given to the tasks of the group; what follows all of them is a chord", callback
+        )
+
+    def place(
+        self, flow: Flow, before: Ends | None, parent: Any, trace: Mapping[str, str]
+    ) -> tuple[Ends, Any]:
+        """Its tasks, side by side, all after ``before``."""
+        group_id = str(self.options.get("task_id") or new_id())
+        own = _without(self.options, "task_id")
+        steps: list[Step] = []
+        results: list[Any] = []
+        for one in self.tasks:
+            ends, result = one.clone(**own).place(flow, before, parent, {**trace, calls.GROUP: group_id})
+            if len(ends.steps) != 1:
+                raise ConfigError("group", "made of tasks, chains and chords that end with one task", one)
+            steps += ends.steps
+            results.append(result)
+        return Ends(steps, "list"), GroupResult(group_id, results, parent)
+
+    def apply(
+        self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """Run them here and now."""
+        sig = self.clone(args, kwargs, **options)
+        return GroupResult(new_id(), [one.apply() for one in sig.tasks])
+
+
+class chord(Signature):
+    """A group, and a body that gets the list of its results."""
+
+    def __init__(self, header: Any, body: Any = None, **options: Any) -> None:
+        self.header: group = header if isinstance(header, group) else group(header)
+        self.body = body
+        super().__init__("celery.chord", options=options, app=self.header._app or getattr(body, "_app", None))
+
+    def __repr__(self) -> str:
+        return f"chord({self.header!r}, {self.body!r})"
+
+    def _copy(self) -> Any:
+        body = None if self.body is None else self.body.clone()
+        made = chord(self.header.clone(), body, **self.options)
+        made.immutable = self.immutable
+        return made
+
+    def clone(
+        self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """A copy whose header gets these arguments besides its own."""
+        made = super().clone(None, None, **options)
+        made.header = made.header.clone(args, kwargs)
+        return made
+
+    def __call__(self, body: Any = None, **options: Any) -> Any:
+        """Send it, with ``body`` if it has none yet."""
+        made = self.clone(**options)
+        made.body = body or made.body
+        return made.apply_async()
+
+    def _whole_body(self) -> Any:
+        if self.body is None:
+            raise ConfigError("chord", "given a body: chord(header, body)")
+        return self.body
+
+    def link(self, callback: Any) -> Any:
+        """Call ``callback`` with the body's result."""
+        return self._whole_body().link(callback)
+
+    def link_error(self, errback: Any) -> Any:
+        """Call ``errback`` when the body, or the header before it, has failed."""
+        return self._whole_body().link_error(errback)
+
+    def place(
+        self, flow: Flow, before: Ends | None, parent: Any, trace: Mapping[str, str]
+    ) -> tuple[Ends, Any]:
+        """The header, then the body, which takes the chord's own options."""
+        body = self._whole_body().clone(**self.options)
+        if not self.header.tasks:  # as Celery does: the body gets an empty list
+            return body.clone(([],)).place(flow, before, parent, trace)  # type: ignore[no-any-return]
+        ends, result = self.header.place(flow, before, parent, trace)
+        return body.place(flow, ends, result, trace)  # type: ignore[no-any-return]
+
+    def apply(
+        self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """Run it here and now."""
+        made = self.clone(args, kwargs, **options)
+        return made._whole_body().apply((made.header.apply().get(),))
+
+
+def _without(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key not in names}
+
+
+def as_list(given: Any) -> list[Any]:
+    """None, one, or many, as a list."""
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def signature(task: Any, *args: Any, **options: Any) -> Signature:
+    """A signature from the name of a task, or the task: with ``args``, ``kwargs``, ``immutable``, options.
+
+    A signature is returned as it is.
+    """
+    return task if isinstance(task, Signature) else Signature(task, *args, **options)
+
+
+subtask = signature
+
+
+def maybe_signature(given: Any, app: CeleryApp | None = None) -> Signature | None:
+    """``given`` as a signature; None stays None."""
+    return None if given is None else signature(given)

@@ -1,0 +1,1 @@
+"""Parts of Celery's API that stand in ``celery.contrib``."""

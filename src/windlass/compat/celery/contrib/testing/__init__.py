@@ -1,0 +1,1 @@
+"""Helpers for tests of applications that use Celery's API."""

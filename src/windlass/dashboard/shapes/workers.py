@@ -1,0 +1,50 @@
+"""Workers: those that live, and those that fell silent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from windlass.dashboard.shapes.base import Shape
+from windlass.dashboard.shapes.health import LostWorker
+
+
+class WorkerJob(Shape):
+    """What a worker runs now."""
+
+    queue: str
+    id: str
+    task: str
+    started_ms: int | None
+    progress: Any
+
+
+class WorkerEntry(Shape):
+    """A worker as its last heartbeat described it."""
+
+    id: str
+    hostname: str
+    pid: int
+    tag: str
+    queues: list[str]
+    version: str
+    started_ms: int
+    beat_ms: int
+    #: Jobs that run, of so many at once.
+    busy: int
+    concurrency: int
+    rss_kb: int
+    #: Takes no new jobs: paused or stopping.
+    quiet: bool
+    leader: bool
+    #: The last command that it was given: ``quiet``, ``resume``, ``stop``, ``dump``.
+    command: str | None
+    #: At most 100; those of hidden queues are left out.
+    running: list[WorkerJob]
+
+
+class Workers(Shape):
+    """Workers that gave a sign in the last 45 seconds, and those that fell silent in the last day with what
+    they ran."""
+
+    workers: list[WorkerEntry]
+    lost: list[LostWorker]

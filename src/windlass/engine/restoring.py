@@ -1,0 +1,61 @@
+"""Restore: put jobs back as they were, from an export. They get a new number; all else is what it was."""
+
+from __future__ import annotations
+
+from windlass.backend import requests as rq
+from windlass.core.ids import ref_of
+from windlass.core.job import EventType, JobRecord
+from windlass.core.outcome import AddOutcome
+from windlass.core.states import FINISHED
+from windlass.core.transitions import NO_TURN
+from windlass.engine import unique_keys
+from windlass.engine.adding import keep_queue
+from windlass.engine.effects import Kind, Table
+from windlass.engine.reads import Reads, Verb
+from windlass.engine.saving import prepare, refuses, save
+from windlass.engine.unit_of_work import UnitOfWork
+
+
+def restore(work: UnitOfWork, request: rq.Restore) -> Verb[list[rq.Added]]:
+    """Reads: 1 for plain jobs, 2 at most."""
+    jobs = request.jobs
+    yield Reads(ids=[ref_of((job.queue, job.id)) for job in jobs])
+    yield from prepare(work, jobs)
+    return [_restore_one(work, job) for job in jobs]
+
+
+def _restore_one(work: UnitOfWork, job: JobRecord) -> rq.Added:
+    ref, ended = (job.queue, job.id), job.state in FINISHED
+    if job.options.group is not None:
+        work.groups[job.queue, job.options.group].counted.pop(job.id, None)  # it is not there yet
+    known = work.jobs.get(ref) or work.stubs.get(ref)
+    if known is not None:
+        same = known.request_id == job.request_id
+        outcome = AddOutcome.QUEUED if same else AddOutcome.DUPLICATE
+        return rq.Added(outcome, known.state, known.enqueued_ms, known.due_ms)
+    if work.kept.get(ref, 0) > work.now_ms or (not ended and _is_held(work, job)):
+        return rq.Added(AddOutcome.DUPLICATE, None)
+    refusal = None if ended else refuses(work, job)
+    if refusal is not None:
+        return rq.Added(refusal, None)
+    job.seq = work.fresh_place()
+    job.place = -job.seq if job.options.lifo else job.seq
+    job.turn, job.token, job.settled_token, job.linked = NO_TURN, None, None, False
+    work.jobs[ref] = job
+    keep_queue(work, work.queues[job.queue])
+    if not ended:
+        work.effects.count(job.queue, job.task, "enqueued")
+        if job.options.unique is not None:
+            unique_keys.take(work, job, job.options.unique)
+    work.record_event(job, EventType.CHANGED, what="restored")
+    save(work, job, None, Kind.MADE)
+    return rq.Added(AddOutcome.QUEUED, job.state, job.enqueued_ms, job.due_ms)
+
+
+def _is_held(work: UnitOfWork, job: JobRecord) -> bool:
+    """Whether another job has the key of this one."""
+    unique = job.options.unique
+    if unique is None:
+        return False
+    entry = work.rows[Table.KEY, (job.queue, unique.key)]
+    return entry is not None and entry.is_live(work.now_ms)

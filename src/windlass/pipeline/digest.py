@@ -1,0 +1,157 @@
+"""What a task learns about the attempts in its hands: all that the driver needs to go on.
+
+A digest holds rows of every gold table, and 64 bits for each attempt and each job, by which repeats are
+found. It is made while the rows are in memory, from the log or from files, so that no step reads them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from windlass.errors import ConfigError
+from windlass.pipeline import schemas
+from windlass.pipeline.transforms import gold
+from windlass.pipeline.transforms.sql import ask, day, engine
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection
+
+#: Rows that are digested together: bounds the memory of a task.
+_ROWS = 250_000
+#: The columns of an attempt that a digest looks at.
+COLUMNS = (
+    "source", "queue", "task", "run_id", "job_id", "worker", "outcome", "enqueued_ms", "ready_ms",
+    "started_ms", "finished_ms", "wait_ms", "duration_ms", "error_class", "error_fingerprint",
+    "error_message", "date",
+)  # fmt: skip
+#: SQL for the 64 bits that stand for an attempt, and for a job. Different ones may share them.
+RUN_HASH = "hash(source, run_id)"
+JOB_HASH = "hash(source, queue, job_id, enqueued_ms)"
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Rows of one gold table and date, in the format of Arrow; the least and largest of its ranged time."""
+
+    table: str
+    date: str
+    low: int
+    high: int
+    body: bytes
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """Of some attempts."""
+
+    #: The release of DuckDB: hashes of another one may differ.
+    engine: str
+    runs: bytes = b""
+    jobs: bytes = b""
+    #: The days on which their jobs were added, each with the least and largest time.
+    added: dict[str, tuple[int, int]] = {}
+    parts: list[Part] = []
+
+
+class Digester:
+    """Makes a digest of rows that come piece by piece."""
+
+    def __init__(self) -> None:
+        self._waiting: list[pa.Table] = []
+        self._waits = 0
+        self._done: list[Digest] = []
+
+    def add(self, rows: pa.Table) -> None:
+        self._waiting.append(rows.select(COLUMNS))
+        self._waits += rows.num_rows
+        if self._waits >= _ROWS:
+            self._flush()
+
+    def close(self) -> Digest:
+        self._flush()
+        return joined(self._done)
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self._waits:
+            self._done.append(digest(pa.concat_tables(self._waiting)))
+        self._waiting, self._waits = [], 0
+
+
+def digest(attempts: pa.Table) -> Digest:
+    """Of attempts with ``COLUMNS`` at least."""
+    with engine(attempts=attempts) as connection:
+        days = ask(
+            connection,
+            f"SELECT {day('enqueued_ms')}::VARCHAR AS date, min(enqueued_ms), max(enqueued_ms) "
+            "FROM attempts GROUP BY 1",
+        )
+        added = {
+            at: (low, high) for at, low, high in zip(*(c.to_pylist() for c in days.columns), strict=True)
+        }
+        runs, jobs = (_hashes(connection, sql) for sql in (RUN_HASH, JOB_HASH))
+        parts = [
+            part for table in schemas.GOLD for part in _parts(table, gold.attempt_rows(connection, table))
+        ]
+    return Digest(_release(), runs, jobs, added, parts)
+
+
+def joined(digests: Sequence[Digest]) -> Digest:
+    """One digest of all; ``ConfigError`` when machines that made them hash differently."""
+    release = _release()
+    if any(one.engine != release for one in digests):
+        raise ConfigError("duckdb", f"of the same release ({release}) on the driver and all executors")
+    added: dict[str, tuple[int, int]] = {}
+    for one in digests:
+        for at, (low, high) in one.added.items():
+            before = added.get(at, (low, high))
+            added[at] = min(before[0], low), max(before[1], high)
+    return Digest(
+        release,
+        b"".join(one.runs for one in digests),
+        b"".join(one.jobs for one in digests),
+        added,
+        [part for one in digests for part in one.parts],
+    )
+
+
+def hashes(body: bytes) -> Any:
+    """Hashes of a digest as an array."""
+    import numpy as np
+
+    return np.frombuffer(body, np.uint64)
+
+
+def rows_of(parts: Iterable[Part]) -> list[pa.Table]:
+    """The rows in parts, of the same table."""
+    import pyarrow as pa
+
+    return [pa.ipc.open_stream(part.body).read_all() for part in parts]
+
+
+def _release() -> str:
+    import duckdb
+
+    return str(duckdb.__version__)
+
+
+def _hashes(connection: DuckDBPyConnection, sql: str) -> bytes:
+    column = ask(connection, f"SELECT {sql} AS hash FROM attempts").column("hash")
+    return b"".join(chunk.to_numpy(zero_copy_only=False).tobytes() for chunk in column.chunks)
+
+
+def _parts(table: schemas.Table, rows: pa.Table) -> Iterable[Part]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for at in pc.unique(rows.column(schemas.PARTITION)):
+        own = rows.filter(pc.equal(rows.column(schemas.PARTITION), at))
+        span = pc.min_max(own.column(table.ranged[0])).as_py()
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_stream(sink, own.schema, options=options) as stream:
+            stream.write_table(own)
+        yield Part(table.path, str(at), span["min"], span["max"], sink.getvalue().to_pybytes())

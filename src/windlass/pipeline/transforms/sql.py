@@ -1,0 +1,47 @@
+"""How transforms run: SQL over Arrow tables, by DuckDB, in the task that holds the rows.
+
+Spark spreads the tasks and knows which of them count. Within a task nothing leaves Arrow: rows of the JVM
+cost several times what the work itself does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from windlass.pipeline.schemas import Table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection
+
+
+@contextmanager
+def engine(**tables: pa.Table) -> Iterator[DuckDBPyConnection]:
+    """A database in memory that sees these tables. One thread: Spark has given the task one core."""
+    import duckdb
+
+    with duckdb.connect(config={"threads": 1}) as connection:
+        for name, rows in tables.items():
+            connection.register(name, rows)
+        yield connection
+
+
+def ask(connection: DuckDBPyConnection, sql: str) -> pa.Table:
+    return connection.sql(sql).to_arrow_table()
+
+
+def as_rows(rows: pa.Table, table: Table) -> pa.Table:
+    """Rows under the schema of a table."""
+    return rows.select(table.names).cast(table.arrow)
+
+
+def window(ms: str, width_ms: int) -> str:
+    """SQL for the start of the window that holds a time, also before 1970."""
+    return f"({ms} - (({ms} % {width_ms}) + {width_ms}) % {width_ms})"
+
+
+def day(ms: str) -> str:
+    """SQL for the UTC day of a time."""
+    return f"(DATE '1970-01-01' + floor({ms} / 86400000.0)::INTEGER)"

@@ -1,0 +1,189 @@
+"""What tasks do with files of a lake, wherever Spark runs them: rows come and go in Arrow.
+
+Test points: ``task.read``, after each piece of a log; ``task.written``, after files are written and before
+the driver knows of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from windlass.core.probe import reach
+from windlass.pipeline import schemas
+from windlass.pipeline.digest import COLUMNS, JOB_HASH, RUN_HASH, Digest, Digester, Part, rows_of
+from windlass.pipeline.files import FileEntry, Place, TableWriter, read_entries
+from windlass.pipeline.source import HistoryRange, read_range
+from windlass.pipeline.transforms import gold, jobs
+from windlass.pipeline.transforms.attempts import as_bronze
+from windlass.pipeline.transforms.sql import ask, engine
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: A batch by its source and number.
+BatchId = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class CopyLog:
+    """Ranges of a log into bronze, with a digest."""
+
+    where: Place
+    url: str = field(repr=False)
+    batch: BatchId
+    ranges: Sequence[HistoryRange]
+
+    def __call__(self) -> tuple[list[FileEntry], Digest]:
+        writer, digester = TableWriter(self.where, schemas.BRONZE_ATTEMPTS), Digester()
+        for wanted in self.ranges:
+            for records in read_range(self.url, wanted):
+                rows = as_bronze(records, *self.batch)
+                writer.write(rows)
+                digester.add(rows)
+                reach("task.read")
+        written = writer.close()
+        reach("task.written")
+        return written, digester.close()
+
+
+@dataclass(frozen=True)
+class DigestFiles:
+    """Files of attempts digested, those of one batch only if it is given."""
+
+    where: Place
+    entries: Sequence[FileEntry]
+    batch: BatchId | None = None
+
+    def __call__(self) -> Digest:
+        digester = Digester()
+        for rows in _attempts(self.where, self.entries, COLUMNS, self.batch):
+            digester.add(rows)
+        return digester.close()
+
+
+@dataclass(frozen=True)
+class HashFile:
+    """The hashes of a file's attempts (``RUN_HASH``) or jobs (``JOB_HASH``)."""
+
+    where: Place
+    entry: FileEntry
+    sql: str
+
+    def __call__(self) -> Any:
+        names = ["source", "run_id"] if self.sql == RUN_HASH else list(schemas.SILVER_JOBS.keys)
+        with engine(rows=_table(self.where, [self.entry], names)) as connection:
+            return ask(connection, f"SELECT {self.sql} AS hash FROM rows").column("hash").to_numpy()
+
+
+@dataclass(frozen=True)
+class MergeGold:
+    """New rows of a gold table and date, added to those of the files that they touch."""
+
+    where: Place
+    table: schemas.Table
+    parts: Sequence[Part]
+    stored: Sequence[FileEntry]
+
+    def __call__(self) -> list[FileEntry]:
+        import pyarrow as pa
+
+        old = [_table(self.where, self.stored, self.table.names)] if self.stored else []
+        rows = pa.concat_tables([*rows_of(self.parts), *(rows.cast(self.table.arrow) for rows in old)])
+        return _written(self.where, self.table, [gold.merged_rows(self.table, rows)])
+
+
+@dataclass(frozen=True)
+class WriteJobs:
+    """A row for each attempt in some files, less those of ``several``: jobs that have more than one row."""
+
+    where: Place
+    entries: Sequence[FileEntry]
+    batch: BatchId
+    several: Any
+
+    def __call__(self) -> list[FileEntry]:
+        found = _attempts(self.where, self.entries, jobs.PART_COLUMNS, self.batch)
+        rows = (jobs.job_parts(_by_hash(piece, self.several, "NOT IN")) for piece in found)
+        return _written(self.where, schemas.SILVER_JOBS, rows)
+
+
+@dataclass(frozen=True)
+class MergeJobs:
+    """Rows of jobs that have several, and all rows of stored files, which this replaces.
+
+    ``several`` None: all are merged. ``shard`` of ``shards``: of jobs by their hash.
+    """
+
+    where: Place
+    entries: Sequence[FileEntry]
+    batch: BatchId
+    several: Any
+    stored: Sequence[FileEntry] = ()
+    shard: int = 0
+    shards: int = 1
+
+    def __call__(self) -> list[FileEntry]:
+        import pyarrow as pa
+
+        found = _attempts(self.where, self.entries, jobs.PART_COLUMNS, self.batch)
+        mine = [jobs.job_parts(self._of_shard(_by_hash(piece, self.several, "IN"))) for piece in found]
+        alone = []
+        if self.stored:
+            old = self._of_shard(_table(self.where, self.stored, schemas.SILVER_JOBS.names))
+            mine.append(_by_hash(old, self.several, "IN").cast(schemas.SILVER_JOBS.arrow))
+            if self.several is not None:
+                alone = [_by_hash(old, self.several, "NOT IN")]
+        return _written(self.where, schemas.SILVER_JOBS, [*alone, jobs.merged_jobs(pa.concat_tables(mine))])
+
+    def _of_shard(self, rows: pa.Table) -> pa.Table:
+        if self.shards == 1:
+            return rows
+        with engine(rows=rows) as connection:
+            return ask(connection, f"FROM rows WHERE {JOB_HASH} % {self.shards} = {self.shard}")
+
+
+def _by_hash(rows: pa.Table, several: Any, which: str) -> pa.Table:
+    """Rows whose job is ``IN`` or ``NOT IN`` some; all of them when there is nothing to compare with."""
+    import pyarrow as pa
+
+    if several is None:
+        return rows if which == "IN" else rows.slice(0, 0)
+    if not len(several):
+        return rows if which == "NOT IN" else rows.slice(0, 0)
+    with engine(rows=rows, several=pa.table({"hash": several})) as connection:
+        sql = f"FROM rows WHERE {JOB_HASH} {which} (SELECT hash FROM several)"
+        return ask(connection, sql).cast(rows.schema)
+
+
+def _attempts(
+    where: Place, entries: Sequence[FileEntry], names: Sequence[str], batch: BatchId | None
+) -> Iterator[pa.Table]:
+    """Rows of attempts, of one batch only if it is given."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = [*names, *(name for name in ("source", "batch") if batch and name not in names)]
+    for found in read_entries(where, entries, columns):
+        rows = pa.Table.from_batches([found])
+        if batch is not None:
+            own = pc.and_(pc.equal(rows["source"], batch[0]), pc.equal(rows["batch"], batch[1]))
+            rows = rows.filter(own)
+        yield rows.select(names)
+
+
+def _table(where: Place, entries: Sequence[FileEntry], names: Sequence[str]) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_batches(list(read_entries(where, entries, names)))
+
+
+def _written(where: Place, table: schemas.Table, pieces: Any) -> list[FileEntry]:
+    writer = TableWriter(where, table)
+    for rows in pieces:
+        if rows.num_rows:
+            writer.write(rows)
+    written = writer.close()
+    reach("task.written")
+    return written

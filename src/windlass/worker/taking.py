@@ -1,0 +1,23 @@
+"""Arguments that are results of the steps before: fetched when an attempt begins, before its hooks."""
+
+from __future__ import annotations
+
+from windlass.api.queue import Queue
+from windlass.backend.flow_requests import GetDependencies
+from windlass.core.edges import EdgeStatus
+from windlass.core.job import JobRecord
+from windlass.errors import UnrecoverableError
+from windlass.jobs.payload import Call
+
+
+async def take_results(queue: Queue, record: JobRecord, call: Call) -> None:
+    """Put the results of the steps before into the arguments of ``call`` that stand for them."""
+    takes = call.takes
+    assert takes is not None
+    found = await queue.store.execute(GetDependencies(refs=[record.ref]))
+    edges = found[0].depends_on[: takes.of]
+    results = [queue.app.codecs.edge_value(edge) for edge in edges if edge.status is EdgeStatus.DONE]
+    if not takes.gathered and not results:
+        before = "".join(f" ({edge.child.queue}:{edge.child.id}, {edge.reason})" for edge in edges)
+        raise UnrecoverableError(f"the step before{before} has no result: retry it first, then this job")
+    call.fill(results if takes.gathered else results[0])
