@@ -8,6 +8,7 @@ message and traceback. The facts are fields of the record (``extra``), for forma
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, Final
 
 from windlass.core.job import TRACEBACK_CHARS, JobRecord
@@ -31,9 +32,8 @@ _WORDS: Final = {
 _LEVELS: Final = {Outcome.FAIL: logging.ERROR, Outcome.RETRY: logging.WARNING}
 
 
-def logs_every_attempt() -> bool:
-    """Whether starts and successes are wanted: at high rates they cost more than a plain job."""
-    return log.isEnabledFor(logging.INFO)
+#: Whether starts and successes are wanted: at high rates they cost more than a plain job.
+logs_every_attempt: Final = partial(log.isEnabledFor, logging.INFO)
 
 
 def log_attempt(level: int, what: str, record: JobRecord) -> None:

@@ -38,7 +38,8 @@ class Disk:
         """Everything that was committed so far is on the disk; raises ``OSError``."""
         if self._fd < 0:
             return
-        self._refuse_if_failed()
+        if self._health.failed:
+            raise OSError(errno.EIO, "an earlier flush failed and was not made good yet")
         try:
             _sync(self._fd)
         except OSError:
@@ -68,7 +69,3 @@ class Disk:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def _refuse_if_failed(self) -> None:
-        if self._health.failed:
-            raise OSError(errno.EIO, "an earlier flush failed and was not made good yet")

@@ -63,17 +63,18 @@ class StoredWaitingJobs:
 
     def front(self) -> Iterable[Placed]:
         """Jobs in their order."""
-        return self._front() if self._first is None or self._first else ()
+        if self._first is None:
+            return self._after(0, self._count)
+        return self._first if len(self._first) < self._count else chain(self._first, self._after(self._count))
 
-    def _front(self) -> Iterator[Placed]:
-        offset, limit, found = 0, self._count, self._first
+    def _after(self, offset: int, limit: int = PAGE) -> Iterator[Placed]:
+        """Jobs from number ``offset`` on, page by page."""
         while True:
-            if found is None:
-                found = self._read(limit, offset)
+            found = self._read(limit, offset)
             yield from found
             if len(found) < limit:
                 return
-            offset, limit, found = offset + limit, PAGE, None
+            offset, limit = offset + limit, PAGE
 
     def served(self, priority: int, gone: set[str]) -> int | None:
         """The first turn at a priority."""

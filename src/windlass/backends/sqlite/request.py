@@ -92,10 +92,11 @@ class RequestState(Share):
         if stored.totals is None:
             stored.totals = tally_of(self.conn, self.sql, stored.num)
         found = stored.totals.copy()
-        for held in (self.tx.tallies, self.tallies):
-            for (name, state), by in held.items():
-                if name == queue:
-                    found[state] += by
+        for state, by in self.tx.pen(queue).tallies.items():
+            found[state] += by
+        for (name, state), by in self.tallies.items():
+            if name == queue:
+                found[state] += by
         return found
 
     def tally(self, queue: str, before: JobState | None, state: JobState | None, by: int) -> None:

@@ -184,27 +184,24 @@ class SqliteSession:
             return [self.failed(call, exc) for call in calls], set()
         return answers, topics
 
-    def committed(self, answers: list[Answer]) -> list[Answer]:
-        """After the commit, with the lock released: ``answers``, or errors when the file is not the store's.
+    def secure(self, answers: list[Answer]) -> list[Answer]:
+        """After the commit, with the lock released: bring what was committed to the disk.
 
+        Returns ``answers``, or errors in their place, also when the file is not the store's any more.
         Whatever stops this process from here on holds up no other.
         """
+        error: Exception | None = None
         try:
             reach("sqlite.committed")
             self.place.check()
         except Exception as exc:
-            return [self.failed(call, exc) for call, _, _ in answers]
-        return answers
-
-    def secure(self, answers: list[Answer]) -> list[Answer]:
-        """Bring what was committed to the disk: returns ``answers``, or errors in their place."""
+            error = exc
         try:
             self._disk.sync()
         except OSError as exc:
             log.error("%s could not be flushed: %s", self._settings.shown, exc)
             error = not_flushed(exc, self._settings.shown)
-            return [self.failed(call, error) for call, _, _ in answers]
-        return answers
+        return answers if error is None else [self.failed(call, error) for call, _, _ in answers]
 
     def failed(self, call: StoreCall[Any], exc: Exception) -> Answer:
         misfit = sweep.misfit_in(exc, self._settings.namespace)

@@ -9,8 +9,9 @@ fails takes back its own share only.
 from __future__ import annotations
 
 import collections
+from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from windlass.backends.sqlite.limits import GROUPED, LIMITED, read_limits
 from windlass.backends.sqlite.logs import EventRun, event_chunks, history_chunks
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.connection import Executor
     from windlass.backends.sqlite.statements import Statements
     from windlass.core.job import AttemptRecord, JobRecord
-    from windlass.core.transitions import PendingEvent
     from windlass.engine.effects import Effects
 
 #: Chunks, and events in them, whose counts may stand outside the totals.
@@ -37,9 +37,6 @@ _STATES = tuple(JobState)
 
 _queue = attrgetter("queue")
 
-K = TypeVar("K")
-
-Counter = tuple[str, str, str]
 Tally = tuple[str, JobState]
 
 
@@ -208,11 +205,8 @@ class Tx:
         self.meta = meta
         self.now_ms = now_ms
         self.last_place = meta.last_place
-        #: Not written yet: notes with their times, attempt records, counts.
-        self.pending_events: list[tuple[int, list[PendingEvent]]] = []
-        self.history: list[AttemptRecord] = []
-        self.counts: dict[Counter, int] = {}
-        self.tallies: dict[Tally, int] = {}
+        #: What is not written yet, by queue.
+        self._pens: collections.defaultdict[str, _Pen] = collections.defaultdict(_Pen)
         self.topics: set[str] = set()
         self.made: list[str] = []
         self._plain = True
@@ -222,13 +216,22 @@ class Tx:
         """Keep what a successful request did."""
         self.last_place = share.last_place
         self._plain = self._plain and share.plain and share.now_ms == self.now_ms
+        now_ms, pens = share.now_ms, self._pens
         for effects in share.gathered:
-            if effects.pending_events:
-                self.pending_events.append((share.now_ms, effects.pending_events))
-            self.history += effects.history
-            self.counts = _sum(self.counts, effects.counts)
+            for note in effects.pending_events:
+                pen, ids = pens[note.queue], note.job_ids
+                pen.events.append((now_ms, note.type, ids[0] if len(ids) == 1 else ids, note.task, note.data))
+                pen.noted += len(ids)
+                pen.at_ms = max(pen.at_ms, now_ms)
+            for name, records in groupby(effects.history, _queue):
+                pens[name].history += records
+            for (name, task, outcome), by in effects.counts.items():
+                counts = pens[name].counts
+                counts[task, outcome] = counts.get((task, outcome), 0) + by
             self.topics |= effects.topics
-        self.tallies = _sum(self.tallies, share.tallies)
+        for (name, state), by in share.tallies.items():
+            tallies = pens[name].tallies
+            tallies[state] = tallies.get(state, 0) + by
         self.made += share.made
 
     @property
@@ -236,39 +239,22 @@ class Tx:
         """About how many pages of the database this transaction changed. It is flushed."""
         return 4 + 0.4 * self._changes
 
-    def held_notes(self, queue: str) -> int:
-        """How many notes about a queue are not written yet."""
-        return sum(
-            len(note.job_ids) for _, notes in self.pending_events for note in notes if note.queue == queue
-        )
+    def pen(self, queue: str) -> _Pen:
+        """What is to be written about a queue so far."""
+        return self._pens.get(queue) or _Pen()
 
     # --- writing it down ----------------------------------------------------------------------------
 
     def flush(self) -> Meta:
         """Write everything that was gathered; returns the store's row as it is now."""
-        pens: dict[str, _Pen] = {}
-        for now_ms, notes in self.pending_events:
-            for name, its in _by_queue(notes, _queue):
-                (pens.get(name) or self._pen(pens, name)).record_event(now_ms, its)
-        for name, records in _by_queue(self.history, _queue) if self.history else ():
-            (pens.get(name) or self._pen(pens, name)).history += records
-        for (name, task, outcome), by in self.counts.items():
-            (pens.get(name) or self._pen(pens, name)).counts.append((task, outcome, by))
-        for (name, state), by in self.tallies.items():
-            if by:
-                (pens.get(name) or self._pen(pens, name)).tallies.append((state, by))
-        for pen in pens.values():
-            pen.write(self.conn, self.sql)
+        for name, pen in self._pens.items():
+            queue = self.queues.find(name)
+            if queue is None:
+                self.queues.make(name)
+                self.made.append(name)
+                queue = self.queues.get(name)
+            pen.write(self.conn, self.sql, queue)
         return self._flush_meta()
-
-    def _pen(self, pens: dict[str, _Pen], name: str) -> _Pen:
-        queue = self.queues.find(name)
-        if queue is None:
-            self.queues.make(name)
-            self.made.append(name)
-            queue = self.queues.get(name)
-        pens[name] = pen = _Pen(queue)
-        return pen
 
     def _flush_meta(self) -> Meta:
         self._changes += self.conn.total_changes
@@ -284,35 +270,24 @@ class Tx:
 class _Pen:
     """What one transaction writes about one queue."""
 
-    __slots__ = ("at_ms", "counts", "events", "history", "noted", "queue", "tallies")
+    __slots__ = ("at_ms", "counts", "events", "history", "noted", "tallies")
 
-    def __init__(self, queue: QueueState) -> None:
-        self.queue = queue
+    def __init__(self) -> None:
         #: Events as runs, how many they are, and the newest one's time.
         self.events: list[EventRun] = []
         self.noted = 0
         self.at_ms = 0
         self.history: list[AttemptRecord] = []
-        self.counts: list[tuple[str, str, int]] = []
-        self.tallies: list[tuple[JobState, int]] = []
+        #: Lifetime counters by task and outcome, and jobs by state: by how much they change.
+        self.counts: dict[tuple[str, str], int] = {}
+        self.tallies: dict[JobState, int] = {}
 
-    def record_event(self, now_ms: int, notes: list[PendingEvent]) -> None:
-        """Take over events: each note is a run."""
-        for note in notes:
-            ids = note.job_ids
-            count = len(ids)
-            self.noted += count
-            self.events.append((now_ms, note.type, ids[0] if count == 1 else ids, note.task, note.data))
-        if now_ms > self.at_ms:
-            self.at_ms = now_ms
-
-    def write(self, conn: Executor, sql: Statements) -> None:
-        queue = self.queue
+    def write(self, conn: Executor, sql: Statements, queue: QueueState) -> None:
         base = queue.num * LOG_KEY
         if queue.totals is not None:
-            for state, by in self.tallies:
+            for state, by in self.tallies.items():
                 queue.totals[state] += by
-        deltas = pack((self.tallies, self.counts))
+        deltas = pack(([*self.tallies.items()], [(*key, by) for key, by in self.counts.items()]))
         if self.history:
             at_ms = max([ended.finished_ms for ended in self.history])
             for count, records in history_chunks(self.history):
@@ -385,24 +360,3 @@ def _unfolded(
 ) -> tuple[dict[JobState, int], dict[tuple[str, str], int]]:
     first, last = num * LOG_KEY + folded, num * LOG_KEY + LOG_KEY - 1
     return add_up(row[0] for row in conn.execute(sql["event_deltas"], (first, last)).fetchall())
-
-
-def _by_queue(records: list[Any], queue_of: Any) -> Iterable[tuple[str, list[Any]]]:
-    """Notes or attempt records, by queue and otherwise in their order."""
-    if not records:
-        return ()
-    if len(records) == 1 or len(set(map(queue_of, records))) == 1:
-        return ((queue_of(records[0]), records),)
-    parts: dict[str, list[Any]] = {}
-    for item in records:
-        parts.setdefault(queue_of(item), []).append(item)
-    return parts.items()
-
-
-def _sum(totals: dict[K, int], more: dict[K, int]) -> dict[K, int]:
-    """Both added up, in one of them."""
-    if not totals:
-        return more
-    for key, by in more.items():
-        totals[key] = totals.get(key, 0) + by
-    return totals

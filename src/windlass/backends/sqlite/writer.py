@@ -75,7 +75,7 @@ class SqliteWriter(WriterThread["SqliteSession"]):
             answers, topics = session.run(self._next_group())
         finally:
             session.lock.release()
-        answers = session.secure(session.committed(answers))
+        answers = session.secure(answers)
         self.phase = "idle"  # callers that are answered may come back at once
         if topics:
             self._wake.announce(topics)

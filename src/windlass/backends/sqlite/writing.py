@@ -351,6 +351,6 @@ def _forget_events(step: RequestState, name: str) -> None:
     """Drop a queue's events so far. What this request itself notes comes after, and stays."""
     queue = step.queues.get(name)
     fold(step.conn, step.sql, queue)
-    floor = queue.last_event + step.tx.held_notes(name)
+    floor = queue.last_event + step.tx.pen(name).noted
     step.run("queue_events_from", floor, queue.num)
     step.run("event_trim", queue.num * LOG_KEY, queue.num * LOG_KEY + floor)
