@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from tests.http.support import Shop, get, send
-from windlass.core.job import JobRef
 from windlass.jobs.exported import read_job
 from windlass_conformance.harness import QUEUE
 from windlass_conformance.stage import Stage

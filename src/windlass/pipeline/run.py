@@ -82,7 +82,7 @@ class Pipeline:
         try:
             return self._run_batch()
         except LakeTakenError:
-            raise  # the run that goes on has the say
+            raise  # the other run continues and reports for both
         except Exception as exc:
             with suppress(StorageError):
                 note_failure(self.lake, self.options.source, exc)

@@ -28,7 +28,7 @@ class SourceStatus:
     read_ms: int
     #: When the newest attempt of the lake ended; None before the first.
     newest_ms: int | None
-    #: Tables that lack the newest batch: a run is at it, or died; the next one finishes it.
+    #: Tables that lack the newest batch: a run is writing it, or died; the next run finishes it.
     lacking: tuple[str, ...]
 
 

@@ -259,9 +259,12 @@ def test_leases_run_out_when_the_loop_ends_without_a_close(caplog: pytest.LogCap
         await app.queue("mail").add("n")
         await Worker("mail", handler, url_or_app=app, lease=1).start()
         await asyncio.to_thread(begun.wait, 10)
-        return [thread for thread in threading.enumerate() if thread.name == "windlass-leases"]
+        return [thread for thread in threading.enumerate() if thread.name in threads]
 
-    (renewing,) = asyncio.run(main())
-    renewing.join(10)
-    assert not renewing.is_alive()
+    threads = {"windlass-leases", "windlass-loop-watch"}
+    running = asyncio.run(main())
+    assert {thread.name for thread in running} == threads
+    for thread in running:
+        thread.join(10)
+        assert not thread.is_alive()
     assert "started again" not in caplog.text

@@ -18,9 +18,8 @@ from importlib.resources import files
 from windlass.backends.valkey import words
 
 VERSION = 2
-#: Of the text that goes by this number; ``python -m windlass.backends.valkey.check`` compares and tells.
-DIGEST = "0002a4ba34cc7b413d2a3d87093c6d88"
 #: Of the text that goes by this number; ``python -m windlass.backends.valkey.check`` compares them.
+DIGEST = "0002a4ba34cc7b413d2a3d87093c6d88"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")
