@@ -125,6 +125,7 @@ class Signature:
     ) -> Any:
         """A copy with ``args`` before its own, and more of the others. Immutable ones take options only."""
         made: Any = self._copy()
+        made.immutable = self.immutable
         if not self.immutable:
             made.args = (*(args or ()), *made.args)
             made.kwargs |= kwargs or {}
@@ -239,9 +240,7 @@ class chain(Signature):
         return " | ".join(map(repr, self.tasks))
 
     def _copy(self) -> Any:
-        made = chain(*(one.clone() for one in self.tasks), **self.options)
-        made.immutable = self.immutable
-        return made
+        return chain(*(one.clone() for one in self.tasks), **self.options)
 
     def clone(
         self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
@@ -306,9 +305,7 @@ class group(Signature):
         return True
 
     def _copy(self) -> Any:
-        made = group([one.clone() for one in self.tasks], **self.options)
-        made.immutable = self.immutable
-        return made
+        return group([one.clone() for one in self.tasks], **self.options)
 
     def clone(
         self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
@@ -365,9 +362,7 @@ class chord(Signature):
 
     def _copy(self) -> Any:
         body = None if self.body is None else self.body.clone()
-        made = chord(self.header.clone(), body, **self.options)
-        made.immutable = self.immutable
-        return made
+        return chord(self.header.clone(), body, **self.options)
 
     def clone(
         self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
