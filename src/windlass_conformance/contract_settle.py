@@ -263,6 +263,20 @@ async def test_a_batch_of_completions_keeps_what_is_said_of_each(harness: Harnes
     assert (await harness.counts())[JobState.COMPLETED] == 6
 
 
+@pytest.mark.feature("J4")
+@pytest.mark.parametrize("outcome", [Outcome.COMPLETE, Outcome.FAIL])
+async def test_a_settlement_that_comes_twice_in_one_request_counts_once(
+    harness: Harness, outcome: Outcome
+) -> None:
+    await harness.add("a")
+    (job,) = await harness.claim(1)
+    end = settlement(job, outcome)
+    answer = await harness.do(rq.Settle(items=[end, end]))
+    assert answer.items == [Settled.OK, Settled.ALREADY]
+    history = await harness.do(rq.ReadHistory(queue=job.queue, limit=10))
+    assert [record.run_id for record in history.records] == [job.token]
+
+
 @pytest.mark.feature("J4", "L6")
 async def test_one_step_settles_and_claims_jobs_of_every_kind(harness: Harness) -> None:
     await harness.add_many("a", "b", "c")

@@ -259,7 +259,7 @@ def status(out: Out, *, lake: str) -> int:
             f"{source.source}: batch {source.batch} read {show_time(source.read_ms)}, newest attempt {newest}"
         )
         if source.lacking:
-            out.text(f"  not yet in {', '.join(source.lacking)}: a run is writing it, or the next one finishes it")
+            out.text(f"  not yet in {', '.join(source.lacking)}: a run is writing it, or the next will")
     columns = [Column("TABLE"), Column("ROWS", right=True), Column("BYTES", right=True)]
     out.table(columns, [[path, f"{rows:,}", f"{found.bytes[path]:,}"] for path, rows in found.rows.items()])
     if found.gaps:
