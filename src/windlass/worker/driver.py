@@ -60,7 +60,7 @@ class Driver:
         #: When it last got through to the store, by the monotonic clock.
         self.last_progress_ms: float = 0
 
-    # --- the ears ------------------------------------------------------------------------------------
+    # --- hints ---------------------------------------------------------------------------------------
 
     async def open(self, parts: Parts) -> None:
         """Begin to listen for hints."""
@@ -112,7 +112,7 @@ class Driver:
         if listener is not None:
             listener.close()
 
-    # --- the way of the pump ---------------------------------------------------------------------------
+    # --- the main loop ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Do what the pump says until all is done, through anything but a deliberate stop."""
@@ -300,7 +300,7 @@ class Driver:
         try:
             while more:
                 more = (await relayer.step()).more and not self._pump.closing
-        except Exception as exc:  # who drains waits for this: an error kept here would be met at every turn
+        except Exception as exc:  # ``drain`` awaits this task: a stored error would be raised each time
             text = printable(str(exc))
             log.warning("some jobs are yet to be notified that others ended; the leader will do it: %s", text)
 

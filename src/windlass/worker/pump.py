@@ -27,7 +27,7 @@ from windlass.worker.shares import SharePlanner
 FIRST_REST_MS, LAST_REST_MS = 100, 5_000
 #: A wait may end this much before its time: clocks of event loops are coarse.
 _EARLY_MS = 5
-#: With fewer slots than this, two lanes would be two trickles.
+#: With fewer slots than this, a second lane has too little to do.
 _LANES_FROM = 16
 
 
@@ -129,7 +129,7 @@ class Pump:
         self._busy[queue] -= 1
 
     def ended(self, end: Settlement) -> bool:
-        """An attempt ended so. Whether that is worth waking who waits: else it is awake, or about to look."""
+        """Queue a settlement. True when the driver must be woken for it: with more in the queue it is awake."""
         self.ends.append(end)
         return len(self.ends) == 1
 
@@ -249,7 +249,7 @@ class Pump:
         return False
 
     def failed(self, exchange: Exchange) -> None:
-        """The store did not answer: what ended is not off our hands, and is settled again."""
+        """The store did not answer: the ends are still unsettled, and are sent again."""
         self._under_way.remove(exchange)
         self._asked -= exchange.limit
         self.ends = exchange.ends + self.ends

@@ -37,7 +37,7 @@ SPARE_PAGES = 500
 
 
 class RequestPort(RequestState):
-    """One request at work. See ``engine.reads.Port``."""
+    """One request at work. See ``engine.drive.Port``."""
 
     # --- deciding ---------------------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class RequestPort(RequestState):
             self.check_lost()
 
     def write(self, effects: Effects) -> None:
-        """Make it so."""
+        """Write the effects to the tables of the store."""
         writing.write(self, effects)
 
     def _shrink(self) -> None:

@@ -308,7 +308,7 @@ def is_plain(job: JobRecord) -> bool:
 def plain_row(job: JobRecord, queue: int, options_text: str) -> Row:
     """The parameters of ``job_insert_plain``.
 
-    A bytearray, since the sqlite3 module asks around for a while how to store anything but its base types,
+    A bytearray, since the sqlite3 module tries adapters for other types, which is slow how to store anything but its base types,
     to which it does not count bytes and None.
     """
     return (

@@ -50,7 +50,7 @@ class TakenError(Exception):
 
 
 def write(step: RequestState, effects: Effects) -> None:
-    """Make it so; events, history and counts are gathered by the transaction."""
+    """Write the effects to the tables of the store; events, history and counts are gathered by the transaction."""
     if effects.rows:
         _write_queues(step, effects)
     if effects.gone:
