@@ -152,7 +152,7 @@ class Driver:
                     self._lane = asyncio.create_task(self._exchange_beside(), name="windlass-lane")
                 await self._exchange(step)
                 await self._first_steps()
-            case Wait(deaf=True):
+            case Wait(ignore_hints=True):
                 await self._rest(step.until_ms - now_ms)
                 return True
             case Wait():
@@ -227,7 +227,7 @@ class Driver:
             raise
         drained = self._pump.answered(exchange, claimed, sent_ms)
         for end, answer in zip(exchange.ends, answers, strict=True):
-            self._running.teller.settled(end, answer)
+            self._running.reporter.settled(end, answer)
         if relay:
             self._supervisor.start("relay-now", self._relay)
         reach("worker.claimed", count=len(claimed.jobs) if claimed else 0)
@@ -323,7 +323,7 @@ class Driver:
         ends = self._pump.abandon()
         if ends or not left:
             left.append(f"the settlement of {ends} jobs")
-        self._running.teller.abandon()
+        self._running.reporter.abandon()
         self._supervisor.release("pump")
         self._supervisor.release("relay-now")
         if self._lane is not None:

@@ -99,13 +99,13 @@ class RequestPort(RequestState):
 
         Their groups have room for others, of which some may have to be set aside, too.
         """
-        shaken = self._set_aside(jobs)
-        while shaken:
+        affected = self._set_aside(jobs)
+        while affected:
             try:
-                self._decide(unreadable.let_in, shaken)
+                self._decide(unreadable.let_in, affected)
                 break
             except DamagedError as found:
-                shaken |= self._set_aside(found.jobs)
+                affected |= self._set_aside(found.jobs)
 
     def _set_aside(self, jobs: list[JobRecord]) -> set[tuple[str, str]]:
         """End jobs that cannot be read; their groups."""
