@@ -48,6 +48,14 @@ def launcher(name: str) -> str:
 WORKERS = {"worker-1": "127.0.0.1", "worker-2": "127.0.0.2", "worker-3": "127.0.0.3"}
 
 
+def _command(process: psutil.Process) -> str:
+    """The command line of a process; nothing for one that has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
 class Cluster:
     """One master and three workers; ``url`` is the master's."""
 
@@ -82,7 +90,7 @@ class Cluster:
             child
             for daemon in daemons
             for child in daemon.children(recursive=True)
-            if "CoarseGrainedExecutorBackend" in " ".join(child.cmdline())
+            if "CoarseGrainedExecutorBackend" in _command(child)
         ]
         if found:
             min(found, key=lambda child: child.create_time()).kill()

@@ -119,7 +119,7 @@ class _Deadlines:
 
 
 def _past(calls: dict[StoreCall[Any], float], now: float) -> list[StoreCall[Any]]:
-    """The calls whose deadline has come: they leave."""
+    """Take out the calls whose deadline has come."""
     past: list[StoreCall[Any]] = []
     for call, due in calls.items():
         if due > now:

@@ -24,7 +24,7 @@ class Timer(Protocol):
     """A call that is to come."""
 
     def cancel(self) -> None:
-        """Let it not come. Idempotent."""
+        """Cancel the call. Idempotent."""
         ...
 
 

@@ -85,7 +85,7 @@ class ChangeRecorder:
         self.run_of(queue, event, task, data).append(job_id)
 
     def run_of(self, queue: str, event: EventType, task: str, data: EventData = NO_DATA) -> list[str]:
-        """Where to add the ids of jobs to which this happens: the same of one after the other is one note."""
+        """The list of ids to append to: consecutive events of one kind share one ``PendingEvent``."""
         notes = self.pending_events
         if notes:
             last = notes[-1]

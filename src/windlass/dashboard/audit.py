@@ -63,7 +63,7 @@ def named(refs: Iterable[JobRef]) -> str:
     return "; ".join(f"{queue}: {' '.join(ids)}" for queue, ids in by_queue.items())
 
 
-def is_told(scope: Mapping[str, Any], status: int) -> bool:
+def is_recorded(scope: Mapping[str, Any], status: int) -> bool:
     """Whether a request is written down: it was to change something, or was refused, or has facts."""
     return scope["method"] not in SAFE or status in REFUSED or _FACTS in scope
 

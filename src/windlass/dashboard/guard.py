@@ -13,7 +13,7 @@ from typing import Any
 from windlass.dashboard import problems
 from windlass.dashboard.access import Authority
 from windlass.dashboard.allowance import Allowance
-from windlass.dashboard.audit import entry_of, is_told
+from windlass.dashboard.audit import entry_of, is_recorded
 from windlass.dashboard.headers import Headers, check_path, inside, read_head
 from windlass.dashboard.identity import Authenticator
 from windlass.dashboard.manners import Headless
@@ -87,7 +87,7 @@ class Guard:
         try:
             await self._answer(found, receive, watched)
         finally:  # also when the server gives the request up: what it changed is changed
-            if is_told(found, watched.status):
+            if is_recorded(found, watched.status):
                 entry = entry_of(found, watched.status, self.store_view.now_ms())
                 self.store_view.audit.add(entry, let_in=found.get(LET_IN, False))
 

@@ -74,9 +74,9 @@ class Mask:
         """A text such as a log line: hidden only when everything is, or where it names a hidden queue."""
         if self.everything:
             return HIDDEN if value else value
-        return DEPENDENCY_MESSAGE.sub(self._told, value)
+        return DEPENDENCY_MESSAGE.sub(self._unless_hidden, value)
 
-    def _told(self, found: re.Match[str]) -> str:
+    def _unless_hidden(self, found: re.Match[str]) -> str:
         hidden = self._shows is not None and not self._shows(found[1])
         return _OF_ANOTHER if hidden else found[0]
 

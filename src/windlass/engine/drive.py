@@ -21,7 +21,7 @@ class Port(Protocol):
         """Put all that is asked for into ``work``."""
 
     def write(self, effects: Effects) -> None:
-        """Make it so."""
+        """Write the effects to the tables of the store."""
 
 
 def run(verb: Verb[R], port: Port, work: UnitOfWork) -> R:

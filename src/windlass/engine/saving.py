@@ -1,6 +1,6 @@
 """What follows when a job has changed: its group parks it or has room, its key is freed, others are notified.
 
-Every verb changes jobs by ``core.transitions`` and then calls ``file`` (or ``drop``), after ``prepare`` has
+Every verb changes jobs by ``core.transitions`` and then calls ``save`` (or ``drop``), after ``prepare`` has
 loaded what that may need. A job of a group that is waiting or active is *admitted*; others that are ready are
 parked in the group's own line (see ``core.limit_rules``).
 
@@ -83,7 +83,7 @@ def _prepare(
 
 
 def is_prepared(work: UnitOfWork, job: JobRecord) -> bool:
-    """Whether a job, which is not changed yet, may be changed and filed with what is loaded."""
+    """Whether a job, which is not changed yet, may be changed and saved with what is loaded."""
     options = job.options
     if options.unique is not None and (Table.KEY, (job.queue, options.unique.key)) not in work.rows:
         return False
@@ -98,7 +98,7 @@ def is_prepared(work: UnitOfWork, job: JobRecord) -> bool:
 def save(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind = Kind.MOVED) -> None:
     """Write a changed job; ``before`` is the state that it had (None: it is new)."""
     if job.options.group is None:
-        _book(work, job, before, kind)
+        _save_and_notify(work, job, before, kind)
         return
     group = work.groups[job.queue, job.options.group]
     _leave(group, job.id)
@@ -123,7 +123,7 @@ def save_alike(
 
 
 def save_regrouped(work: UnitOfWork, job: JobRecord, before: JobState, group: str | None, kind: Kind) -> None:
-    """``file`` for a job that was of ``group`` and may be of another one now."""
+    """``save`` for a job that was of ``group`` and may be of another one now."""
     left = None
     if group is not None and group != job.options.group:
         left = work.groups[job.queue, group]
@@ -152,8 +152,8 @@ def drop(work: UnitOfWork, job: JobRecord) -> None:
         advance(work, group)
 
 
-def _book(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind) -> None:
-    """Write a job as what it is, and say who may care."""
+def _save_and_notify(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind) -> None:
+    """Write a job in its new state, and note who must be notified."""
     state = job.state
     if job.turn < 0 and state is _WAITING:  # it has none yet
         job.turn = _fresh_turn(work, job) if work.queues[job.queue].row.grouped else 0
@@ -171,7 +171,7 @@ def _book(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind)
 
 
 def _notify(work: UnitOfWork, queue: str, before: JobState | None, state: JobState) -> None:
-    """Say who may care that a job of a queue is in another state."""
+    """Note who must be notified that a job of a queue changed its state."""
     if before is _ACTIVE:
         _has_room(work, queue)
     if state is _WAITING or state in TIMED:
@@ -258,7 +258,7 @@ def _enter(work: UnitOfWork, group: GroupView, job: JobRecord, before: JobState 
     if not queue.row.grouped:  # also while the job is parked or due later: a claim asks whether any is parked
         queue.row.grouped = True
         work.put_queue(queue)
-    _book(work, job, before, kind)
+    _save_and_notify(work, job, before, kind)
     counted = group.counted[job.id] = _count_of(job)
     if counted is None:
         return

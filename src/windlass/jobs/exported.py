@@ -18,7 +18,15 @@ from windlass.core.backoff import DEFAULT_BACKOFF
 from windlass.core.edges import Dependency, Edge, EdgeStatus, to_dependency
 from windlass.core.ids import check_task_name, new_id
 from windlass.core.job import JobRecord
-from windlass.core.options import FILLABLE, OPTION_NAMES, Keep, StoredOptions, UniqueMode, check_known
+from windlass.core.options import (
+    FILLABLE,
+    OPTION_NAMES,
+    JobOptions,
+    Keep,
+    StoredOptions,
+    UniqueMode,
+    check_known,
+)
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
 from windlass.jobs.payload import pack_call, pack_data, read_call
@@ -38,12 +46,17 @@ _OTHER: Final = frozenset(
         *("state", "past", "said", "schedule", "slot_ms", "placed"),
     }
 )
-_SECONDS: Final = (
-    "timeout", "lease", "stall_delay", "result_ttl", "expires_total", "keep_id",
-)  # fmt: skip
-_AS_THEY_ARE: Final = (
-    "max_attempts", "max_stalls", "backtrace", "trace", "result_codec", "lifo", "group", "cost",
-)  # fmt: skip
+#: Options whose stored form is not the value that users write (see ``_options``).
+_COMPOSED: Final = {"backoff", "keep_completed", "keep_failed", "tags", "fallbacks", "unique", "parent"}
+#: Durations: seconds in a line, milliseconds in the store.
+_SECONDS: Final = tuple(
+    name for name in JobOptions.__struct_fields__ if f"{name}_ms" in StoredOptions.__struct_fields__
+)
+_AS_THEY_ARE: Final = tuple(
+    name
+    for name in JobOptions.__struct_fields__
+    if name in StoredOptions.__struct_fields__ and name not in _COMPOSED
+)
 _DEFAULTS: Final = StoredOptions()
 _TIMED: Final = (JobState.SCHEDULED, JobState.RETRYING)
 #: What these become when they are put back: a lease stays behind, and a group decides anew.

@@ -37,7 +37,7 @@ from windlass.errors import (
 )
 from windlass.jobs.job import Job
 
-#: A job whose task this worker does not know is given back so often, at these distances, before it fails: a
+#: A job whose task this worker does not know is released once after each of these delays before it fails: a
 #: rolling deploy sends new task names to old workers.
 UNKNOWN_TASK_DELAYS_MS = (5_000, 30_000, 120_000, 600_000)
 #: Files whose frames lead to a handler: ours, and what runs our tasks and threads.

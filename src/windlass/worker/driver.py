@@ -60,7 +60,7 @@ class Driver:
         #: When it last got through to the store, by the monotonic clock.
         self.last_progress_ms: float = 0
 
-    # --- the ears ------------------------------------------------------------------------------------
+    # --- hints ---------------------------------------------------------------------------------------
 
     async def open(self, parts: Parts) -> None:
         """Begin to listen for hints."""
@@ -112,7 +112,7 @@ class Driver:
         if listener is not None:
             listener.close()
 
-    # --- the way of the pump ---------------------------------------------------------------------------
+    # --- the main loop ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Do what the pump says until all is done, through anything but a deliberate stop."""
@@ -152,7 +152,7 @@ class Driver:
                     self._lane = asyncio.create_task(self._exchange_beside(), name="windlass-lane")
                 await self._exchange(step)
                 await self._first_steps()
-            case Wait(deaf=True):
+            case Wait(ignore_hints=True):
                 await self._rest(step.until_ms - now_ms)
                 return True
             case Wait():
@@ -227,7 +227,7 @@ class Driver:
             raise
         drained = self._pump.answered(exchange, claimed, sent_ms)
         for end, answer in zip(exchange.ends, answers, strict=True):
-            self._running.teller.settled(end, answer)
+            self._running.reporter.settled(end, answer)
         if relay:
             self._supervisor.start("relay-now", self._relay)
         reach("worker.claimed", count=len(claimed.jobs) if claimed else 0)
@@ -300,7 +300,7 @@ class Driver:
         try:
             while more:
                 more = (await relayer.step()).more and not self._pump.closing
-        except Exception as exc:  # who drains waits for this: an error kept here would be met at every turn
+        except Exception as exc:  # ``drain`` awaits this task: a stored error would be raised each time
             text = printable(str(exc))
             log.warning("some jobs are yet to be notified that others ended; the leader will do it: %s", text)
 
@@ -323,7 +323,7 @@ class Driver:
         ends = self._pump.abandon()
         if ends or not left:
             left.append(f"the settlement of {ends} jobs")
-        self._running.teller.abandon()
+        self._running.reporter.abandon()
         self._supervisor.release("pump")
         self._supervisor.release("relay-now")
         if self._lane is not None:

@@ -30,7 +30,7 @@ from windlass.worker.supervisor import TaskSupervisor
 log: Final = logging.getLogger("windlass.worker")
 
 _BATCH = 1_000
-#: After a failed renewal, try again so soon.
+#: How long to wait after a failed renewal.
 _RETRY_MS = 500
 #: With nothing to renew the keeper looks again so often. A lease that needs it no sooner is simply found
 #: then: waking another thread for every job would cost more than all the rest of holding it.

@@ -27,7 +27,7 @@ from windlass.worker.shares import SharePlanner
 FIRST_REST_MS, LAST_REST_MS = 100, 5_000
 #: A wait may end this much before its time: clocks of event loops are coarse.
 _EARLY_MS = 5
-#: With fewer slots than this, two lanes would be two trickles.
+#: With fewer slots than this, a second lane has too little to do.
 _LANES_FROM = 16
 
 
@@ -58,7 +58,7 @@ class Wait:
 
     until_ms: float
     #: Rest after a failure: what happens does not end it.
-    deaf: bool = False
+    ignore_hints: bool = False
 
 
 @dataclass(slots=True, frozen=True)
@@ -110,7 +110,7 @@ class Pump:
         self._look = True  # whether there may be jobs
         self._hints = 0
         self._next_due_ms: float | None = None
-        self._fed = False  # whether jobs came since the last time that none were left
+        self._claimed_any = False  # whether jobs came since the last time that none were left
         self._wait: Wait | None = None
         self._checked = self._finished = self._hurried = self._lost_reply = False
         self._failures = 0
@@ -129,7 +129,7 @@ class Pump:
         self._busy[queue] -= 1
 
     def ended(self, end: Settlement) -> bool:
-        """An attempt ended so. Whether that is worth waking who waits: else it is awake, or about to look."""
+        """Queue a settlement. True when the driver must be woken: with others in the queue it is awake."""
         self.ends.append(end)
         return len(self.ends) == 1
 
@@ -183,7 +183,7 @@ class Pump:
         if self._finished:
             return DONE
         if now_ms < self._rest_until_ms:
-            return Wait(self._rest_until_ms, deaf=True)
+            return Wait(self._rest_until_ms, ignore_hints=True)
         if self._lost_reply:
             return ReconcileStep([end.token for end in self.ends])
         queues, limit = self._plan(now_ms)
@@ -223,8 +223,8 @@ class Pump:
 
     def took_offer(self) -> bool:
         """A job that was handed out began; whether no more are left, as far as is known."""
-        self._fed = self._asked > 0
-        return not self._fed
+        self._claimed_any = self._asked > 0
+        return not self._claimed_any
 
     # --- what came of it ---------------------------------------------------------------------------------
 
@@ -242,14 +242,14 @@ class Pump:
             self._look = False
         due_ms = claimed.next_due_in_ms
         self._next_due_ms = None if due_ms is None else sent_ms + due_ms
-        self._fed = self._fed or bool(claimed.jobs)
-        if self._fed and not self._look and not self._asked:
-            self._fed = False
+        self._claimed_any = self._claimed_any or bool(claimed.jobs)
+        if self._claimed_any and not self._look and not self._asked:
+            self._claimed_any = False
             return True
         return False
 
     def failed(self, exchange: Exchange) -> None:
-        """The store did not answer: what ended is not off our hands, and is settled again."""
+        """The store did not answer: the ends are still unsettled, and are sent again."""
         self._under_way.remove(exchange)
         self._asked -= exchange.limit
         self.ends = exchange.ends + self.ends

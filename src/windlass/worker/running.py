@@ -35,7 +35,7 @@ from windlass.worker.reporter import OutcomeReporter
 
 log: Final = logging.getLogger("windlass.worker")
 
-_Ways = dict[tuple[str, str], tuple[Queue, Handler | None]]
+_Routes = dict[tuple[str, str], tuple[Queue, Handler | None]]
 
 
 class Running:
@@ -54,7 +54,7 @@ class Running:
         self._wake = wake
         self._facts: Callable[[int], WorkerFacts] = lru_cache(maxsize=64)(shared.facts)
         self._queues: dict[str, Queue] = {}
-        self.teller: OutcomeReporter = OutcomeReporter(shared.emitter, shared.app.hooks)
+        self.reporter: OutcomeReporter = OutcomeReporter(shared.emitter, shared.app.hooks)
         #: By the token of the lease.
         self.attempts: dict[str, Attempt] = {}
         self._idle = asyncio.Event()
@@ -103,24 +103,24 @@ class Running:
 
     def begin(self, jobs: list[JobRecord], lease_ms: int, since_ms: float) -> None:
         """Begin what was claimed, under leases that were asked for at ``since_ms`` (monotonic)."""
-        ways: _Ways = {}
+        routes: _Routes = {}
         begun: list[Attempt] = []
         for record in jobs:
             if self._pump.closing:  # the stop came while the claim was under way
                 self._end(record, classify.end(record, Outcome.RELEASE, reason="shutdown"))
-            elif (attempt := self._admit(record, lease_ms, since_ms, ways)) is not None:
+            elif (attempt := self._admit(record, lease_ms, since_ms, routes)) is not None:
                 begun.append(attempt)
         for attempt in begun:
             attempt.task = asyncio.create_task(attempt.run())
-        self.teller.started(begun)
+        self.reporter.started(begun)
 
-    def _admit(self, record: JobRecord, lease_ms: int, since_ms: float, ways: _Ways) -> Attempt | None:
-        """Give a claimed job its slot; None when it cannot run. ``ways``: of others of its claim."""
+    def _admit(self, record: JobRecord, lease_ms: int, since_ms: float, routes: _Routes) -> Attempt | None:
+        """Give a claimed job its slot; None when it cannot run. ``routes``: of others of its claim."""
         name = (record.queue, record.task)
-        way = ways.get(name)
-        if way is None:
-            way = ways[name] = self._way(*name)
-        queue, handler = way
+        route = routes.get(name)
+        if route is None:
+            route = routes[name] = self._route(*name)
+        queue, handler = route
         if handler is None:
             facts = {"job_id": record.id, "task": record.task, "queue": record.queue}
             advice = self._shared.registry.advice(record.task)
@@ -132,7 +132,7 @@ class Running:
         attempt = Attempt(queue, record, handler, self._tools)
         bad = attempt.decode()
         if bad is not None:
-            self.teller.refused(attempt, bad)
+            self.reporter.refused(attempt, bad)
             self._end(record, bad)
             return None
         if not self.attempts:
@@ -143,7 +143,7 @@ class Running:
         self._keeper.hold(token, record, record.options.lease_ms or lease_ms, since_ms)
         return attempt
 
-    def _way(self, queue_name: str, task: str) -> tuple[Queue, Handler | None]:
+    def _route(self, queue_name: str, task: str) -> tuple[Queue, Handler | None]:
         """Where jobs of a task come from, and what runs them."""
         queue = self._queues.get(queue_name)
         if queue is None:
@@ -164,10 +164,10 @@ class Running:
         if not attempts:
             self._idle.set()
         if self._keeper.drop(token) and settlement is not None:
-            self.teller.ended(attempt, settlement)
+            self.reporter.ended(attempt, settlement)
             self._end(record, settlement)
         else:
-            self.teller.lost(attempt)
+            self.reporter.lost(attempt)
             self._wake()
 
     def _end(self, record: JobRecord, settlement: Settlement) -> None:
@@ -229,7 +229,7 @@ class Running:
                 left.append(f"job {attempt.record.id} ({printable(attempt.record.task)})")
             if self._keeper.drop(token):
                 end = attempt.release("shutdown")
-                self.teller.ended(attempt, end)
+                self.reporter.ended(attempt, end)
                 self._end(attempt.record, end)
         self._wake()
         return left

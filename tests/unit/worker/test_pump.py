@@ -51,7 +51,7 @@ def shown(step: object) -> object:
     if isinstance(step, Exchange):
         return [one.token for one in step.ends], step.limit
     if isinstance(step, Wait):
-        return ("rest until" if step.deaf else "wait until"), step.until_ms
+        return ("rest until" if step.ignore_hints else "wait until"), step.until_ms
     if isinstance(step, ReconcileStep):
         return "reconcile", step.ends
     return step

@@ -272,7 +272,7 @@ class Coordinator:
             due=self._due_changed(timed | {ref.queue for ref, _ in plan.drop}),
         )
         if isinstance(request, verbs.Ended):
-            news.told = _told(request)
+            news.told = _ended_ids(request)
         elif isinstance(request, rq.PauseQueue):
             (news.paused if request.paused else news.resumed).append(request.queue)
         elif isinstance(request, rq.Purge) and request.forget:
@@ -422,7 +422,7 @@ class Coordinator:
         return self._time.now_ms()
 
 
-def _told(request: verbs.Ended) -> dict[str, list[str]]:
+def _ended_ids(request: verbs.Ended) -> dict[str, list[str]]:
     """The ends of each queue, where direct replies were sent for all."""
     ends: dict[str, list[str]] = {}
     for end in request.items:

@@ -172,7 +172,7 @@ class State:
     # --- changing ---------------------------------------------------------------------------------
 
     def keep(self, effects: Effects) -> dict[str, list[Event]]:
-        """Make it so; returns the events, numbered, by queue."""
+        """Write the effects to the tables of the store; returns the events, numbered, by queue."""
         for job in effects.gone:
             stored = self.find(job.ref)
             if stored is job:

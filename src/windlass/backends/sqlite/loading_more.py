@@ -87,9 +87,9 @@ def _load_queues(step: RequestState, jobs: Iterable[JobRecord], work: UnitOfWork
 
 def _stateless(step: RequestState) -> list[Row]:
     """Jobs that are in no state that there is, among the next ``PATROL``: no other statement finds them."""
-    start = step.queues.patrolled
+    start = step.queues.last_checked
     edge = step.all("list_edge_up", start, PATROL - 1)
-    step.queues.patrolled = edge[0][0] if edge else 0
+    step.queues.last_checked = edge[0][0] if edge else 0
     return step.all("job_stateless", start, edge[0][0] if edge else LAST_SEQ)
 
 

@@ -37,7 +37,7 @@ SPARE_PAGES = 500
 
 
 class RequestPort(RequestState):
-    """One request at work. See ``engine.reads.Port``."""
+    """One request at work. See ``engine.drive.Port``."""
 
     # --- deciding ---------------------------------------------------------------------------------
 
@@ -99,13 +99,13 @@ class RequestPort(RequestState):
 
         Their groups have room for others, of which some may have to be set aside, too.
         """
-        shaken = self._set_aside(jobs)
-        while shaken:
+        affected = self._set_aside(jobs)
+        while affected:
             try:
-                self._decide(unreadable.let_in, shaken)
+                self._decide(unreadable.let_in, affected)
                 break
             except DamagedError as found:
-                shaken |= self._set_aside(found.jobs)
+                affected |= self._set_aside(found.jobs)
 
     def _set_aside(self, jobs: list[JobRecord]) -> set[tuple[str, str]]:
         """End jobs that cannot be read; their groups."""
@@ -148,7 +148,7 @@ class RequestPort(RequestState):
             self.check_lost()
 
     def write(self, effects: Effects) -> None:
-        """Make it so."""
+        """Write the effects to the tables of the store."""
         writing.write(self, effects)
 
     def _shrink(self) -> None:

@@ -92,7 +92,7 @@ class RequestState(Share):
         if stored.totals is None:
             stored.totals = tally_of(self.conn, self.sql, stored.num)
         found = stored.totals.copy()
-        for state, by in self.tx.pen(queue).tallies.items():
+        for state, by in self.tx.queue_log(queue).tallies.items():
             found[state] += by
         for (name, state), by in self.tallies.items():
             if name == queue:

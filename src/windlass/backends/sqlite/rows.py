@@ -308,8 +308,8 @@ def is_plain(job: JobRecord) -> bool:
 def plain_row(job: JobRecord, queue: int, options_text: str) -> Row:
     """The parameters of ``job_insert_plain``.
 
-    A bytearray, since the sqlite3 module asks around for a while how to store anything but its base types,
-    to which it does not count bytes and None.
+    A bytearray is bound at once. For bytes and None the sqlite3 module first looks for adapters, which is
+    slow.
     """
     return (
         job.seq,

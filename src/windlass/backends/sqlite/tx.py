@@ -102,7 +102,7 @@ class Queues:
         #: By queue and state: (finished_ms, seq) up to which all that finished outlive the default age.
         self.kept_longer: dict[tuple[int, JobState], tuple[int, int]] = {}
         #: The job up to which states were looked at, in this round.
-        self.patrolled = 0
+        self.last_checked = 0
 
     def num(self, name: str) -> int | None:
         """The number of a queue; None when it does not exist."""
@@ -169,7 +169,7 @@ class Queues:
         self._names.clear()
 
     def rolled_back(self, made: list[str]) -> None:
-        """Forget what was not to be, and the queues that were made in it."""
+        """Discard what was cached in a transaction that was rolled back, and the queues that it made."""
         self.forget()
         self.kept_longer.clear()
         for name in made:
@@ -206,7 +206,7 @@ class Tx:
         self.now_ms = now_ms
         self.last_place = meta.last_place
         #: What is not written yet, by queue.
-        self._pens: collections.defaultdict[str, _Pen] = collections.defaultdict(_Pen)
+        self._queue_logs: collections.defaultdict[str, _QueueLog] = collections.defaultdict(_QueueLog)
         self.topics: set[str] = set()
         self.made: list[str] = []
         self._plain = True
@@ -216,21 +216,21 @@ class Tx:
         """Keep what a successful request did."""
         self.last_place = share.last_place
         self._plain = self._plain and share.plain and share.now_ms == self.now_ms
-        now_ms, pens = share.now_ms, self._pens
+        now_ms, logs = share.now_ms, self._queue_logs
         for effects in share.gathered:
             for note in effects.pending_events:
-                pen, ids = pens[note.queue], note.job_ids
-                pen.events.append((now_ms, note.type, ids[0] if len(ids) == 1 else ids, note.task, note.data))
-                pen.noted += len(ids)
-                pen.at_ms = max(pen.at_ms, now_ms)
+                log, ids = logs[note.queue], note.job_ids
+                log.events.append((now_ms, note.type, ids[0] if len(ids) == 1 else ids, note.task, note.data))
+                log.noted += len(ids)
+                log.at_ms = max(log.at_ms, now_ms)
             for name, records in groupby(effects.history, _queue):
-                pens[name].history += records
+                logs[name].history += records
             for (name, task, outcome), by in effects.counts.items():
-                counts = pens[name].counts
+                counts = logs[name].counts
                 counts[task, outcome] = counts.get((task, outcome), 0) + by
             self.topics |= effects.topics
         for (name, state), by in share.tallies.items():
-            tallies = pens[name].tallies
+            tallies = logs[name].tallies
             tallies[state] = tallies.get(state, 0) + by
         self.made += share.made
 
@@ -239,21 +239,21 @@ class Tx:
         """About how many pages of the database this transaction changed. It is flushed."""
         return 4 + 0.4 * self._changes
 
-    def pen(self, queue: str) -> _Pen:
+    def queue_log(self, queue: str) -> _QueueLog:
         """What is to be written about a queue so far."""
-        return self._pens.get(queue) or _Pen()
+        return self._queue_logs.get(queue) or _QueueLog()
 
     # --- writing it down ----------------------------------------------------------------------------
 
     def flush(self) -> Meta:
         """Write everything that was gathered; returns the store's row as it is now."""
-        for name, pen in self._pens.items():
+        for name, log in self._queue_logs.items():
             queue = self.queues.find(name)
             if queue is None:
                 self.queues.make(name)
                 self.made.append(name)
                 queue = self.queues.get(name)
-            pen.write(self.conn, self.sql, queue)
+            log.write(self.conn, self.sql, queue)
         return self._flush_meta()
 
     def _flush_meta(self) -> Meta:
@@ -267,7 +267,7 @@ class Tx:
         return meta
 
 
-class _Pen:
+class _QueueLog:
     """What one transaction writes about one queue."""
 
     __slots__ = ("at_ms", "counts", "events", "history", "noted", "tallies")

@@ -50,7 +50,7 @@ class TakenError(Exception):
 
 
 def write(step: RequestState, effects: Effects) -> None:
-    """Make it so; events, history and counts are gathered by the transaction."""
+    """Write the effects to the tables. The transaction gathers events, history and counts."""
     if effects.rows:
         _write_queues(step, effects)
     if effects.gone:
@@ -351,6 +351,6 @@ def _forget_events(step: RequestState, name: str) -> None:
     """Drop a queue's events so far. What this request itself notes comes after, and stays."""
     queue = step.queues.get(name)
     fold(step.conn, step.sql, queue)
-    floor = queue.last_event + step.tx.pen(name).noted
+    floor = queue.last_event + step.tx.queue_log(name).noted
     step.run("queue_events_from", floor, queue.num)
     step.run("event_trim", queue.num * LOG_KEY, queue.num * LOG_KEY + floor)

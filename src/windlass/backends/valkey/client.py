@@ -85,7 +85,7 @@ class ValkeyClient:
                         return await node.answer(sent, asked=asked is not None)
                     except (RedisError, OSError, NotSentError) as exc:
                         sent = None
-                        asked, known = await self._mend(exc, node, roots, repeat=repeat), last
+                        asked, known = await self._recover_or_raise(exc, node, roots, repeat=repeat), last
                         last = exc
                     if not isinstance(last, AskError) or isinstance(known, AskError):  # MOVED is one of them
                         await asyncio.sleep(pause_s)
@@ -98,7 +98,7 @@ class ValkeyClient:
         except (RedisError, OSError, NotSentError, TlsError) as exc:
             raise storage_error(exc, (node or self.topology).where) from exc
 
-    async def _mend(
+    async def _recover_or_raise(
         self, error: BaseException, node: ServerNode | None, roots: Sequence[str], *, repeat: bool
     ) -> ServerNode | None:
         """Do what makes a second try worth while, or raise ``error``. Returns whom to ask this once."""

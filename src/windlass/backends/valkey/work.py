@@ -49,7 +49,7 @@ async def claim(session: ValkeySession, request: rq.Claim, now: str) -> rq.Claim
 
 
 async def extend(session: ValkeySession, request: rq.Extend, now: str) -> list[Extended]:
-    """Later deadlines."""
+    """Renew leases."""
     groups = session.grouped(lease.queue for lease in request.leases)
     answers: list[Extended] = [Extended.LOST] * len(request.leases)
 

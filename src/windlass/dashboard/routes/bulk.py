@@ -59,7 +59,7 @@ async def change_many(
         request,
         action=data.action,
         reason=data.reason,
-        filter=_told(store_view, data.filter),
+        filter=_filter_text(store_view, data.filter),
         jobs=named(refs),
     )
     if data.dry_run:
@@ -79,7 +79,7 @@ async def change_many(
     )
 
 
-def _told(store_view: StoreView, given: Filter | None) -> str | None:
+def _filter_text(store_view: StoreView, given: Filter | None) -> str | None:
     """A filter as the audit log shows it."""
     if given is None:
         return None

@@ -38,7 +38,7 @@ def _given_rate(rate: RateValue | None) -> core.Rate | None:
     return None if rate is None else core.Rate.every(rate.max, rate.seconds)
 
 
-def _told(rate: RateValue | None) -> str | None:
+def _rate_text(rate: RateValue | None) -> str | None:
     """A rate as the audit log shows it."""
     return None if rate is None else f"{rate.max} in {rate.seconds:g} s"
 
@@ -97,7 +97,7 @@ async def set_limits(
             rate=_given_rate(data.rate),
         )
     )
-    note(request, concurrency=data.concurrency, rate=_told(data.rate))
+    note(request, concurrency=data.concurrency, rate=_rate_text(data.rate))
 
 
 @delete(
@@ -182,7 +182,7 @@ async def set_group_limits(
     note(
         request,
         concurrency=data.concurrency,
-        rate=_told(data.rate),
+        rate=_rate_text(data.rate),
         bucket=None if bucket is None else f"{bucket.capacity}, {bucket.refill_per_s:g} more a second",
         ordered=data.ordered,
         max_size=data.max_size,

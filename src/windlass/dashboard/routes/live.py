@@ -108,10 +108,10 @@ async def live_figures(
     """
     until = Until(store_view, seconds)
     ticker = tickers.of(store_view)
-    teller = Differences() if changes else None
+    differences = Differences() if changes else None
 
     async def frames() -> AsyncGenerator[bytes, None]:
-        yield _tick(await ticker.tick(), teller)
+        yield _tick(await ticker.tick(), differences)
         ticks = ticker.listen()
         try:
             while wait_ms := until.left_ms(_KEEPALIVE_MS):
@@ -121,7 +121,7 @@ async def live_figures(
                 except TimeoutError:
                     yield b": still here\n\n"
                     continue
-                yield _tick(tick, teller) if tick is not None else frame("store_unreachable", {})
+                yield _tick(tick, differences) if tick is not None else frame("store_unreachable", {})
         finally:
             await ticker.leave(ticks)
 
@@ -143,8 +143,8 @@ class Differences:
         return msgspec.structs.replace(tick, queues=fresh, names=names)
 
 
-def _tick(tick: Tick, teller: Differences | None) -> bytes:
-    return frame("tick", tick if teller is None else teller.of(tick))
+def _tick(tick: Tick, differences: Differences | None) -> bytes:
+    return frame("tick", tick if differences is None else differences.of(tick))
 
 
 @get("/api/job-queues/{queue:str}/events", tags=["live"], responses=_SPEC, streamed=True, access=of_queue())
