@@ -144,7 +144,7 @@ async def test_what_is_no_hook_is_refused(harness: Harness) -> None:
         for bad in (lambda job: None, "hook"):
             with pytest.raises(ConfigError, match="generator that yields once"):
                 stage.app.around_execute(bad)  # type: ignore[type-var]
-        with pytest.raises(ConfigError, match="enqueue, execute or ended"):
+        with pytest.raises(ConfigError, match="enqueue, execute, ended or failed"):
             stage.app.use(object())
         assert stage.app.hooks.execute is None
 

@@ -121,7 +121,7 @@ def follow_the_quickstart(wheel: Path, folder: Path) -> None:
         "VIRTUAL_ENV": str(bin_folder.parent),
     }
     page = (ROOT / "docs" / "quickstart.md").read_text()
-    upto = page[: page.index("Or stay in the shell")].replace("<!-- not run -->", "")
+    upto = page[: page.index("Or use the command line")].replace("<!-- not run -->", "")
     (program,) = [block.code for block in blocks_of(upto) if block.kind == "python"]
     (folder / "mail.py").write_text(program)
     commands = [line for block in blocks_of(upto) if block.kind == "sh" for line in block.code.splitlines()]

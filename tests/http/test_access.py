@@ -238,6 +238,10 @@ def accepts(path: str) -> list[Way]:
     return [Way(path, (HOST, *given), page=True) for given in ((data, page), (page, data), (page,), (both,))]
 
 
+#: Routes that answer only with a parameter.
+ASKS = {"/api/schedules/preview", "/api/v1/schedules/preview"}
+
+
 def expected(who: str, entry: Entry, way: Way) -> set[int]:
     """What a caller gets, from who they are, what the route declares and how the request is written."""
     if way.status is not None:
@@ -257,7 +261,12 @@ def expected(who: str, entry: Entry, way: Way) -> set[int]:
 
 def of_reader(entry: Entry) -> set[int]:
     """What a reader of all queues gets."""
-    return {"GET": {200, 404}, "OPTIONS": {204}}.get(entry.method, {403})
+    return {"GET": read(entry), "OPTIONS": {204}}.get(entry.method, {403})
+
+
+def read(entry: Entry) -> set[int]:
+    """What reading gets: 422 where a route needs a parameter that these requests do not give."""
+    return {422} if entry.template in ASKS else {200, 404}
 
 
 def of_other_operator(entry: Entry) -> set[int]:
@@ -266,7 +275,7 @@ def of_other_operator(entry: Entry) -> set[int]:
         return {404}
     if entry.subject == "store":
         return {403}
-    return {"GET": {200, 404}, "OPTIONS": {204}}.get(entry.method, {400, 404})
+    return {"GET": read(entry), "OPTIONS": {204}}.get(entry.method, {400, 404})
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from tests.http.support import FREE, OPERATOR
 from tools import make_client
 from windlass import Windlass
 from windlass.client import ApiProblemError, Client, Response
+from windlass.core.ids import new_id
 from windlass.dashboard import create_app
 from windlass.dashboard.openapi import document
 
@@ -21,7 +22,7 @@ backend_name = "memory"
 @pytest.fixture
 def client() -> Iterator[Client]:
     """A client of a store of its own, without a network."""
-    app = Windlass("memory://")
+    app = Windlass(f"memory://{new_id()}")
     dashboard: Any = create_app(app, operator_tokens=OPERATOR, limits=FREE)
     with TestClient(dashboard) as server:
 

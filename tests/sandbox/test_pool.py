@@ -415,7 +415,7 @@ async def test_what_the_handler_started_ends_with_it(pool: ProcessPool) -> None:
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    wait_for_end(int(started.requests[0].value))
+    wait_for_end(int(started.requests[0].value[0]))
 
 
 async def test_an_interrupt_is_the_parents_business(pool: ProcessPool) -> None:
@@ -433,7 +433,7 @@ async def test_log_progress_data_and_discard_reach_the_parent(
     asked = Recorder()
     assert await pool.run(call_to(fn), asked) == "1 2 True"
     assert asked.requests == [
-        JobRequest("log", "one"),
+        JobRequest("log", ["one", "info"]),
         JobRequest("update_progress", {"current": 1, "total": 2}),
         JobRequest("update_data", {"a": 2}),
         JobRequest("discard", None),
@@ -447,8 +447,8 @@ async def test_requests_are_performed_on_a_job(pool: ProcessPool) -> None:
         def __init__(self) -> None:
             self.done = []
 
-        async def log(self, line: str) -> None:
-            self.done.append(line)
+        async def log(self, line: str, level: str) -> None:
+            self.done.append((line, level))
 
         async def update_progress(self, progress: Any) -> None:
             self.done.append(progress)
@@ -461,7 +461,7 @@ async def test_requests_are_performed_on_a_job(pool: ProcessPool) -> None:
 
     held = Held()
     await pool.run(call_to(handlers.reports), requests_to(cast("JobVerbs", held)))
-    assert held.done == ["one", {"current": 1, "total": 2}, {"a": 2}, "discarded"]
+    assert held.done == [("one", "info"), {"current": 1, "total": 2}, {"a": 2}, "discarded"]
 
 
 @pytest.mark.parametrize("fn", [handlers.many_reports, handlers.many_unawaited])
@@ -475,7 +475,7 @@ async def test_floods_of_requests_pass_in_order(pool: ProcessPool, fn: Callable[
 async def test_threads_of_a_handler_may_ask(pool: ProcessPool) -> None:
     asked = Recorder()
     await pool.run(call_to(handlers.report_from_threads), asked)
-    assert sorted(request.value for request in asked.requests) == [str(number) for number in range(8)]
+    assert sorted(request.value for request in asked.requests) == [[str(n), "info"] for n in range(8)]
 
 
 async def test_what_the_worker_raises_is_raised_in_the_handler(pool: ProcessPool) -> None:

@@ -20,6 +20,7 @@ INSIDE = (
     "windlass.backend.local.",
     "windlass.backends.",
     "windlass.cli.",
+    "windlass.compat.celery.",  # it takes what Celery takes, which has no types
     "windlass.contrib.django.",
     "windlass.dashboard.",
     "windlass.engine.",

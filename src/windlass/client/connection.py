@@ -29,10 +29,10 @@ class ApiProblemError(WindlassError):
     code = "api_problem"
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
-        self.status = status
-        self.problem = str(problem.get("code", ""))
-        self.detail = str(problem.get("detail", ""))
-        self.advice = str(problem.get("advice", ""))
+        self.status: int = status
+        self.problem: str = str(problem.get("code", ""))
+        self.detail: str = str(problem.get("detail", ""))
+        self.advice: str = str(problem.get("advice", ""))
         reason = self.detail or "no reason given"
         super().__init__(
             f"the server answered {status}: {reason}{f' ({self.advice})' if self.advice else ''}"

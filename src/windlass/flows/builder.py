@@ -87,7 +87,7 @@ class Step:
         #: Who waits for it.
         self.following: list[Step] = []
         #: Whether its task can be called with some arguments; None when the task is not known here.
-        self.accepts = accepts
+        self.accepts: Callable[[Sequence[Any], Mapping[str, Any]], bool] | None = accepts
         #: What is wrong with its call unless it takes the result of the step before as first argument.
         self.lacking: ConfigError | None = None
         #: Whether it comes after a group: its ``RESULT`` is a list, also of one.

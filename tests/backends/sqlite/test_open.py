@@ -344,6 +344,8 @@ async def test_every_statement_is_valid_and_finds_jobs_by_an_index(tmp_path: Pat
         pass
     conn = sqlite3.connect(path)
     for name, text in load("default").items():
+        if name == "payload_text":  # an expression, for conditions of others
+            text = f'SELECT {text} FROM "windlass_default_job" WHERE seq = ?'
         marks = {f"?{n}" for n in range(1, 30) if f"?{n}" in text} or ["?"] * text.count("?")
         plan = conn.execute(f"EXPLAIN QUERY PLAN {text}", [0] * len(marks)).fetchall()
         for *_, step in plan:

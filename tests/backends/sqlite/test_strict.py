@@ -45,7 +45,10 @@ SELECT max(last_place, coalesce(newest, 0)),
 FROM windlass_default_meta, (SELECT max(seq) AS newest FROM windlass_default_job)
 """
 #: What tables of that release did not have yet.
-NEW_COLUMNS = [("unique_key", "not_taken")]
+NEW_COLUMNS = [
+    ("unique_key", "not_taken"),
+    *(("log", column) for column in ("at_ms", "level", "attempt", "run")),
+]
 #: By type of a column: a value of another one.
 WRONG = {"INTEGER": "x'c1'", "TEXT": "x'c1'", "BLOB": "'text'"}
 
