@@ -310,10 +310,12 @@ def _die(url: str, ready: Callable[[], None]) -> None:
 
 
 async def _is_running(url: str, job_id: str) -> None:
+    """Until the job runs, and the store knows the worker that runs it."""
     async with Windlass(url) as app:
         while True:
             job = await app.queue("doomed").get_job(job_id)
-            if job is not None and job.state is JobState.ACTIVE:
+            known = {worker.id for worker in await app.workers()}
+            if job is not None and job.state is JobState.ACTIVE and job.record.worker in known:
                 return
             await asyncio.sleep(0.05)
 
