@@ -72,7 +72,7 @@ def test_the_page_and_the_package_name_the_same_speed_ups() -> None:
     assert tuple(_rows()) == speedups.NAMES
     assert re.findall(r"^## `(\w+)`$", _PAGE.read_text(), re.MULTILINE) == list(speedups.NAMES)
     for name in speedups.NAMES:
-        for part in ("**What it does.**", "**Reason.**", "**Private names.**"):
+        for part in ("**What it does.**", "**Why.**", "**Private names.**"):
             assert part in _section(name)
 
 
