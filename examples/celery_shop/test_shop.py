@@ -61,7 +61,7 @@ def test_04_countdown_and_eta():
 
 
 def test_05_expires():
-    """`expires=`: a task that comes too late is not run"""
+    """`expires=`: an expired task does not run"""
     late = shop.add.apply_async((1, 1), countdown=1, expires=0.2)
     with pytest.raises(TaskRevokedError):
         late.get(timeout=PATIENCE)
@@ -69,7 +69,7 @@ def test_05_expires():
 
 
 def test_06_queue():
-    """`queue=`, chosen at the call"""
+    """`queue=`, set per call"""
     assert shop.describe.apply_async((1,), queue="urgent").get(timeout=PATIENCE)["queue"] == "urgent"
 
 
@@ -101,7 +101,7 @@ def test_10_autoretry():
 
 
 def test_11_errors():
-    """Errors reach the caller by their class; `propagate=False`, `traceback`, `failed()`"""
+    """The caller gets errors as their original class; `propagate=False`, `traceback`, `failed()`"""
     result = shop.divide.delay(1, 0)
     with pytest.raises(ZeroDivisionError, match="division by zero"):
         result.get(timeout=PATIENCE)
@@ -186,7 +186,7 @@ def test_18_signatures():
 
 
 def test_19_chain():
-    """`chain` and `|`: each task gets the result before; `si` does not; `result.parent`"""
+    """`chain` and `|`: each task gets the previous result; `si` does not; `result.parent`"""
     result = chain(shop.add.s(1, 2), shop.multiply.s(10), shop.add.s(5)).apply_async()
     assert result.get(timeout=PATIENCE) == 35
     assert result.parent.get(timeout=PATIENCE) == 30
