@@ -83,7 +83,7 @@ class Consumer:
         self._settled: OrderedDict[str, None] = OrderedDict()
         self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
         for held in self._left.values():
-            _remember(self._seen, (held.start.queue, held.start.id, held.start.gen))
+            _remember(self._seen, held.start.key)
         #: Where a claim that is through at once leaves its starts, to be logged with the ends before it.
         self._beginning: list[verbs.Start] | None = None
         self.intake = Intake(client)
@@ -304,7 +304,7 @@ class Consumer:
     def _let_go(self, token: str) -> None:
         held = self._held.pop(token, None)
         if held is not None:
-            self._seen.pop((held.start.queue, held.start.id, held.start.gen), None)
+            self._seen.pop(held.start.key, None)
         _remember(self._settled, token)
 
     # --- a connection after another ----------------------------------------------------------------------
@@ -407,7 +407,7 @@ class Consumer:
         count = await self._client.ask(request)
         for held in lost:
             if self._held.pop(held.start.token, None) is not None:
-                self._seen.pop((held.start.queue, held.start.id, held.start.gen), None)
+                self._seen.pop(held.start.key, None)
                 self._client.requeue([held.tag])
         return int(count)
 

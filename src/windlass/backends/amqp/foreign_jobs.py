@@ -28,6 +28,11 @@ class Placed:
         self.state = state
         self.mark = mark
 
+    @property
+    def lent(self) -> bool:
+        """Whether the job runs by its lease alone (see ``verbs.Lend``): it has no message in a queue."""
+        return self.where == "kept" and self.state is JobState.ACTIVE
+
 
 class ForeignJobs(MemoryStore):
     """The reference store, with the entries of others."""

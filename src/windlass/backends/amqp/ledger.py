@@ -144,7 +144,7 @@ class Ledger(ForeignJobs):
                 self._lent.discard(job.token)
                 self._keep(ref, job, plan)
                 return
-            if before is not None and before.where == "kept" and before.state is JobState.ACTIVE:
+            if before is not None and before.lent:
                 return  # renewed
             if before is None or before.where != "queue":
                 before = self.placed[ref] = Placed("queue", published or 0, job.state, _mark(job))
@@ -243,9 +243,9 @@ class Ledger(ForeignJobs):
 
     def _is_newest(self, placed: Placed | None, gen: int) -> bool:
         """Whether no later message, nor the lease of a running job, has taken the place of this one."""
-        if placed is not None and placed.where == "kept" and placed.state is JobState.ACTIVE:
-            return False
-        return placed is None or placed.where != "queue" or placed.gen <= gen
+        if placed is None:
+            return True
+        return not placed.lent and (placed.where != "queue" or placed.gen <= gen)
 
     def _learn(self, work: UnitOfWork, start: verbs.Start) -> JobRecord | None:
         """Take in a job that another program added, from its message."""
@@ -317,14 +317,14 @@ class Ledger(ForeignJobs):
                 self._lent.add(start.token)
                 self._touched[JobRef(start.queue, start.id)] = job
                 if request.left:
-                    self.void[start.queue, start.id, start.gen] = None
-                    self._doubled.append((start.queue, start.id, start.gen))
+                    self.void[start.key] = None
+                    self._doubled.append(start.key)
             kept.append(holds)
         return kept
 
     def _is_lent(self, start: verbs.Start) -> bool:
         placed = self.placed.get(JobRef(start.queue, start.id))
-        return placed is not None and placed.where == "kept" and placed.state is JobState.ACTIVE
+        return placed is not None and placed.lent
 
     def _doubt(self, work: UnitOfWork, request: verbs.Doubt) -> Verb[list[JobRecord | None]]:
         yield Reads(jobs=_refs(work, request.starts))
@@ -332,9 +332,8 @@ class Ledger(ForeignJobs):
 
     def _doubt_one(self, work: UnitOfWork, start: verbs.Start) -> JobRecord | None:
         ref = JobRef(start.queue, start.id)
-        void = (start.queue, start.id, start.gen)
-        if void in self.void:
-            del self.void[void]
+        if start.key in self.void:
+            del self.void[start.key]
             return None
         job = work.jobs[ref] or self._learn(work, start)
         if job is None or not self._is_newest(self.placed.get(ref), start.gen):

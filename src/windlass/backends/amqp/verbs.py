@@ -36,6 +36,11 @@ class Start(msgspec.Struct, array_like=True, omit_defaults=True):
     #: Its message may be the second of the same generation, and was not delivered before (see ``messages``).
     again: bool = False
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """That of its message (see ``messages.Incoming``)."""
+        return self.queue, self.id, self.gen
+
 
 class Started(rq.Request[None], kw_only=True):
     """Fact: these attempts began."""
