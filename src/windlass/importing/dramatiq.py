@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from windlass.importing.client import SourceClient
-from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable
+from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable, read_json
 
 _MESSAGES = ".msgs"
 _DELAYED = ".DQ"
@@ -94,10 +92,7 @@ def _read(shelf: Shelf, entry: str, data: bytes | None, messages: str) -> Found:
 
 
 def _message(data: bytes) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(data)
-    except msgspec.DecodeError:
-        raise Unreadable("it is not JSON (a pickle, say): let Dramatiq run it") from None
+    found = read_json(data, "Dramatiq")
     if not isinstance(found, dict) or not isinstance(found.get("options"), dict):
         raise Unreadable("it is not a message")
     return found

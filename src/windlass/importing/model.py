@@ -94,3 +94,11 @@ class SourceReader(Protocol):
     async def left(self) -> dict[str, int]:
         """What is there besides waiting and scheduled jobs and stays where it is, in words and numbers."""
         ...
+
+
+def read_json(data: bytes, system: str) -> Any:
+    """What ``data`` holds, which ``system`` wrote; ``Unreadable`` when that is not JSON."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        raise Unreadable(f"it is not JSON (a pickle, say): let {system} run it") from None

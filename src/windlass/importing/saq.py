@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from windlass.importing.client import SourceClient
-from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable
+from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable, read_json
 
 _DEFAULT_TIMEOUT_S = 10
 
@@ -84,10 +82,7 @@ def _read(shelf: Shelf, job_id: str, score: float, record: bytes | None, set_key
 
 
 def _job(record: bytes) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(record)
-    except msgspec.DecodeError:
-        raise Unreadable("it is not JSON (a pickle, say): let SAQ run it") from None
+    found = read_json(record, "SAQ")
     if not isinstance(found, dict):
         raise Unreadable("it is not a job")
     return found
