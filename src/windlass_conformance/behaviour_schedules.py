@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -9,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from windlass import ConfigError, Job, Schedule, Windlass
+from windlass.backend import requests as rq
 from windlass.backend import schedule_requests as sq
 from windlass.backend.store import Store
 from windlass.errors import ScheduleNotFoundError
@@ -94,6 +96,22 @@ async def test_a_schedule_can_also_run_at_its_start(
         await stage.queue.upsert_job_scheduler("tick", {**rule, "immediately": True})  # as it was: no start
         await stage.advance(35)
         assert times.seen == seen
+
+
+@pytest.mark.feature("B8")
+async def test_a_worker_that_becomes_leader_fires_at_once_what_it_left_to_the_leader(
+    harness: Harness,
+) -> None:
+    async with Stage(harness) as stage:
+        times, elected = Times(stage), asyncio.Event()
+        stage.faults.delay(rq.Elect, until=elected)
+        await serve(stage, times)
+        await stage.queue.upsert_job_scheduler("tick", {"every": 10, "at_start": True})
+        await stage.advance(0.5)
+        assert times.seen == []  # no worker leads yet
+        elected.set()
+        await stage.settle()
+        assert times.seen == [0.5]
 
 
 @pytest.mark.feature("B8", "B10")

@@ -1,4 +1,4 @@
-"""Fail a test that leaves a thread or an asyncio task behind.
+"""Fail a test that leaves a thread or an asyncio task behind, and drop the memory stores that it opened.
 
 Both guards look after the last fixture of the test was torn down, so a fixture may own threads
 and tasks for as long as it lives. A thread that is on its way out is waited for, at most
@@ -17,6 +17,8 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING
 
 import pytest
+
+from windlass.backends.memory import backend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -37,6 +39,15 @@ def no_thread_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     left = leaked_threads(before, allowed, patience=THREAD_PATIENCE)
     if left:
         pytest.fail(f"threads left behind: {', '.join(left)}", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def own_memory_stores() -> Iterator[None]:
+    """What a test adds to ``memory://``, which lives as long as the process, is not there for the next."""
+    before = set(backend._stores)
+    yield
+    for name in set(backend._stores) - before:
+        del backend._stores[name]
 
 
 @pytest.fixture

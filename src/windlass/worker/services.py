@@ -301,4 +301,6 @@ class Services:
         self._shared.emitter.emit("stalled", job_id)
 
     def _on_leader(self, leads: bool) -> None:
+        if leads:
+            self._shared.supervisor.hurry(Scheduler.name)  # slots that it left to the leader are its own now
         self._shared.emitter.emit("leadership_acquired" if leads else "leadership_lost")
