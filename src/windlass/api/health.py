@@ -15,6 +15,7 @@ from windlass.backend import limit_requests as lrq
 from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
 from windlass.backend.health import Finding
+from windlass.backend.together import at_once
 from windlass.core.job import (
     HISTORY_HELD,
     WORKER_KEPT_MS,
@@ -161,9 +162,11 @@ async def check_spikes(context: CheckContext) -> AsyncIterator[Finding]:
     """Queues in which far more runs fail than in the hour before."""
     if not context.app.store.capabilities.metrics:
         return
-    for info in context.queues:
-        since_ms = context.now - _SPIKE_MS
-        failed, runs = await _failures(context, info.name, since_ms, context.now + 60_000)
+    since_ms = context.now - _SPIKE_MS
+    now = await at_once(
+        _failures(context, info.name, since_ms, context.now + 60_000) for info in context.queues
+    )
+    for info, (failed, runs) in zip(context.queues, now, strict=True):
         if failed < _SPIKE_LEAST or failed < _SPIKE_SHARE * runs:
             continue
         earlier, before = await _failures(context, info.name, since_ms - _BEFORE_MS, since_ms)
@@ -270,5 +273,10 @@ HEALTH_CHECKS: tuple[Callable[[CheckContext], AsyncIterator[Finding]], ...] = (
 
 
 async def look_around(context: CheckContext) -> list[Finding]:
-    """Everything that the checks find."""
-    return [finding for check in HEALTH_CHECKS async for finding in check(context)]
+    """Everything that the checks find. They ask the store at the same time."""
+    found = await at_once(_findings(check(context)) for check in HEALTH_CHECKS)
+    return [finding for one in found for finding in one]
+
+
+async def _findings(check: AsyncIterator[Finding]) -> list[Finding]:
+    return [finding async for finding in check]
