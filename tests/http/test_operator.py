@@ -100,7 +100,12 @@ async def test_flows_are_listed_and_run_again_from_a_job_on(stage: Stage, client
     assert (flow["id"], flow["name"], flow["state"], flow["jobs"]) == (top["id"], "top", "failed", 3)
     assert flow["counts"] == {"failed": 2, "completed": 1}
     assert (await get(client, "/api/v1/flows", state="completed"))["items"] == []
-    left = (await get(client, "/api/v1/jobs", search="task:left"))["items"][0]["id"]
+    (found,) = (await get(client, "/api/v1/jobs", search="task:left"))["items"]
+    left = found["id"]
+    assert "retry_flow" in found["can"]
+    for other in ("top", "alone"):  # nothing comes after these
+        (one,) = (await get(client, "/api/v1/jobs", search=f"task:{other}"))["items"]
+        assert "retry" in one["can"] and "retry_flow" not in one["can"]
     fails = False
     again = await send(client, "POST", f"/api/v1/flows/{QUEUE}/{left}/retry", 200)
     assert again["count"] == 2
