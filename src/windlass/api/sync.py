@@ -266,6 +266,7 @@ class SyncQueue:
     remove_global_rate_limit: Final = _plain(Queue.remove_global_rate_limit)
     get_rate_limit_ttl: Final = _plain(Queue.get_rate_limit_ttl)
     publish_event: Final = _plain(Queue.publish_event)
+    trim_events: Final = _plain(Queue.trim_events)
     rate_limit: Final = _plain(Queue.rate_limit)
     set_group_limits: Final = _plain(Queue.set_group_limits)
     get_group_limits: Final = _plain(Queue.get_group_limits)

@@ -47,6 +47,7 @@ VERBS: Verbs = {
     rq.ChangeJob: changes.change,
     rq.Report: changes.report,
     rq.PublishEvent: changes.publish,
+    rq.TrimEvents: changes.trim_events,
     rq.PauseQueue: changes.pause,
     rq.Purge: changes.purge,
     rq.SetResultTtl: changes.set_result_ttl,

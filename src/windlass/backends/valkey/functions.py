@@ -107,6 +107,9 @@ class Functions:
         known: int = await self._call("publish", [root], now, pack(what))
         return known
 
+    async def trim_events(self, root: str, keep: int) -> int:
+        return int(await self._call("trim_events", [root], pack((keep,))))
+
     async def pause(self, root: str, now: str, paused: bool) -> tuple[int, int]:
         changed, known = await self._call("pause", [root], now, pack((int(paused),)))
         return changed, known
