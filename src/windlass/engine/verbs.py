@@ -58,6 +58,8 @@ VERBS: Verbs = {
     lrq.SetGroupLimits: groups.set_group_limits,
     lrq.PauseGroup: groups.pause_group,
     lrq.Hold: groups.hold,
+    lrq.RevokeTask: groups.revoke_task,
+    lrq.RestoreTask: groups.restore_task,
     lrq.FreeUniqueKey: unique_keys.free,
     sq.PutSchedule: schedules.put,
     sq.RemoveSchedule: schedules.remove,

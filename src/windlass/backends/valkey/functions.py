@@ -202,6 +202,13 @@ class Functions:
         until_ms, known = await self._call("hold", [root], now, what, group or "")
         return until_ms, known
 
+    async def task_revoke(self, root: str, now: str, what: tuple[str, int, int, int]) -> tuple[int, int]:
+        done, known = await self._call("task_revoke", [root], now, pack(what))
+        return done, known
+
+    async def task_restore(self, root: str, now: str, task: str) -> bool:
+        return bool(await self._call("task_restore", [root], now, task))
+
     async def limits_get(self, root: str, now: str, groups: tuple[str, ...]) -> list[Any]:
         found: list[Any] = await self._call("limits_get", [root], now, *groups)
         return found
