@@ -15,6 +15,7 @@ MISSING = {
     "unique": "refused: a `job_id` of your own works",
     "groups": "refused",
     "limits": "refused: no limits of concurrency or rate for whole queues",
+    "revoked_tasks": "refused: cancel the jobs that wait (`queue.cancel_jobs`), or pause the queue",
     "flows": "refused: a job cannot wait for others",
     "signals": "refused: a job cannot be suspended until a signal comes",
     "streams": "refused: no live output of running jobs",
