@@ -17,6 +17,7 @@ from windlass.backend import requests as rq
 from windlass.backend.health import Finding
 from windlass.core.job import (
     HISTORY_HELD,
+    WORKER_GONE_MS,
     WORKER_KEPT_MS,
     AttemptOutcome,
     JobRecord,
@@ -30,8 +31,6 @@ from windlass.core.text import many, show_age
 if TYPE_CHECKING:
     from windlass.api.app import Windlass
 
-#: A worker that was silent for this long is lost.
-LOST_MS = 45_000
 #: Living workers take back a lease at most this long after it ran out.
 _RECOVER_MS = 30_000
 #: Jobs that wait this long although there are workers need attention.
@@ -86,7 +85,7 @@ class _About(TypedDict, total=False):
 async def lost_workers(app: Windlass) -> list[WorkerInfo]:
     """Workers of the last day that fell silent without a goodbye, the last first."""
     known = await app.store.execute(rq.ListWorkers(stale_ms=WORKER_KEPT_MS))
-    alive = {worker.id for worker in await app.store.execute(rq.ListWorkers(stale_ms=LOST_MS))}
+    alive = {worker.id for worker in await app.store.execute(rq.ListWorkers(stale_ms=WORKER_GONE_MS))}
     lost = [worker for worker in known if worker.id not in alive]
     return sorted(lost, key=lambda worker: worker.beat_ms, reverse=True)
 
