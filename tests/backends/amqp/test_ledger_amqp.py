@@ -180,7 +180,8 @@ def test_the_message_that_a_worker_had_decides_when_it_is_delivered_again() -> N
     held = msgspec.structs.replace(first, copy=7)
     ledger.apply(verbs.Started(starts=[held]), NOW_MS)
     ledger.plan()
-    assert ledger.apply(verbs.Doubt(starts=[first]), NOW_MS + 1)[0] == [None]
-    back = msgspec.structs.replace(held, token="second", worker="other")
+    other = msgspec.structs.replace(first, token="second", worker="other")
+    assert ledger.apply(verbs.Doubt(starts=[other]), NOW_MS + 1)[0] == [None]
+    back = msgspec.structs.replace(other, copy=7)
     (job,) = ledger.apply(verbs.Doubt(starts=[back]), NOW_MS + 2)[0]
     assert job is not None and job.state is JobState.WAITING
