@@ -384,6 +384,13 @@ class PublishEvent(Request[None], kw_only=True):
     job_id: str = ""
 
 
+class TrimEvents(Request[int], kw_only=True):
+    """Forget all events of a queue but the newest ``keep``; returns how many went. Ids never return."""
+
+    queue: str
+    keep: int
+
+
 class PauseQueue(Request[bool], kw_only=True):
     """Pause or resume a queue; True when that changed something."""
 

@@ -15,6 +15,7 @@ MISSING = {
     "unique": "refused: set a `job_id` instead",
     "groups": "refused",
     "limits": "refused: a queue cannot have a concurrency or rate limit",
+    "revoked_tasks": "refused: cancel the waiting jobs (`queue.cancel_jobs`) or pause the queue",
     "flows": "refused: a job cannot wait for other jobs",
     "signals": "refused: a job cannot be suspended until a signal arrives",
     "streams": "refused: running jobs cannot stream output",
