@@ -26,7 +26,7 @@ COMMANDS = {
     "enqueue": CommandEntry("Run", "Add a job, or all jobs of a file."),
     "config": CommandEntry("Run", "Show the settings of a worker, and where each comes from."),
     "new": CommandEntry("Run", "Write a small project with tests and deployment files."),
-    "import": CommandEntry("Run", "Move waiting jobs from Celery, RQ or BullMQ.", "importer"),
+    "import": CommandEntry("Run", "Move waiting jobs from Celery, RQ, BullMQ and others.", "importer"),
     "queues": CommandEntry("Look", "List the queues and how many jobs are in each state."),
     "jobs": CommandEntry("Look", "List, search or export jobs."),
     "job": CommandEntry("Look", "Show one job: timeline, arguments, errors, logs."),
