@@ -48,6 +48,7 @@ COMMANDS = {
     "remove": CommandEntry("Change", "Delete jobs for good."),
     "pause": CommandEntry("Change", "Stop starting jobs of a queue."),
     "resume": CommandEntry("Change", "Start jobs of a paused queue again."),
+    "tasks": CommandEntry("Change", "Revoke a task, so that its jobs do not start; restore it."),
     "clean": CommandEntry("Change", "Delete old finished jobs."),
     "clear": CommandEntry("Change", "Delete all waiting jobs of a queue."),
     "drain": CommandEntry("Change", "Old name of clear: deletes all waiting jobs."),

@@ -91,7 +91,7 @@ async def test_a_coordinator_killed_before_it_marks_what_it_did_loses_no_schedul
 
 @pytest.mark.serial
 @pytest.mark.timeout(180)
-@pytest.mark.feature("N8", "L12")
+@pytest.mark.feature("N8", "L12", "Z12")
 async def test_a_broker_that_restarts_in_mid_run_loses_nothing() -> None:
     """Three times here; ``scripts/restarts`` does it as often as one likes."""
     server = new_server().start()
