@@ -42,3 +42,31 @@ def test_what_a_design_claims_stands_beside_what_was_measured(claim: str) -> Non
     elsewhere = page.replace(row, "")
     for figure in figures:
         assert figure.split()[0] in elsewhere, f"{figure} is in no table of a run"
+
+
+#: The columns of the table of targets; a store that is not there has no figure of its own.
+_COLUMNS = ("memory", "file", "sqlite", "valkey", "amqp")
+
+
+def _target(name: str, store: str) -> tuple[str, str]:
+    """The figure of a store in the table of targets, and the page without that table's row."""
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| {name} |")]
+    return row.split("|")[2 + _COLUMNS.index(store)].strip(), page.replace(row, "")
+
+
+@pytest.mark.feature("Z8")
+@pytest.mark.parametrize("backend_name", ["file", "sqlite", "valkey"])
+def test_the_recorded_run_of_a_store_met_the_targets(backend_name: str) -> None:
+    rate, elsewhere = _target("10,000 jobs/s of one instance", backend_name)
+    assert float(rate.replace(",", "")) >= 10_000
+    assert rate in elsewhere, "in no table of a run"
+    enqueue, _ = _target("enqueue below 10 ms", backend_name)
+    assert float(enqueue.split(" ms")[0]) < 10
+
+
+def test_a_target_that_a_recorded_run_missed_is_said_to_be_missed() -> None:
+    rate, elsewhere = _target("10,000 jobs/s of one instance", "amqp")
+    figure, _, verdict = rate.partition(": ")
+    assert (float(figure.replace(",", "")) < 10_000, verdict) == (True, "missed")
+    assert figure in elsewhere, "in no table of a run"

@@ -113,16 +113,28 @@ async def test_queues_that_an_earlier_release_declared_without_a_type_are_declar
     assert "declared otherwise" not in caplog.text
 
 
+async def delete_all(names: list[str]) -> None:
+    """Delete queues of jobs, on several connections: the broker takes its time for each."""
+
+    def delete(some: list[str]) -> None:
+        on_channel(lambda channel: [channel.queue_delete(f"queue.{name}") for name in some])
+
+    await asyncio.gather(*(asyncio.to_thread(delete, names[at::8]) for at in range(8)))
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.feature("N1", "N6")
-async def test_what_is_published_right_after_a_worker_is_ready_is_routed_on_every_new_queue() -> None:
-    names = [queue_name() for _ in range(200)]
+async def test_what_is_published_right_after_a_worker_is_ready_runs_on_each_of_a_thousand_new_queues() -> (
+    None
+):
+    names = [queue_name() for _ in range(1_000)]
     connection = await asyncio.to_thread(pika.BlockingConnection, pika.URLParameters(broker_url()))
     channel = await asyncio.to_thread(connection.channel)
     await asyncio.to_thread(channel.confirm_delivery)
+    ran: list[str] = []
 
     async def handler(job: Job[Any]) -> None:
-        return None
+        ran.append(job.queue.name)
 
     def publish_to_all() -> None:
         """Each message comes back, as an error, when no queue takes it."""
@@ -135,13 +147,35 @@ async def test_what_is_published_right_after_a_worker_is_ready_is_routed_on_ever
         worker = Worker(names, handler, url_or_app=app)
         await worker.wait_until_ready()
         await asyncio.to_thread(publish_to_all)
-        await worker.close(force=True)
+        await until(lambda: len(ran) >= len(names), "all ran", timeout=60)
+        await worker.close()
+    assert sorted(ran) == sorted(names)
+    await delete_all(names)
 
-    def delete_all(channel: Any) -> None:
+
+@pytest.mark.feature("N2", "N6")
+async def test_one_queue_declared_otherwise_does_not_keep_the_others_from_being_declared() -> None:
+    names = [queue_name() for _ in range(20)]
+    theirs = names[9], names[16]  # on one of the channels beside the first, and on the first
+
+    def declare_theirs(channel: Any) -> None:
+        for name in theirs:
+            channel.queue_declare(f"queue.{name}", durable=True)
+
+    await asyncio.to_thread(on_channel, declare_theirs)
+    store = open_backend(broker_url())
+    assert isinstance(store, AmqpBackend)
+    await store.open()
+    await store.prepare(names)
+
+    def publish_to_all(channel: Any) -> None:
+        channel.confirm_delivery()
         for name in names:
-            channel.queue_delete(f"queue.{name}")
+            channel.basic_publish("jobs.direct", name, b"{}", mandatory=True)
 
-    await asyncio.to_thread(on_channel, delete_all)
+    await asyncio.to_thread(on_channel, publish_to_all)
+    await store.close()
+    await delete_all(names)
 
 
 @pytest.mark.feature("N2")

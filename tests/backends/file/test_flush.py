@@ -82,6 +82,41 @@ async def test_what_a_failed_flush_lost_from_the_cache_is_never_acknowledged(
             await add(store, new(id="lost"))
 
 
+@pytest.mark.feature("Z12")
+async def test_what_was_acknowledged_outlives_a_crash_that_loses_all_that_was_not_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, flushed, kept = tmp_path / "store", [0], dict[str, int]()
+    real_sync = flush.data_sync
+
+    def sync(fd: int) -> None:
+        size = os.fstat(fd).st_size
+        real_sync(fd)
+        flushed.append(size)
+
+    monkeypatch.setattr(flush, "data_sync", sync)
+    async with opened(path) as store:
+        for id_ in ("first", "second", "third"):
+            await add(store, new(id=id_))
+            kept[id_] = flushed[-1]
+    for number, (id_, size) in enumerate(kept.items(), 1):
+        copy = Path(shutil.copytree(path, tmp_path / id_))
+        os.truncate(log_of(copy), size)
+        async with opened(copy) as store:
+            assert list(await jobs_of(store)) == list(kept)[:number]
+
+
+@pytest.mark.feature("Z12")
+async def test_with_synchronous_off_no_change_waits_for_a_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    disk.fail = True
+    async with opened(tmp_path / "store", synchronous="off") as store:
+        await add(store, new(id="first"))
+        assert list(await jobs_of(store)) == ["first"]
+
+
 def _delete_log(path: Path) -> None:
     log_of(path).unlink()
 

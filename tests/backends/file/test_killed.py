@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.feature("L9")]
+pytestmark = [pytest.mark.feature("L9", "Z12")]
 
 
 @pytest.mark.timeout(180)

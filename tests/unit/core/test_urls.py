@@ -88,6 +88,16 @@ def test_a_user_of_a_broker_may_come_without_a_password(url: str) -> None:
     assert (login.username, login.password) in {("user", ""), ("", "secret"), ("guest", "guest")}
 
 
+@pytest.mark.parametrize(
+    ("path", "vhost"),
+    [("", "/"), ("/", "/"), ("//", "/"), ("/%2F", "/"), ("/shop", "shop"), ("//?heartbeat=5", "/")],
+)
+def test_the_virtual_host_of_a_broker_may_be_written_as_other_programs_do(path: str, vhost: str) -> None:
+    from windlass.backends.amqp.backend import _parameters
+
+    assert _parameters(parse_url(f"amqp://127.0.0.1{path}")).virtual_host == vhost
+
+
 def test_ports_out_of_range_and_broken_addresses_are_refused() -> None:
     for host in ("h:0", "h:65536", "h:port", "[::1", "::1", "a:1,b:x"):
         with pytest.raises(ConfigError):

@@ -39,7 +39,7 @@ from windlass.speedups.amqp import Outgoing
 R = TypeVar("R")
 
 #: Queues that one call declares: a slow broker takes a while for each.
-_DECLARED_AT_ONCE = 20
+_DECLARED_AT_ONCE = 100
 #: Ids that Windlass itself made cannot be there already.
 _FRESH_ID = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}\Z")
 

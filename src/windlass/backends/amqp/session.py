@@ -24,6 +24,9 @@ log = logging.getLogger("windlass.amqp")
 
 PERSISTENT = 2
 _PRECONDITION_FAILED = 406
+#: Channels on which new queues are declared. RabbitMQ takes 20 to 90 ms for a queue with priorities, most of
+#: it waiting, one after the other on a channel; on eight channels it declares about six times as many.
+_SIDE_BY_SIDE = 8
 
 
 class _Batch:
@@ -250,24 +253,42 @@ class AmqpSession:
             await self._declared[name]
 
     async def _declare_queues(self, names: list[str]) -> None:
-        direct, arguments = self.names.direct, self.names.queue_arguments
+        """Declare a part on the channel for that, the others on channels beside it; bind them."""
         before, turn = self._setup_turn, IoFuture[None]()
         self._setup_turn = turn
         await before
         try:
-            done = self._setup_answer = IoFuture[Any]()
-            for name in names:
-                queue = self.names.queue(name)
-                self._setup.queue_declare(queue, durable=True, arguments=arguments)
-                self._setup.queue_bind(queue, direct, name, callback=done.set if name is names[-1] else None)
-            refused = isinstance(await self.expect(done), Exception)
+            first, *others = [names[at::_SIDE_BY_SIDE] for at in range(min(_SIDE_BY_SIDE, len(names)))]
+            beside = [spawn(self._declare_beside(part)) for part in others]
+            self._setup_answer = IoFuture()
+            refused = await self._declare_on(self._setup, first, self._setup_answer)
             if refused:
                 await self._open_setup()
+            for part in beside:
+                refused = refused + await part
         finally:
             turn.set(None)
-        for name in names if refused else ():
-            await self.declare(self.names.queue(name), arguments)
-            await self.call(self._setup.queue_bind, self.names.queue(name), direct, name)
+        for name in refused:
+            await self.declare(self.names.queue(name), self.names.queue_arguments)
+            await self.call(self._setup.queue_bind, self.names.queue(name), self.names.direct, name)
+
+    async def _declare_beside(self, names: list[str]) -> list[str]:
+        """Declare queues of jobs on a channel that is closed after it; returns those that are left to do."""
+        answer: IoFuture[Any] = IoFuture()
+        channel = await self.open_channel(answer.set)
+        refused = await self._declare_on(channel, names, answer)
+        if channel.is_open:
+            channel.close()
+        return refused
+
+    async def _declare_on(self, channel: Any, names: list[str], answer: IoFuture[Any]) -> list[str]:
+        """Declare queues of jobs and bind them. One refusal ends the channel: then all are left to do."""
+        for name in names:
+            queue = self.names.queue(name)
+            channel.queue_declare(queue, durable=True, arguments=self.names.queue_arguments)
+            last = answer.set if name is names[-1] else None
+            channel.queue_bind(queue, self.names.direct, name, callback=last)
+        return names if isinstance(await self.expect(answer), Exception) else []
 
     def forget_queue(self, name: str) -> None:
         """A queue was deleted: declare it again when it is needed."""
