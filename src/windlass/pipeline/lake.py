@@ -50,7 +50,7 @@ _LOG_SETTINGS = {
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.enableExpiredLogCleanup": "false",
 }
-#: A log is cut every so many batches.
+#: A log is cut after this many batches.
 TRIM_EVERY = 50
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 #: How many commits are looked at for a note before all are.
