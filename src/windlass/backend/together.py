@@ -1,4 +1,4 @@
-"""Several questions to a store at the same time: it answers them in one go, and the caller waits once."""
+"""Several questions to a store at the same time: the caller waits once, not once for each."""
 
 from __future__ import annotations
 
