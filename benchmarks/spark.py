@@ -32,6 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import psutil
 
 from benchmarks import _lake_year

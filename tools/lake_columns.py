@@ -15,13 +15,13 @@ _TYPES = {
     "texts": "ARRAY&lt;STRING&gt;",
     "histogram": "ARRAY&lt;STRUCT&lt;bucket INT, count BIGINT&gt;&gt;",
 }
-_HEAD = """# The columns of a lake
+_HEAD = """# Table columns
 
-Names and types as Delta has them, for dbt, BI tools and plain SQL; what they mean is in
-[the pipeline](pipeline.md). Names that end in `_ms` are milliseconds: points in time since 1970 in UTC, or
-spans. A table is at `<lake>/<name>`; `windlass pipeline sql` and `windlass.pipeline.sqlquery.connect` show it
-under the name of its view. Columns are only ever appended; in rows of releases that did not have one it is
-null, whatever is said here.
+Column names and types of the Delta tables, for dbt, BI tools and plain SQL. [The pipeline](pipeline.md)
+explains what they mean. Names that end in `_ms` are milliseconds: either a time (since 1970, UTC) or a
+duration. A table is stored at `<lake>/<name>`; `windlass pipeline sql` and
+`windlass.pipeline.sqlquery.connect` expose it under the name of its view. New releases only append columns.
+In rows written before a column existed, the column is null, even if it is marked "never null".
 """
 
 

@@ -6,7 +6,7 @@ Two restarts of three are ``kill -9``, the third is in order. In each round ``--
 added while the broker goes down and comes back, and a worker runs them: *plain* ones, *later* ones
 (scheduled), *stumbles* (fail once and are retried), *dies* (fail for good), *far* ones (scheduled for long
 after) and, in a queue without a worker, *waits*. At the end each must be where it belongs. A start of the
-same attempt of the same job for the second time is a repeat; repeats are counted.
+same attempt of the same job for the second time is a repeat; repeats are counted and their causes are named.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from tools.restart_repeats import SETTLED, Repeats
 from tools.services.rabbitmq import Server, rabbitmq_binary, running
 from windlass import Job, JobState, Queue, Windlass, Worker
 from windlass.errors import StorageError
@@ -46,16 +47,11 @@ class Tally:
     added: Counter[str] = field(default_factory=Counter)
     #: Adds that were not acknowledged, and so repeated with the same ids.
     repeated_adds: int = 0
-    starts: Counter[tuple[str, int]] = field(default_factory=Counter)
+    repeats: Repeats = field(default_factory=Repeats)
     lost: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)
     #: Jobs that never started though they should have, or did though they should not.
     not_run: list[str] = field(default_factory=list)
-
-    @property
-    def repeats(self) -> int:
-        """Starts of an attempt that had started before."""
-        return sum(count - 1 for count in self.starts.values())
 
     @property
     def is_good(self) -> bool:
@@ -66,7 +62,7 @@ class Tally:
         return (
             f"{self.restarts} restarts ({self.kills} by kill -9), {self.added.total()} jobs ({kinds}); "
             f"{len(self.lost)} lost, {len(self.elsewhere)} not where they belong, {len(self.not_run)} "
-            f"wrongly run or not run; {self.starts.total()} starts, {self.repeats} of them repeats "
+            f"wrongly run or not run; {self.repeats.starts} starts, {self.repeats.count} of them repeats "
             f"of the same (job, attempt); {self.repeated_adds} adds repeated"
         )
 
@@ -84,7 +80,11 @@ class Campaign:
     async def run(self, *, settle_s: float = 120) -> Tally:
         """All restarts, then the count."""
         async with Windlass(f"{self._server.url}?heartbeat=5") as app:
-            async with Worker("q", self._handle, url_or_app=app, poll=0.5, concurrency=20):
+            worker = Worker("q", self._handle, url_or_app=app, poll=0.5, concurrency=20)
+            for event in SETTLED:
+                worker.on(event, lambda job, _: self.tally.repeats.settle(job))
+            worker.on("lease_lost", self.tally.repeats.refuse)
+            async with worker:
                 for number in range(self._restarts):
                     # In order first: RabbitMQ 3.10 forgets its first streams when it is killed right away.
                     await self._round(app, kill=number % 3 > 0)
@@ -93,15 +93,18 @@ class Campaign:
         return self.tally
 
     async def _handle(self, job: Job[Any]) -> str:
-        self.tally.starts[job.id, job.attempt] += 1
+        run = self.tally.repeats.start(job)
         await asyncio.sleep(0.005)
+        run.ended = time.monotonic()
         if job.name == "dies" or (job.name == "stumbles" and job.attempt == 1):
             raise ValueError("on purpose")
         return job.id
 
     async def _round(self, app: Windlass, *, kill: bool) -> None:
         tasks = [asyncio.create_task(self._add(app, kind, n)) for kind in KINDS for n in range(self._jobs)]
+        down = time.monotonic()
         await asyncio.to_thread(self._server.restart, kill=kill)
+        self.tally.repeats.outages.append((down, time.monotonic()))
         await asyncio.gather(*tasks)
         self.tally.restarts += 1
         self.tally.kills += kill
@@ -144,7 +147,7 @@ class Campaign:
             await asyncio.sleep(0.2)
 
     async def _count(self, app: Windlass) -> None:
-        ran = {job_id for job_id, _ in self.tally.starts}
+        ran = {job_id for job_id, _ in self.tally.repeats.runs}
         for job_id, job in (await self._find(app)).items():
             _, _, state = KINDS[self._wanted[job_id]]
             if job is None:
@@ -166,6 +169,7 @@ def main() -> None:
     with running(binary) as server:
         tally = asyncio.run(Campaign(server, restarts=arguments.restarts, jobs=arguments.jobs).run())
     print(tally)
+    print(tally.repeats.table())
     for wrong in (*tally.lost, *tally.elsewhere, *tally.not_run):
         print(wrong)
     sys.exit(0 if tally.is_good else 1)

@@ -285,6 +285,23 @@ async def test_an_event_of_ones_own_is_small_and_has_a_name(harness: Harness) ->
         assert [info.name for info in await stage.app.queues()] == ["new"]
 
 
+@pytest.mark.feature("K10")
+async def test_a_reader_that_is_behind_gets_a_gap_when_events_are_trimmed(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        for name in ("one", "two", "three"):
+            await stage.queue.publish_event(name)
+        assert await stage.queue.trim_events(keep=1) == 2
+        found = [event async for event in _first(stage.queue.events(1), 2)]
+        assert [(event.type, event.data.get("name")) for event in found] == [
+            ("gap", None),
+            ("custom", "three"),
+        ]
+        assert found[0].data == {"oldest": 3, "reason": "trimmed"}
+        for bad in (-1, 10_001, True, "2"):
+            with pytest.raises(ConfigError):
+                await stage.queue.trim_events(keep=bad)  # type: ignore[arg-type]
+
+
 @pytest.mark.feature("K1", "K5")
 async def test_what_was_added_is_handed_as_a_job(harness: Harness) -> None:
     async with Stage(harness) as stage:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from windlass.backend import requests as rq
-from windlass.core.job import ErrorInfo, Event, EventType, JobRef
+from windlass.core.job import ErrorInfo, Event, EventType, JobRef, NewJob
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
 from windlass.core.states import JobState
@@ -330,3 +330,45 @@ async def test_events_survive_reopening(harness: Harness) -> None:
     assert await harness.events() == before
     await harness.add("c")
     assert (await harness.last_event()).id == 3
+
+
+# --- trimmed on demand ----------------------------------------------------------------------------
+
+
+@pytest.mark.feature("K10")
+async def test_trimming_keeps_the_newest_events_and_says_how_many_went(harness: Harness) -> None:
+    for job in "abcde":
+        await harness.add(job)
+    assert await harness.do(rq.TrimEvents(queue=QUEUE, keep=5)) == 0
+    assert await harness.do(rq.TrimEvents(queue=QUEUE, keep=2)) == 3
+    assert await harness.do(rq.TrimEvents(queue=QUEUE, keep=2)) == 0
+    page = await harness.do(rq.ReadEvents(queue=QUEUE))
+    assert [event.job_id for event in page.events] == ["d", "e"]
+    assert (page.oldest_id, page.last_id) == (4, 5)
+    assert (await harness.counts())[JobState.WAITING] == 5
+
+
+@pytest.mark.feature("K10")
+async def test_trimming_cuts_through_events_that_were_made_in_one_step(harness: Harness) -> None:
+    await harness.add("a")
+    jobs = [NewJob(queue=QUEUE, id=f"b{n}", task="t", payload=b"{}") for n in range(9)]
+    await harness.do(rq.Add(jobs=jobs))
+    assert await harness.do(rq.TrimEvents(queue=QUEUE, keep=4)) == 6
+    assert [event.job_id for event in await harness.events()] == ["b5", "b6", "b7", "b8"]
+
+
+@pytest.mark.feature("K10")
+async def test_after_all_events_were_trimmed_the_next_one_has_the_next_id(harness: Harness) -> None:
+    await harness.add("a")
+    last = await harness.mark()
+    assert await harness.do(rq.TrimEvents(queue=QUEUE, keep=0)) == last
+    assert await harness.events() == []
+    assert await harness.mark() == last
+    await harness.add("b")
+    assert [(event.id, event.job_id) for event in await harness.events()] == [(last + 1, "b")]
+
+
+@pytest.mark.feature("K10")
+async def test_trimming_the_events_of_an_unknown_queue_does_not_make_it_known(harness: Harness) -> None:
+    assert await harness.do(rq.TrimEvents(queue="nowhere", keep=0)) == 0
+    assert "nowhere" not in [info.name for info in await harness.do(rq.ListQueues())]

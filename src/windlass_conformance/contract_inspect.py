@@ -401,6 +401,19 @@ async def test_finished_jobs_are_listed_by_the_time_of_their_end(harness: Harnes
 
 
 @pytest.mark.feature("A28")
+@pytest.mark.parametrize("limit", [1, 2, 3])
+async def test_a_listing_by_time_finds_what_stands_behind_many_others(harness: Harness, limit: int) -> None:
+    for at in range(30):
+        await harness.add(f"{at}", task="rare" if at in (4, 17, 29) else "usual", delay_ms=1_000 + at // 2)
+    assert await listed(harness, sort=Sort.DUE, task="rare", limit=limit) == ["29", "17", "4"]
+    assert await listed(harness, sort=Sort.DUE, task="rare", limit=limit, newest_first=False) == [
+        "4",
+        "17",
+        "29",
+    ]
+
+
+@pytest.mark.feature("A28")
 async def test_pages_by_time_continue_after_a_job_that_left_the_list(harness: Harness) -> None:
     for at, name in enumerate(("a", "b", "c", "d"), 1):
         await harness.add(name, delay_ms=at * 10_000)

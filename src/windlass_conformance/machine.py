@@ -461,6 +461,17 @@ class Operations:
     async def pause(self, queue: str, paused: bool) -> None:
         await self.twin.same(rq.PauseQueue(queue=queue, paused=paused))
 
+    async def trim_events(self, queue: str, keep: int) -> None:
+        await self.twin.same(rq.TrimEvents(queue=queue, keep=keep))
+
+    async def revoke_task(self, queue: str, **how: Any) -> None:
+        if self.twin.can("revoked_tasks"):
+            await self.twin.same(lrq.RevokeTask(queue=queue, task="t", **how))
+
+    async def restore_task(self, queue: str) -> None:
+        if self.twin.can("revoked_tasks"):
+            await self.twin.same(lrq.RestoreTask(queue=queue, task="t"))
+
     async def purge(self, **fields: Any) -> None:
         await self.twin.same(rq.Purge(**fields))
 
@@ -665,6 +676,16 @@ STEPS: Steps = {
     ),
     "free_key": (1, {"queue": _queue, "key": st.sampled_from(["k", "l"])}),
     "pause": (1, {"queue": _queue, "paused": st.booleans()}),
+    "trim_events": (1, {"queue": _queue, "keep": st.integers(0, 3)}),
+    "revoke_task": (
+        1,
+        {
+            "queue": _queue,
+            "for_ms": st.sampled_from([None, 5, 50]),
+            "once": st.sampled_from([True, True, False]),
+        },
+    ),
+    "restore_task": (1, {"queue": _queue}),
     "purge": (
         1,
         {

@@ -60,6 +60,10 @@ _VERBS: dict[str, Callable[[], list[rq.Request[Any]]]] = {
         lrq.GetLimits(queue="q"),
         lrq.Hold(queue="q", ms=1),
     ],
+    "revoked_tasks": lambda: [
+        lrq.RevokeTask(queue="q", task="t"),
+        lrq.RestoreTask(queue="q", task="t"),
+    ],
     "schedules": lambda: [sq.DueSchedules()],
     "metrics": lambda: [mq.MetricsProgress()],
     "commands": lambda: [rq.CommandWorker(worker="w", action="quiet", id="1")],

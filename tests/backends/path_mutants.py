@@ -67,7 +67,7 @@ def _changed(struct: Any, **fields: Any) -> Any:
 # --- sqlite ---------------------------------------------------------------------------------------------
 
 
-@_mutant("sqlite.add_rows", "every job gets the usual priority", _LOCAL, "sqlite-own-plain and priorities")
+@_mutant("sqlite.add_rows", "every job gets the default priority", _LOCAL, "sqlite-own-plain and priorities")
 def _sqlite_add_rows() -> None:
     from windlass.backends.sqlite import rows, writing
 
@@ -76,7 +76,7 @@ def _sqlite_add_rows() -> None:
 
 
 @_mutant(
-    "sqlite.adds_together", "callers get each other's answers", _LOCAL, "sqlite and together and repeated"
+    "sqlite.adds_together", "callers get each other's replies", _LOCAL, "sqlite and together and repeated"
 )
 def _sqlite_adds_together() -> None:
     from windlass.backends.sqlite.session import SqliteSession
@@ -91,7 +91,7 @@ def _sqlite_adds_together() -> None:
     _put(SqliteSession, "_run_group", swap)
 
 
-@_mutant("sqlite.complete", "results are not kept", _LOCAL, "sqlite-own-plain] and (result or complete)")
+@_mutant("sqlite.complete", "results are not stored", _LOCAL, "sqlite-own-plain] and (result or complete)")
 def _sqlite_complete() -> None:
     from windlass.backends.sqlite import writing
     from windlass.engine.effects import Kind
@@ -102,7 +102,7 @@ def _sqlite_complete() -> None:
     )
 
 
-@_mutant("sqlite.lease_first", "the id is taken for the task", _LOCAL, "sqlite-own-plain] and claimed")
+@_mutant("sqlite.lease_first", "the job id is used as the task name", _LOCAL, "sqlite-own-plain] and claimed")
 def _sqlite_lease_first() -> None:
     from windlass.backends.sqlite.ordered import StoredWaitingJobs
 
@@ -120,7 +120,7 @@ def _sqlite_lease_first() -> None:
 # --- file -----------------------------------------------------------------------------------------------
 
 
-@_mutant("file.adds_together", "callers get each other's answers", _LOCAL, "file and together and repeated")
+@_mutant("file.adds_together", "callers get each other's replies", _LOCAL, "file and together and repeated")
 def _file_adds_together() -> None:
     from windlass.backends.file.session import FileSession
 
@@ -137,21 +137,21 @@ def _file_adds_together() -> None:
 # --- amqp -----------------------------------------------------------------------------------------------
 
 
-@_mutant("amqp.add_plain", "delays are not looked at", _AMQP_WHOLE, "delayed_job or delay")
+@_mutant("amqp.add_plain", "delays are ignored", _AMQP_WHOLE, "delayed_job or delay")
 def _amqp_add_plain() -> None:
     from windlass.backends.amqp import backend
 
     _put(backend, "_is_plain", lambda new, now_ms: backend._FRESH_ID.match(new.id) is not None)
 
 
-@_mutant("amqp.bell", "what was pushed is lost", _AMQP_WHOLE, _IDLE)
+@_mutant("amqp.bell", "pushed messages are dropped", _AMQP_WHOLE, _IDLE)
 def _amqp_bell() -> None:
     from windlass.backends.amqp.intake import Intake
 
     _put(Intake, "_rang", lambda self, queue, delivery: self._client.ack([delivery.tag]))
 
 
-@_mutant("amqp.claim_in_settle", "the starts are not logged", _AMQP_WHOLE, "busy_worker_with_one_slot")
+@_mutant("amqp.claim_in_settle", "starts are not logged", _AMQP_WHOLE, "busy_worker_with_one_slot")
 def _amqp_claim_in_settle() -> None:
     from windlass.backends.amqp.consumer import Consumer
 
@@ -159,21 +159,21 @@ def _amqp_claim_in_settle() -> None:
     _put(Consumer, "_complete", lambda self, request, began: whole(self, request, []))
 
 
-@_mutant("amqp.complete", "a lease that ran out still counts", _AMQP, "lost or late or lease")
+@_mutant("amqp.complete", "an expired lease is accepted", _AMQP, "lost or late or lease")
 def _amqp_complete() -> None:
     from windlass.backends.amqp.consumer import Consumer
 
     _put(Consumer, "_surely_holds", lambda self, end, now_ms: self._holding(end) is not None)
 
 
-@_mutant("amqp.offered", "a job that is shown never begins", _AMQP_WHOLE, _IDLE)
+@_mutant("amqp.offered", "an offered job never starts", _AMQP_WHOLE, _IDLE)
 def _amqp_offered() -> None:
     from windlass.backends.amqp.offers import WorkerListener
 
     _put(WorkerListener, "_show", lambda self, offer: offer.answered(offer.take()))
 
 
-@_mutant("amqp.tap", "what was pushed last comes first", _AMQP_WHOLE, "busy_worker_with_one_slot")
+@_mutant("amqp.tap", "pushed messages are taken in reverse order", _AMQP_WHOLE, "busy_worker_with_one_slot")
 def _amqp_tap() -> None:
     from windlass.backends.amqp.intake import Intake
 
@@ -189,7 +189,7 @@ def _amqp_tap() -> None:
 
 @_mutant(
     "amqp.direct_reply",
-    "results that are sent to a waiter are empty",
+    "results sent to a waiting client are empty",
     _AMQP_WHOLE,
     "closed_app_that_is_entered_again",
 )
@@ -223,12 +223,14 @@ def _in_lua(part: str, text: str, instead: str) -> None:
     _put(loader, "_texts", changed)
 
 
-@_mutant("valkey.add_alone", "the job is not counted", _VALKEY, "valkey-own-plain] and counters")
+@_mutant(
+    "valkey.add_alone", "the job is missing from the counters", _VALKEY, "valkey-own-plain] and counters"
+)
 def _valkey_add_alone() -> None:
     _in_lua("79_add_alone", "text(1 + (marks[4] or 0))", "text(marks[4] or 0)")
 
 
-@_mutant("valkey.add_plain", "priorities are not looked at", _VALKEY, "valkey-own-plain] and priorit")
+@_mutant("valkey.add_plain", "priorities are ignored", _VALKEY, "valkey-own-plain] and priorit")
 def _valkey_add_plain() -> None:
     from windlass.backends.valkey import records
 
@@ -237,7 +239,7 @@ def _valkey_add_plain() -> None:
 
 
 @_mutant(
-    "valkey.add_together", "callers get each other's answers", _VALKEY, "valkey and together and repeated"
+    "valkey.add_together", "callers get each other's replies", _VALKEY, "valkey and together and repeated"
 )
 def _valkey_add_together() -> None:
     from windlass.backends.valkey.adds import Adder
@@ -250,7 +252,9 @@ def _valkey_add_together() -> None:
     _put(Adder, "_send", turn_round)
 
 
-@_mutant("valkey.complete_run", "results are not kept", _VALKEY, "valkey-own-plain] and (result or complete)")
+@_mutant(
+    "valkey.complete_run", "results are not stored", _VALKEY, "valkey-own-plain] and (result or complete)"
+)
 def _valkey_complete_run() -> None:
     from windlass.backends.valkey import records
 
@@ -263,7 +267,7 @@ def _valkey_complete_run() -> None:
 
 
 @_mutant(
-    "valkey.lease_plain", "the worker is not noted", _VALKEY, "valkey-own-plain] and (claimed or stored)"
+    "valkey.lease_plain", "the worker is not recorded", _VALKEY, "valkey-own-plain] and (claimed or stored)"
 )
 def _valkey_lease_plain() -> None:
     from windlass.backends.valkey import records
@@ -276,9 +280,7 @@ def _valkey_lease_plain() -> None:
     _put(records, "leased", forgetful)
 
 
-@_mutant(
-    "valkey.news", "results that are sent are empty", _VALKEY_WHOLE, "valkey] and (result or wait or call)"
-)
+@_mutant("valkey.news", "published results are empty", _VALKEY_WHOLE, "valkey] and (result or wait or call)")
 def _valkey_news() -> None:
     from windlass.backends.valkey import records
 
@@ -289,7 +291,7 @@ def _valkey_news() -> None:
 _SEATED = f"valkey] and ({_IDLE})"
 
 
-@_mutant("valkey.seat_begun", "the job is begun and claimed", _VALKEY_WHOLE, _SEATED)
+@_mutant("valkey.seat_begun", "a started job is also claimed", _VALKEY_WHOLE, _SEATED)
 def _valkey_seat_begun() -> None:
     from windlass.backends.valkey.handoff import Given, WorkerHandoff
 
@@ -309,7 +311,7 @@ def _valkey_seat_begun() -> None:
     _put(WorkerHandoff, "accept", twice)
 
 
-@_mutant("valkey.seat_claimed", "what came with a message is lost", _VALKEY_WHOLE, _SEATED)
+@_mutant("valkey.seat_claimed", "jobs delivered with a message are dropped", _VALKEY_WHOLE, _SEATED)
 def _valkey_seat_claimed() -> None:
     from windlass.backends.valkey.handoff import WorkerHandoff
 
@@ -320,7 +322,7 @@ def _valkey_seat_claimed() -> None:
     _put(WorkerHandoff, "take", lose)
 
 
-@_mutant("valkey.seat_given", "the lease of a given job is not written", _VALKEY_WHOLE, _SEATED)
+@_mutant("valkey.seat_given", "the lease of an assigned job is not stored", _VALKEY_WHOLE, _SEATED)
 def _valkey_seat_given() -> None:
     _in_lua("79_add_alone", "redis.call('HSET', root .. ':m', id, string.char(MARK.LEAN) .. head)", "")
 
@@ -328,7 +330,7 @@ def _valkey_seat_given() -> None:
 # A seat that was left and stays in the server's :U is no defect that a test could notice. It is gone from :Z,
 # by which jobs are given; the next seat of that worker overwrites it; a claim leaves a seat only while its
 # client knows of one, which leaves out what a seat brings twice; the rest is cleared with the others.
-@_mutant("valkey.seat_taken", "the client forgets that it has a seat", _VALKEY_WHOLE, _SEATED)
+@_mutant("valkey.seat_taken", "the client forgets that it is registered as idle", _VALKEY_WHOLE, _SEATED)
 def _valkey_seat_taken() -> None:
     from windlass.backends.valkey.handoff import HandoffOffer
 
@@ -358,7 +360,7 @@ def _worker_lane() -> None:
     _put(Driver, "_exchange", lose)
 
 
-@_mutant("worker.lease_thread", "no lease is renewed", _LOCAL_WHOLE, "sqlite and (renew or lease or live)")
+@_mutant("worker.lease_thread", "leases are not renewed", _LOCAL_WHOLE, "sqlite and (renew or lease or live)")
 def _worker_lease_thread() -> None:
     from windlass.worker.leases import LeaseKeeper
 

@@ -18,10 +18,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from playwright.sync_api import Locator, Page, Request, expect
@@ -34,6 +35,7 @@ from windlass.api.metrics import roll_up
 from windlass.core.options import Keep
 from windlass.core.states import JobState
 
+T = TypeVar("T")
 CHUNK = 1_000
 #: The jobs of the flow that is followed.
 FLOW = 300
@@ -320,6 +322,11 @@ async def _is_running(url: str, job_id: str) -> None:
             await asyncio.sleep(0.05)
 
 
+async def _on(url: str, do: Callable[[Windlass], Awaitable[T]]) -> T:
+    async with Windlass(url) as app:
+        return await do(app)
+
+
 def run(store: str, jobs: int) -> list[Done]:
     """All tasks on a store with so many finished jobs."""
     with ExitStack() as ends:
@@ -327,14 +334,9 @@ def run(store: str, jobs: int) -> list[Done]:
         gate = folder / "gate"
         gate.mkdir()
         url = ends.enter_context(stage(store, folder))
+        asyncio.run(_on(url, lambda app: fill(app, jobs)))  # before a worker may take back leases of the past
         site: Site = ends.enter_context(serving(url))
-
-        async def begin() -> Scene:
-            async with Windlass(url) as app:
-                await fill(app, jobs)
-                return await prepare(app, gate)
-
-        scene = asyncio.run(begin())
+        scene = asyncio.run(_on(url, lambda app: prepare(app, gate)))
         _die(url, lambda: asyncio.run(_is_running(url, scene.lost)))
         producer = Producer(url)
         producer.start()

@@ -12,6 +12,7 @@ from playwright.sync_api import BrowserContext, expect
 from tests.browser.conftest import Lane, Look
 from tests.browser.site import Site, serving
 from tests.browser.test_views import settled
+from windlass import FlowProducer
 
 pytestmark = [
     pytest.mark.service("chromium"),
@@ -123,3 +124,25 @@ def test_dragging_over_a_chart_shows_the_jobs_of_that_time(look: Look, lane: Lan
     expect(page).not_to_have_url(re.compile("from="))
     page.get_by_role("button", name="Show its jobs").click()
     expect(page.locator(f"tr[data-job='{job}']")).to_be_visible()
+
+
+@pytest.mark.feature("P12")
+def test_a_flow_is_retried_from_a_failed_job_on_unless_that_is_taken_back(look: Look, lane: Lane) -> None:
+    step = {"name": "broken", "queue": lane.name, "options": {"max_attempts": 1}}
+    flow = FlowProducer(lane.store.app).add({"name": "ok", "queue": lane.name, "children": [step]})
+    top = lane.store.run(flow)
+    (failed,) = (node.id for node in top.walk() if node.id != top.id)
+    page = look.job(lane, failed)
+    expect(page.locator(".identity")).to_contain_text("failed")
+    again = page.get_by_role("button", name="Retry flow from here")
+    again.click()
+    page.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("button", name="Undo")).to_have_count(0)
+    job = lane.store.run(lane.queue.get_job(failed))
+    assert job is not None and job.record.manual_retries == 0
+    again.click()
+    expect(page.get_by_text("The flow runs again from this job.")).to_be_visible()
+    expect(page.locator("dt", has_text="Retried by hand")).to_be_visible()
+    page = look.job(lane, top.id)
+    expect(page.locator("dt", has_text="Retried by hand")).to_be_visible()
+    expect(page.get_by_role("button", name="Retry flow from here")).to_have_count(0)

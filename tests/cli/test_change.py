@@ -406,3 +406,22 @@ def test_follow_prints_events_as_they_happen(cli: Cli, tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.feature("F7")
+def test_a_task_is_revoked_listed_and_restored(cli: Cli) -> None:
+    cli("enqueue", "mail", "send")
+    cli("tasks", "revoke", "mail", "send", "--for", "1h", "--once")
+    (found,) = cli.json("tasks", "list", "mail")
+    assert (found["task"], found["once"]) == ("send", True)
+    assert found["until_ms"] is not None
+    assert "send" in cli("tasks", "list", "mail").output
+    fail_all(cli)
+    assert counts(cli) == {"cancelled": 1}
+    assert "No task of mail is revoked" in cli("tasks", "list", "mail").output
+    assert cli.json("tasks", "revoke", "mail", "send") == {"revoked": "send"}
+    assert "restored" in cli("tasks", "list", "mail").output
+    assert cli.json("tasks", "restore", "mail", "send") == {"restored": True}
+    assert cli.json("tasks", "restore", "mail", "send") == {"restored": False}
+    cli("tasks", "revoke", "mail", code=2)
+    cli("tasks", "list", "nowhere", code=1)

@@ -15,7 +15,7 @@ from tools.peers import node
 
 pytestmark = pytest.mark.service("redis")
 
-GUIDES = ("celery", "rq", "dramatiq", "arq", "bullmq", "sidekiq")
+GUIDES = ("celery", "rq", "dramatiq", "arq", "procrastinate", "bullmq", "sidekiq")
 
 
 @pytest.fixture

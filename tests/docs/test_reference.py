@@ -78,6 +78,7 @@ _ROWS = {
     "signals": "Suspended until a signal",
     "streams": "Live output",
     "limits": "Concurrency and rate of whole queues",
+    "revoked_tasks": "Tasks that are revoked for a while",
     "groups": "Groups: fair turns, limits per customer",
     "schedules": "Schedules",
     "metrics": "Metrics and history",

@@ -6,10 +6,15 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from tests.browser.site import chromium
 from tools.docs_site import rates
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +23,20 @@ _LOADS = re.compile(
     r"""<(?:script|img|iframe|source)[^>]+src=["']?([^"'\s>]+)|<link[^>]+href=["']?([^"'\s>]+)"""
 )
 _STYLES = re.compile(r"""url\(["']?(https?:[^)"']+)|@import\s+["'](https?:[^"']+)""")
+
+
+#: What is wider than the window, and which code has to be scrolled sideways.
+_MEASURE = """() => {
+  const page = document.documentElement, wide = [];
+  if (page.scrollWidth > page.clientWidth) wide.push(`the page has ${page.scrollWidth} px`);
+  const code = [...document.querySelectorAll('.md-typeset pre > code')];
+  const cut = code.filter(one => one.scrollWidth > one.clientWidth);
+  return { wide, cut: cut.map(one => one.textContent.trim().slice(0, 60)) };
+}"""
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None: ...
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +78,37 @@ def test_the_site_is_built_and_loads_nothing_from_elsewhere(site: Path) -> None:
     assert loaded == set()
     styles = [found for sheet in site.rglob("*.css") for found in _STYLES.findall(sheet.read_text())]
     assert styles == []
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """The site, served on a port of its own."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(site)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.slow
+@pytest.mark.service("chromium")
+@pytest.mark.timeout(180)
+def test_no_page_is_wider_than_its_window_and_code_fits_a_desktop(site: Path, address: str) -> None:
+    found: list[str] = []
+    with chromium() as browser:
+        page = browser.new_page()
+        for file in sorted(site.rglob("index.html")):
+            name = file.relative_to(site).as_posix()
+            page.goto(f"{address}/{name}")
+            for width in (1440, 390):
+                page.set_viewport_size({"width": width, "height": 900})
+                measured = page.evaluate(_MEASURE)
+                found += [f"{name} at {width}: {text}" for text in measured["wide"]]
+                if width == 1440:
+                    found += [f"{name}: code is cut: {text}" for text in measured["cut"]]
+    assert found == []
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from tests.http.support import Shop, get, send
+from windlass.backend import requests as rq
+from windlass.core.job import WorkerInfo
 from windlass.jobs.exported import read_job
 from windlass_conformance.harness import QUEUE
 from windlass_conformance.stage import Stage
@@ -98,7 +100,12 @@ async def test_flows_are_listed_and_run_again_from_a_job_on(stage: Stage, client
     assert (flow["id"], flow["name"], flow["state"], flow["jobs"]) == (top["id"], "top", "failed", 3)
     assert flow["counts"] == {"failed": 2, "completed": 1}
     assert (await get(client, "/api/v1/flows", state="completed"))["items"] == []
-    left = (await get(client, "/api/v1/jobs", search="task:left"))["items"][0]["id"]
+    (found,) = (await get(client, "/api/v1/jobs", search="task:left"))["items"]
+    left = found["id"]
+    assert "retry_flow" in found["can"]
+    for other in ("top", "alone"):  # nothing comes after these
+        (one,) = (await get(client, "/api/v1/jobs", search=f"task:{other}"))["items"]
+        assert "retry" in one["can"] and "retry_flow" not in one["can"]
     fails = False
     again = await send(client, "POST", f"/api/v1/flows/{QUEUE}/{left}/retry", 200)
     assert again["count"] == 2
@@ -182,6 +189,31 @@ async def test_workers_are_listed_with_what_they_run(stage: Stage, client: httpx
     (entry,) = found["workers"]
     assert (entry["id"], found["lost"]) == (worker.id, [])
     assert [one["id"] for one in entry["running"]] == [job.id]
+
+
+@pytest.mark.feature("P11")
+async def test_lost_workers_are_listed_with_the_jobs_that_they_held(
+    stage: Stage, client: httpx.AsyncClient
+) -> None:
+    store = stage.app.store
+    job = await stage.queue.add("slow")
+    await store.execute(rq.Beat(worker=WorkerInfo(id="gone", queues=(QUEUE,), busy=1)))
+    claim = rq.Claim(worker="gone", queues=[rq.ClaimQueue(QUEUE, 1, 1)], limit=1, claim_id="one claim")
+    assert [one.id for one in (await store.execute(claim)).jobs] == [job.id]
+    assert (await get(client, "/api/v1/workers"))["lost"] == []
+    await stage.advance(60)
+    held = await lost_jobs(client)
+    assert held == {"gone": [(job.id, "active")]}
+    assert (await store.execute(rq.Recover())).recovered == [job.ref]
+    assert await lost_jobs(client) == {"gone": [(job.id, "waiting")]}
+    assert await lost_jobs(client) == {"gone": [(job.id, "waiting")]}
+
+
+async def lost_jobs(client: httpx.AsyncClient) -> dict[str, list[tuple[str, str]]]:
+    """Lost workers with their jobs; health and the list of workers agree."""
+    lost = (await get(client, "/api/v1/workers"))["lost"]
+    assert (await get(client, "/api/v1/health"))["lost_workers"] == lost
+    return {one["id"]: [(job["id"], job["state"]) for job in one["jobs"]] for one in lost}
 
 
 @pytest.mark.feature("P11")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import httpx
@@ -133,3 +134,42 @@ async def test_errors_are_told_by_fingerprint(shop: Shop, client: httpx.AsyncCli
     for group in found["groups"]:
         assert group["tasks"] == ["fail"] and sum(group["per_hour"]) == group["count"]
         assert group["sample"]["id"] in (shop["dead"], shop["retry"])
+
+
+def count_requests(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The requests that the store gets from now on, by name."""
+    asked: Counter[str] = Counter()
+    execute = type(stage.app.store).execute
+
+    async def counted(store: Any, request: Any, *args: Any, **named: Any) -> Any:
+        asked[type(request).__name__] += 1
+        return await execute(store, request, *args, **named)
+
+    monkeypatch.setattr(type(stage.app.store), "execute", counted)
+    return asked
+
+
+async def test_errors_are_read_again_only_when_a_job_failed_or_left(
+    shop: Shop, client: httpx.AsyncClient, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await get(client, "/api/v1/errors")
+    asked = count_requests(stage, monkeypatch)
+    await stage.queue.add("send", {"to": "lee"})
+    assert await get(client, "/api/v1/errors") == before
+    assert asked["ListJobs"] == 0
+    await send(client, "DELETE", f"/api/v1/jobs/{QUEUE}/{shop['dead']}", 204)
+    (left,) = (await get(client, "/api/v1/errors"))["groups"]
+    assert (left["count"], left["sample"]["id"]) == (1, shop["retry"])
+    asked.clear()
+    (left,) = (await get(client, "/api/v1/errors"))["groups"]
+    assert (left["count"], asked["ListJobs"]) == (1, 0)
+
+    async def handle(job: Any) -> None:
+        raise TimeoutError("no answer from joe")
+
+    worker = await stage.work(handle)
+    await stage.queue.add("fail", max_attempts=1)
+    await stage.settle()
+    await worker.close()
+    groups = (await get(client, "/api/v1/errors"))["groups"]
+    assert sum(group["count"] for group in groups) > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,15 @@ class Bomb:
 
 
 # --- arq -----------------------------------------------------------------------------------------------
+
+
+def test_arq_needs_another_release_of_the_client_than_we_do() -> None:
+    (arq,) = metadata.distributions(name="arq", path=[str(python.install())])
+    (wanted,) = [one for one in arq.requires or () if one.startswith("redis")]
+    assert "<6" in wanted, (
+        "the guide says that arq needs an environment of its own: see whether it still does"
+    )
+    assert int(redis.__version__.partition(".")[0]) >= 8, "and that we need redis 8"
 
 
 def test_arqs_jobs_arrive_run_and_are_gone_there(peer: redis.Redis, peer_url: str, cli: Cli) -> None:

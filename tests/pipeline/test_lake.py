@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
@@ -184,6 +186,77 @@ def test_a_note_is_for_the_version_that_it_was_made_from(tmp_path: Path) -> None
     first.commit(BRONZE, [], batches={"a": 1}, note={"offsets": {"a": {"q": 7}}})
     with pytest.raises(Conflict):
         second.commit(BRONZE, [], batches={"b": 1}, note={"offsets": {"b": {"q": 1}}})
+
+
+# --- the log ----------------------------------------------------------------------------------------------
+
+
+def commit_many(lake: Lake, tables: Sequence[schemas.Table], numbers: Iterable[int]) -> None:
+    """Batches without rows."""
+    for number in numbers:
+        for table in tables:
+            note = {"offsets": {"s": {"q": number}}, "latest": {"s": {"batch": number, "gaps": [number]}}}
+            lake.commit(table, [], batches={"s": number}, note=note if table is BRONZE else None)
+
+
+def age_logs(lake: Lake, hours: int = 2) -> None:
+    then = time.time() - hours * 3_600
+    for path in Path(lake.url).glob("*/*/_delta_log/*"):
+        os.utime(path, (then, then))
+
+
+def log_of(lake: Lake, table: schemas.Table) -> list[str]:
+    return sorted(path.name for path in (Path(lake.url) / table.path / "_delta_log").glob("*.json"))
+
+
+def test_a_log_is_cut_to_what_readers_may_need(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path)).create()
+    commit_many(lake, schemas.BATCHED, range(1, 4))
+    commit_many(lake, [BRONZE], range(4, 60))  # as if a run died here
+    age_logs(lake)
+    lake.trim_logs()
+    assert len(log_of(lake, BRONZE)) == 60  # readers still look at what all tables hold
+    for table in schemas.BATCHED[1:]:
+        lake.commit(table, [], batches={"s": 59})
+    age_logs(lake)
+    lake.trim_logs()
+    assert len(log_of(lake, BRONZE)) < 20
+    opened = Lake(str(tmp_path)).open().level()
+    assert opened.offsets() == {"s": {"q": 59}}
+    assert opened.sources() == {"s": 59}
+
+
+def test_a_young_log_is_not_cut(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path)).create()
+    commit_many(lake, [BRONZE], range(1, 60))
+    for table in schemas.BATCHED[1:]:
+        lake.commit(table, [], batches={"s": 59})
+    lake.trim_logs()
+    assert len(log_of(lake, BRONZE)) == 60
+
+
+def test_a_cut_log_still_says_how_far_it_goes(tmp_path: Path) -> None:
+    """Upkeep writes commits without a note, also where a checkpoint falls."""
+    lake = Lake(str(tmp_path)).create()
+    commit_many(lake, schemas.BATCHED, [1])
+    for _ in range(60):
+        lake.commit(BRONZE, [])
+    for _ in range(2):
+        age_logs(lake)
+        lake.trim_logs()
+    assert len(log_of(lake, BRONZE)) < 20
+    assert Lake(str(tmp_path)).open().offsets() == {"s": {"q": 1}}
+    assert lake.note("s", 1)["gaps"] == [1]
+
+
+def test_a_lake_of_an_earlier_release_gets_the_settings_of_its_log(tmp_path: Path) -> None:
+    name, other = "delta.logRetentionDuration", "delta.checkpointInterval"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("windlass.pipeline.lake._LOG_SETTINGS", {name: "interval 9 days"})
+        Lake(str(tmp_path)).create()
+    settings = Lake(str(tmp_path)).create().delta(TABLE).metadata().configuration
+    assert settings[name] == "interval 9 days"  # someone's own choice
+    assert int(settings[other]) > 0
 
 
 def test_a_missing_lake_and_an_old_one_are_refused(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ DEFAULTS: list[tuple[str, Any, Any]] = [
     ("lease: how long a silent worker keeps a job", _WORKER.lease, 30),
     ("how often leases that ran out are looked for", _WORKER.recover_ms, 15_000),
     ("heartbeat", _WORKER.heartbeat, 10),
-    ("a worker is gone when silent for (60 in one design)", ListWorkers().stale_ms, 45_000),
+    ("a worker counts as gone when silent for", ListWorkers().stale_ms, 45_000),
     ("poll, behind notifications (1 to 5 in the designs)", _WORKER.poll, 2),
     ("prune_every", _WORKER.prune_every, 30),
     ("grace at a stop (10 in one design)", (_WORKER.grace, _WORKER.cancel_wait), (20, 5)),

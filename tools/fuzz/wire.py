@@ -25,7 +25,7 @@ from windlass.dashboard.users import Identity
 from windlass.errors import StorageError, WindlassError, WorkerCrashError
 from windlass.importing import bullmq, celery
 from windlass.importing import rq as foreign_rq
-from windlass.importing.model import Shelf
+from windlass.importing.model import Entry, Shelf
 from windlass.sandbox import protocol
 
 _pack = msgspec.msgpack.encode
@@ -148,11 +148,13 @@ def _celery() -> Target:
         message(pickle.dumps(call), kind="application/x-python-serialize"),
         message(_pack(call), kind="application/x-msgpack"),
     ]
-    return Target("import-celery", each_damaged(examples), lambda data: celery.read_message("q", data), ())
+    return Target(
+        "import-celery", each_damaged(examples), lambda data: celery._read(Entry(""), "q", data), ()
+    )
 
 
 def _records(name: str, reader: Any, records: list[dict[bytes, bytes]]) -> Target:
-    """Hashes whose fields were damaged; what is no job is told as a refusal."""
+    """Hashes whose fields were damaged; what is not a job becomes a refusal."""
 
     def make(rng: random.Random) -> dict[bytes, bytes]:
         record = dict(rng.choice(records))
@@ -161,7 +163,7 @@ def _records(name: str, reader: Any, records: list[dict[bytes, bytes]]) -> Targe
         return record
 
     shelf = Shelf("q", b"key", "zset", later=True)
-    return Target(name, make, lambda record: reader(shelf, "7", 1.7e12, "key", record), ())
+    return Target(name, make, lambda record: reader(Entry("7"), shelf, 1.7e12, "key", record), ())
 
 
 def _rq() -> Target:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from windlass.backend import limit_requests as lrq
 from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
 from windlass.backend.health import Finding
+from windlass.backend.together import at_once
 from windlass.core.job import (
     HISTORY_HELD,
     WORKER_KEPT_MS,
     AttemptOutcome,
     JobRecord,
-    JobRef,
     QueueInfo,
     WorkerInfo,
 )
@@ -30,8 +30,6 @@ from windlass.core.text import many, show_age
 if TYPE_CHECKING:
     from windlass.api.app import Windlass
 
-#: A worker that was silent for this long is lost.
-LOST_MS = 45_000
 #: Living workers take back a lease at most this long after it ran out.
 _RECOVER_MS = 30_000
 #: Jobs that wait this long although there are workers need attention.
@@ -42,9 +40,8 @@ _SPIKE_LEAST, _SPIKE_SHARE, _SPIKE_TIMES = 10, 0.2, 3
 #: An archiver that was not seen for this long, or is so far behind, lets the log grow until its cap.
 _LATE_ARCHIVER_MS = 24 * 3_600_000
 _FAR_BEHIND = 100_000
-#: Attempt records, the newest of a queue, in which the runs of a lost worker are looked for.
-_HISTORY = 2_000
-_LOST_JOBS = 50
+#: Lost workers that one round of checks names.
+_LOST = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,43 +80,21 @@ class _About(TypedDict, total=False):
     since_ms: int | None
 
 
-async def lost_workers(app: Windlass) -> list[WorkerInfo]:
-    """Workers of the last day that fell silent without a goodbye, the last first."""
+class WorkersSeen(NamedTuple):
+    """Workers of the last day: those that live, and those that fell silent without a goodbye, the last
+    first."""
+
+    living: list[WorkerInfo]
+    lost: list[WorkerInfo]
+
+
+async def workers_seen(app: Windlass) -> WorkersSeen:
+    """The workers that live, and those that are lost."""
     known = await app.store.execute(rq.ListWorkers(stale_ms=WORKER_KEPT_MS))
-    alive = {worker.id for worker in await app.store.execute(rq.ListWorkers(stale_ms=LOST_MS))}
+    living = await app.workers()
+    alive = {worker.id for worker in living}
     lost = [worker for worker in known if worker.id not in alive]
-    return sorted(lost, key=lambda worker: worker.beat_ms, reverse=True)
-
-
-async def jobs_of(app: Windlass, worker: WorkerInfo, queues: list[QueueInfo]) -> list[JobRef]:
-    """The jobs that a worker held when it fell silent: those that still name it, and those taken back."""
-    found: dict[JobRef, None] = {}
-    for info in queues:
-        if info.name not in worker.queues:
-            continue
-        if info.counts.get(JobState.ACTIVE):
-            page = await app.store.execute(
-                rq.ListJobs(queue=info.name, states=[JobState.ACTIVE], limit=1_000)
-            )
-            found.update((job.ref, None) for job in page.jobs if job.worker == worker.id)
-        found.update((ref, None) for ref in await _taken_back(app, worker, info.name))
-    return list(found)[:_LOST_JOBS]
-
-
-async def _taken_back(app: Windlass, worker: WorkerInfo, queue: str) -> list[JobRef]:
-    """Runs of the worker that ended as stalled, among the newest records of the history."""
-    if not app.store.capabilities.metrics:
-        return []
-    ends = await app.store.execute(mq.MetricsProgress(queue=queue))
-    if not ends:
-        return []
-    after = max(ends[0].newest - _HISTORY, ends[0].oldest - 1, 0)
-    page = await app.store.execute(rq.ReadHistory(queue=queue, after=after, limit=_HISTORY))
-    return [
-        JobRef(queue, record.job_id)
-        for record in page.records
-        if record.worker == worker.id and record.outcome is AttemptOutcome.STALLED
-    ]
+    return WorkersSeen(living, sorted(lost, key=lambda worker: worker.beat_ms, reverse=True))
 
 
 async def check_unserved(context: CheckContext) -> AsyncIterator[Finding]:
@@ -174,7 +149,7 @@ async def check_leases(context: CheckContext) -> AsyncIterator[Finding]:
 
 async def check_lost(context: CheckContext) -> AsyncIterator[Finding]:
     """Workers that fell silent without a goodbye."""
-    for worker in context.lost[:_LOST_JOBS]:
+    for worker in context.lost[:_LOST]:
         since = show_age(context.now - worker.beat_ms)
         where = f" on {worker.hostname} (process {worker.pid})" if worker.hostname else ""
         text = f"worker {worker.id}{where} fell silent {since} ago with {many(worker.busy, 'job')} running"
@@ -187,9 +162,11 @@ async def check_spikes(context: CheckContext) -> AsyncIterator[Finding]:
     """Queues in which far more runs fail than in the hour before."""
     if not context.app.store.capabilities.metrics:
         return
-    for info in context.queues:
-        since_ms = context.now - _SPIKE_MS
-        failed, runs = await _failures(context, info.name, since_ms, context.now + 60_000)
+    since_ms = context.now - _SPIKE_MS
+    now = await at_once(
+        _failures(context, info.name, since_ms, context.now + 60_000) for info in context.queues
+    )
+    for info, (failed, runs) in zip(context.queues, now, strict=True):
         if failed < _SPIKE_LEAST or failed < _SPIKE_SHARE * runs:
             continue
         earlier, before = await _failures(context, info.name, since_ms - _BEFORE_MS, since_ms)
@@ -296,5 +273,10 @@ HEALTH_CHECKS: tuple[Callable[[CheckContext], AsyncIterator[Finding]], ...] = (
 
 
 async def look_around(context: CheckContext) -> list[Finding]:
-    """Everything that the checks find."""
-    return [finding for check in HEALTH_CHECKS async for finding in check(context)]
+    """Everything that the checks find. They ask the store at the same time."""
+    found = await at_once(_findings(check(context)) for check in HEALTH_CHECKS)
+    return [finding for one in found for finding in one]
+
+
+async def _findings(check: AsyncIterator[Finding]) -> list[Finding]:
+    return [finding async for finding in check]

@@ -29,6 +29,7 @@ from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import check_queue_name, check_signal_name, check_task_name, is_text, new_id, new_ids
 from windlass.core.job import (
     EVENT_DATA_BYTES,
+    EVENTS_KEPT,
     Event,
     JobRecord,
     JobRef,
@@ -675,6 +676,14 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         about = "" if job_id is None else self._ref(job_id).id
         request = rq.PublishEvent(queue=self.name, name=check_task_name(name), data=text, job_id=about)
         await self.store.execute(request)
+
+    async def trim_events(self, keep: int) -> int:
+        """Forget all events of this queue but the newest ``keep``; returns how many went.
+
+        A reader that had not read them gets a ``gap``, as when the log outgrows its bound.
+        """
+        check_int("keep", keep, 0, EVENTS_KEPT)
+        return await self.store.execute(rq.TrimEvents(queue=self.name, keep=keep))
 
     async def _job_of(self, event: Event) -> Job[Any]:
         """The job that an event is about; if its record is gone, as much as the event has."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Coroutine, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
@@ -206,6 +206,18 @@ class Task(Generic[P, R]):
         ``RESULT`` as an argument stands for the result of the step before.
         """
         return self._bound.s(*args, **kwargs)
+
+    async def revoke(self, until: datetime | timedelta | float | None = None, *, once: bool = False) -> None:
+        """Let its jobs that would start end as ``cancelled`` instead; see ``Queue.revoke_task``."""
+        await self.queue.revoke_task(self.name, until, once=once)
+
+    async def restore(self) -> bool:
+        """Undo ``revoke``; False when the task is not revoked."""
+        return await self.queue.restore_task(self.name)
+
+    async def is_revoked(self) -> bool:
+        """Whether its next job would end instead of starting."""
+        return self.name in await self.queue.revoked_tasks()
 
     @property
     def job_options(self) -> JobOptions:
@@ -463,6 +475,18 @@ class SyncTask(Generic[P, R]):
     def map(self, *columns: Iterable[Any]) -> list[SyncJob[R]]:
         """Add a job for each value, or for each row of values; see ``Task.map``."""
         return [SyncJob(job) for job in PORTAL.run(self._bound.map(*columns))]
+
+    def revoke(self, until: datetime | timedelta | float | None = None, *, once: bool = False) -> None:
+        """Let its jobs that would start end as ``cancelled`` instead; see ``Queue.revoke_task``."""
+        PORTAL.run(self._bound.task.revoke(until, once=once))
+
+    def restore(self) -> bool:
+        """Undo ``revoke``; False when the task is not revoked."""
+        return PORTAL.run(self._bound.task.restore())
+
+    def is_revoked(self) -> bool:
+        """Whether its next job would end instead of starting."""
+        return PORTAL.run(self._bound.task.is_revoked())
 
     def options(self, **options: Unpack[JobOptionsDict]) -> SyncTask[P, R]:
         """The same with further job options."""

@@ -25,6 +25,8 @@ class Capabilities:
     groups: bool = False
     #: Limits of whole queues: concurrency, rate, holds.
     limits: bool = False
+    #: Jobs of a task can be kept from starting (``RevokeTask``). Needs ``limits``.
+    revoked_tasks: bool = False
     #: Recurring schedules (``backend.schedule_requests``).
     schedules: bool = False
     #: Roll-ups of the history by minute and hour (``backend.metric_requests``).

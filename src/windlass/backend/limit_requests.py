@@ -69,8 +69,35 @@ class Hold(Request[int], kw_only=True):
     ms: int
 
 
+class RevokeTask(Request[None], kw_only=True):
+    """Let every job of a task in a queue that would start end as ``cancelled`` instead.
+
+    This ends at ``until_ms``, or now + ``for_ms``; without either it holds until the task is restored. With
+    ``once`` it holds for the next job that would start. It replaces an earlier one of the same task. Raises
+    ``ConfigError`` when too many tasks of the queue are revoked.
+    """
+
+    needs: ClassVar[str] = "revoked_tasks"
+
+    queue: str
+    task: str
+    until_ms: int | None = None
+    for_ms: int | None = None
+    once: bool = False
+
+
+class RestoreTask(Request[bool], kw_only=True):
+    """Undo ``RevokeTask``; False when the task was not revoked."""
+
+    needs: ClassVar[str] = "revoked_tasks"
+
+    queue: str
+    task: str
+
+
 class Limits(msgspec.Struct, kw_only=True):
-    """The limits of a queue and of some of its groups. A hold that has passed is reported as 0."""
+    """The limits of a queue and of some of its groups. A hold that has passed is reported as 0, and a
+    revocation that has passed is left out."""
 
     queue: QueueLimits
     hold_until_ms: int

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 import msgspec
 
 from windlass.core.job import (
+    WORKER_GONE_MS,
     Action,
     ArchiverInfo,
     AttemptRecord,
@@ -383,6 +384,13 @@ class PublishEvent(Request[None], kw_only=True):
     job_id: str = ""
 
 
+class TrimEvents(Request[int], kw_only=True):
+    """Forget all events of a queue but the newest ``keep``; returns how many went. Ids never return."""
+
+    queue: str
+    keep: int
+
+
 class PauseQueue(Request[bool], kw_only=True):
     """Pause or resume a queue; True when that changed something."""
 
@@ -583,7 +591,7 @@ class ListArchivers(Request[list[ArchiverInfo]], kw_only=True):
 class ListWorkers(Request[list[WorkerInfo]], kw_only=True):
     """Workers with a heartbeat in the last ``stale_ms``."""
 
-    stale_ms: int = 45_000
+    stale_ms: int = WORKER_GONE_MS
 
 
 AnyRequest = Request[Any]

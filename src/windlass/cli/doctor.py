@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from windlass.api.health import CheckContext, lost_workers
+from windlass.api.health import CheckContext, workers_seen
 from windlass.backend import health
 from windlass.backend.health import Finding, problem
 from windlass.cli.checks import CHECKS, set_aside
@@ -58,8 +58,7 @@ async def examine(options: Options) -> list[Finding]:
         async with closed as app:
             if options.repair:
                 findings += [finding async for finding in set_aside(app)]
-            queues, workers, lost = await app.queues(), await app.workers(), await lost_workers(app)
-            context = CheckContext(app, options.deep, now_ms(), queues, workers, lost)
+            context = CheckContext(app, options.deep, now_ms(), await app.queues(), *await workers_seen(app))
             for check in (*CHECKS, *DEPLOYMENT_CHECKS):
                 findings += [finding async for finding in check(context)]
     except WindlassError as exc:

@@ -114,15 +114,15 @@ windlass flow reports nightly-2026-07-01 --remove --yes
 )
 @click.argument("queue")
 @click.argument("job_id", metavar="ID")
-@click.option("--cancel", is_flag=True, help="Cancel the job and all that it waits for.")
-@click.option("--remove", is_flag=True, help="Delete the job and all that it waits for.")
+@click.option("--cancel", is_flag=True, help="Cancel the job and every job it waits for.")
+@click.option("--remove", is_flag=True, help="Delete the job and every job it waits for.")
 @click.option("--force", is_flag=True, help="With --remove: also when one of them is running.")
 @click.option("--reason", default="", help="With --cancel: a reason, stored with the jobs.")
 @click.option(
     "--depth", type=click.IntRange(0, 1_000), default=100, show_default=True, help="Levels to show."
 )
 def command(**values: Any) -> Options:
-    """Show a job of QUEUE with all that it waits for, as a tree with states.
+    """Show a job of QUEUE and every job it waits for, as a tree with states.
 
     ID is the job at the top: the one that waits for all others. --cancel and --remove leave alone the jobs
     that a job outside the flow waits for.

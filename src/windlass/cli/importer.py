@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from windlass.api.app import Windlass
     from windlass.importing import ImportReport
 
-_SOURCES = ("celery", "rq", "bullmq", "arq", "dramatiq", "saq")
+_SOURCES = ("celery", "rq", "bullmq", "arq", "dramatiq", "saq", "procrastinate")
 _COLUMNS = (
     Column("queue"),
     Column("becomes"),
@@ -46,16 +46,15 @@ class Options(StoreOptions):
 
 async def run(options: Options, out: Out) -> int:
     """Look, or copy, or move; then report what was found."""
-    from windlass.importing import Mode, Mover, open_reader
-    from windlass.importing.client import SourceClient
+    from windlass.importing import Mode, Mover, open_source
 
-    client = SourceClient(options.source_url)
+    client, reader = open_source(options.source, options.source_url, options.prefix)
     try:
         async with options.target() as app:
             mover = Mover(
                 app,
                 client,
-                open_reader(options.source, client, options.prefix),
+                reader,
                 queues=options.queues,
                 queue_names=options.queue_names,
                 task_names=options.task_names,
@@ -135,6 +134,7 @@ def _pairs(words: tuple[str, ...], option: str) -> dict[str, str]:
 windlass import celery redis://localhost:6379/0             look only: what would be moved
 windlass import celery redis://localhost:6379/0 --confirm   move it
 windlass import rq redis://localhost --queues default,mail --rename shop.send=shop.jobs.send
+windlass import procrastinate postgresql://localhost/shop --confirm
 windlass import bullmq redis://localhost --map-queue emails=mail --app shop.jobs:app
 """,
 )
@@ -151,7 +151,11 @@ windlass import bullmq redis://localhost --map-queue emails=mail --app shop.jobs
     metavar="MODULE:APP",
     help="Use the codec of this app and the options of its tasks.",
 )
-@click.option("--prefix", default="", help="Prefix of the other system's keys, if not its default.")
+@click.option(
+    "--prefix",
+    default="",
+    help="Prefix of the other system's keys, if not its default; on PostgreSQL, the schema of its tables.",
+)
 def command(
     queues: str | None,
     copy: bool,
@@ -162,10 +166,11 @@ def command(
 ) -> Options:
     """Move waiting and scheduled jobs from another system.
 
-    SOURCE is celery, rq, bullmq, arq, dramatiq or saq, each on Redis; SOURCE_URL is its Redis or Valkey.
-    Without --copy or --confirm the command changes nothing and reports what it found. With --confirm it
-    takes each job from its old queue, adds it here under an id derived from the old one, and only then
-    deletes it there. The next run finishes an interrupted one.
+    SOURCE is celery, rq, bullmq, arq, dramatiq or saq, each on Redis or Valkey, or procrastinate on
+    PostgreSQL; SOURCE_URL is the URL of that server. Without --copy or --confirm the command changes
+    nothing and reports what it found. With --confirm it takes each job from its old queue, adds it here
+    under an id derived from the old one, and only then deletes it there. The next run finishes an
+    interrupted one.
 
     Messages are never executed: pickles are read only when they contain plain data. Jobs that cannot be
     moved (other pickles, canvases, flows, jobs of schedulers) stay; they are counted, with the reason.

@@ -40,6 +40,8 @@ HISTORY_KEPT_MS = 86_400_000
 HISTORY_HELD = 1_000_000
 #: ... for archivers that were seen within this time.
 ARCHIVER_KEPT_MS = 7 * 86_400_000
+#: A worker without a heartbeat for this long counts as gone.
+WORKER_GONE_MS = 45_000
 #: Workers that were silent for this long are forgotten: until then people can see which fell silent.
 WORKER_KEPT_MS = 86_400_000
 HISTORY_SCHEMA_VERSION = 2

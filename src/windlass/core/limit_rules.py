@@ -44,6 +44,10 @@ MICRO = 1_000_000
 NO_LIMIT = 1 << 30
 #: The limits of every group that has none of its own are set under this name.
 EVERY_GROUP = "*"
+#: Most tasks of a queue that are revoked at a time.
+MAX_REVOKED = 1_000
+#: Why a job ends that would have started, with the name of its task.
+REVOKED_REASON = "task %s is revoked"
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -90,11 +94,25 @@ class Bucket(msgspec.Struct, frozen=True):
         return round(self.refill_per_s * 1_000)
 
 
+class Revocation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Jobs of a task that would start end as ``cancelled`` instead."""
+
+    #: Until this instant; None: until the task is restored.
+    until_ms: int | None = None
+    #: Only the next job that would start.
+    once: bool = False
+
+    def holds(self, now_ms: int) -> bool:
+        return self.until_ms is None or now_ms < self.until_ms
+
+
 class QueueLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Limits of a whole queue, over all workers. None: no such limit."""
 
     concurrency: int | None = None
     rate: Rate | None = None
+    #: By the name of the task.
+    revoked: dict[str, Revocation] = {}
 
     def __post_init__(self) -> None:
         if self.concurrency is not None:
@@ -370,6 +388,26 @@ def is_idle(limits: GroupLimits, usage: Usage, now_ms: int) -> bool:
         and (limits.rate is None or not in_window(limits.rate, usage.starts, now_ms))
         and (limits.bucket is None or tokens(limits.bucket, usage, now_ms) >= limits.bucket.capacity * MICRO)
     )
+
+
+def without_past(limits: QueueLimits, now_ms: int) -> QueueLimits:
+    """``limits`` without revocations that are over."""
+    held = {task: one for task, one in limits.revoked.items() if one.holds(now_ms)}
+    return limits if len(held) == len(limits.revoked) else msgspec.structs.replace(limits, revoked=held)
+
+
+def with_revoked(limits: QueueLimits, task: str, revocation: Revocation | None) -> QueueLimits:
+    """``limits`` with a task revoked in this way; None: not revoked."""
+    revoked = {name: one for name, one in limits.revoked.items() if name != task}
+    if revocation is not None:
+        if len(revoked) >= MAX_REVOKED:
+            raise too_many_revoked(task)
+        revoked[task] = revocation
+    return msgspec.structs.replace(limits, revoked=revoked)
+
+
+def too_many_revoked(task: str) -> ConfigError:
+    return ConfigError("task", f"one of at most {MAX_REVOKED} revoked tasks per queue", task)
 
 
 def queue_room(

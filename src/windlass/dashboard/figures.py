@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from windlass.api.metrics import roll_up, stats_of
 from windlass.backend import metric_requests as mq
+from windlass.backend.together import at_once
 from windlass.core import histogram
 from windlass.core.rollups import STEP_MS, Measure, MetricsRow, Step, merged, total
 from windlass.dashboard.shapes.figures import Bucket, Day, Point
@@ -67,7 +68,7 @@ class Figures:
         await self.roll()
         names = tuple(queues)
         if until_ms - since_ms <= DAY_MS:
-            return {name: await self._read(name, step, since_ms, until_ms, task) for name in names}
+            return await self._read_all(names, step, since_ms, until_ms, task)
         width_ms = STEP_MS[step]
         key = (names, step, since_ms // width_ms, until_ms // width_ms, task)
         now_ms = self._desk.app.clock.monotonic_ms()
@@ -75,9 +76,16 @@ class Figures:
         if known is None or now_ms - known[0] > _LONG_KEPT_MS:
             while len(self._long) >= _LONG_KEPT:
                 self._long.pop(next(iter(self._long)))
-            found = {name: await self._read(name, step, since_ms, until_ms, task) for name in names}
+            found = await self._read_all(names, step, since_ms, until_ms, task)
             known = self._long[key] = (now_ms, found)
         return known[1]
+
+    async def _read_all(
+        self, queues: Iterable[str], step: Step, since_ms: int, until_ms: int, task: str | None = None
+    ) -> Rows:
+        names = list(queues)
+        found = await at_once(self._read(name, step, since_ms, until_ms, task) for name in names)
+        return dict(zip(names, found, strict=True))
 
     async def _read(
         self, queue: str, step: Step, since_ms: int, until_ms: int, task: str | None
@@ -106,13 +114,14 @@ class Figures:
         today_ms = now_ms - now_ms % DAY_MS
         first_ms = today_ms - (count - 1) * DAY_MS
         await self.roll()
+        names = list(queues)
+        found = await at_once(self._past_days(name, first_ms, today_ms) for name in names)
+        today = await self._read_all(names, "hour", today_ms, today_ms + DAY_MS)
+        found += [_by_day(rows) for rows in today.values()]
         sums: dict[int, tuple[int, int]] = {}
-        for name in queues:
-            past = await self._past_days(name, first_ms, today_ms)
-            today = _by_day(await self._read(name, "hour", today_ms, today_ms + DAY_MS, None))
-            for start_ms, (processed, failed) in [*past.items(), *today.items()]:
-                before = sums.get(start_ms, (0, 0))
-                sums[start_ms] = (before[0] + processed, before[1] + failed)
+        for start_ms, (processed, failed) in (entry for one in found for entry in one.items()):
+            before = sums.get(start_ms, (0, 0))
+            sums[start_ms] = (before[0] + processed, before[1] + failed)
         starts = range(first_ms, today_ms + 1, DAY_MS)
         return [_day(start_ms, *sums.get(start_ms, (0, 0))) for start_ms in starts]
 

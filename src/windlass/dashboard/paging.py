@@ -10,7 +10,6 @@ found and a cursor.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 from collections import deque
@@ -22,6 +21,7 @@ import msgspec
 from windlass.api.search import Search
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
+from windlass.backend.together import at_once
 from windlass.core.job import JobRecord
 from windlass.core.order import Sort, check_cursor, cursor_of, place_of
 from windlass.dashboard.problems import ApiError
@@ -31,6 +31,8 @@ from windlass.serde.codecs import Codecs
 
 #: Queues that are merged at once.
 MERGED = 32
+#: Queues read at the same time: in a store that does one thing at once, other calls wait behind them.
+READ_AT_ONCE = 2
 #: Records that one page looks at, at most, and how long it keeps looking.
 SCAN = 100_000
 BUDGET_MS = 180
@@ -117,7 +119,8 @@ class Listing:
             if short:
                 if found.scanned and (found.scanned >= SCAN or self.clock() >= until):
                     return
-                found.scanned += sum(await asyncio.gather(*(self._read_on(line, size) for line in short)))
+                looks = (self._read_on(line, size) for line in short)
+                found.scanned += sum(await at_once(looks, READ_AT_ONCE))
                 continue
             ready = [line for line in lines if line.pending]
             if not ready:

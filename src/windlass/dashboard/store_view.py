@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from windlass.api.app import Windlass
+from windlass.api.health import WorkersSeen, workers_seen
 from windlass.api.queue import Queue
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
@@ -15,6 +16,8 @@ from windlass.core.job import CounterRow, JobRecord, JobRef, QueueInfo, WorkerIn
 from windlass.core.states import JobState
 from windlass.dashboard.access import Grant, check_queue
 from windlass.dashboard.audit import AuditLog
+from windlass.dashboard.errors_seen import ErrorsSeen
+from windlass.dashboard.lost import LostRuns
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.problems import ApiError, not_found
 from windlass.dashboard.readiness import Readiness
@@ -36,6 +39,8 @@ class StoreView:
         self.mask = Mask(settings.mask, app.codecs)
         self.audit = AuditLog(settings.audit_file, app.clock.monotonic_ms)
         self.readiness = Readiness(app)
+        self.lost_runs = LostRuns(app)
+        self.errors_seen = ErrorsSeen(app)
         self.grant = Grant(settings)
 
     def granted(self, grant: Grant) -> StoreView:
@@ -89,6 +94,11 @@ class StoreView:
     async def workers(self) -> list[WorkerInfo]:
         """Live workers that serve a queue which is shown; of their queues, only those."""
         return self.seen(await self.app.workers())
+
+    async def workers_seen(self) -> WorkersSeen:
+        """The workers of ``workers``, and those like them that fell silent in the last day."""
+        living, lost = await workers_seen(self.app)
+        return WorkersSeen(self.seen(living), self.seen(lost))
 
     def seen(self, workers: list[WorkerInfo]) -> list[WorkerInfo]:
         """Those workers that serve a queue which is shown; of their queues, only those."""

@@ -7,6 +7,7 @@ the job's record names. The answer says that it is not complete then, or when th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -113,8 +114,9 @@ def _moments(record: JobRecord) -> list[int]:
 
 async def read_timeline(store: Store, record: JobRecord, mask: Mask) -> Timeline:
     """The job's attempts and events, oldest first."""
-    events, whole_events = await (await _event_log(store, record.queue)).of_job(record, _moments(record))
-    attempts, whole_history = await _attempts(store, record)
+    (events, whole_events), (attempts, whole_history) = await asyncio.gather(
+        _events(store, record), _attempts(store, record)
+    )
     found = [_attempt_entry(one) for one in attempts]
     known = {(one.attempt, one.finished_ms) for one in attempts}
     found += [
@@ -133,14 +135,16 @@ async def read_timeline(store: Store, record: JobRecord, mask: Mask) -> Timeline
     )
 
 
-async def _event_log(store: Store, queue: str) -> TimelineLog[Event]:
+async def _events(store: Store, record: JobRecord) -> tuple[list[Event], bool]:
+    queue = record.queue
     head = await store.execute(rq.ReadEvents(queue=queue, limit=1))
 
     async def read(after: int, limit: int) -> list[TimelineEntry[Event]]:
         page = await store.execute(rq.ReadEvents(queue=queue, after=max(after, 0), limit=limit))
         return [TimelineEntry(event.id, event.at_ms, event.job_id, event) for event in page.events]
 
-    return TimelineLog(read, max(head.oldest_id, 1), head.last_id)
+    log = TimelineLog(read, max(head.oldest_id, 1), head.last_id)
+    return await log.of_job(record, _moments(record))
 
 
 async def _attempts(store: Store, record: JobRecord) -> tuple[list[AttemptRecord], bool]:

@@ -166,7 +166,7 @@ def output_chunk(ref: JobRef, codec: str, chunk: Chunk, mask: Mask) -> shapes.Ou
 
 
 def actions_of(record: JobRecord) -> list[str]:
-    """What can be done with a job in its state."""
+    """What can be done with a job in its state; ``retry_flow``: another job of its flow comes after it."""
     state = record.state
     pending = state not in FINISHED and state is not JobState.ACTIVE
     can: dict[str, bool] = {
@@ -178,6 +178,7 @@ def actions_of(record: JobRecord) -> list[str]:
         "change": pending,
         "signal": state not in FINISHED,
         "again": state in FINISHED,
+        "retry_flow": state in FINISHED and record.options.root not in (None, "/".join(record.ref)),
     }
     return [name for name, allowed in can.items() if allowed]
 

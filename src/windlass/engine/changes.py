@@ -199,6 +199,17 @@ def publish(work: UnitOfWork, request: rq.PublishEvent) -> Verb[None]:
     )
 
 
+def trim_events(work: UnitOfWork, request: rq.TrimEvents) -> Verb[int]:
+    """Reads: 1."""
+    yield MoreReads(events_of=request.queue)
+    log = work.event_logs[request.queue]
+    upto = log.newest - request.keep
+    if upto < log.oldest:
+        return 0
+    work.effects.forgotten[request.queue] = upto
+    return upto - log.oldest + 1
+
+
 def purge(work: UnitOfWork, request: rq.Purge) -> Verb[rq.Purged]:
     """Reads: 1, with groups or keys 2; 1 more to forget the queue."""
     states = frozenset(state for state in request.states if request.force or state is not JobState.ACTIVE)
@@ -220,12 +231,12 @@ def purge(work: UnitOfWork, request: rq.Purge) -> Verb[rq.Purged]:
 
 def _forget_queue(work: UnitOfWork, name: str) -> Verb[None]:
     """Forget all settings of an empty queue that is obliterated. Reads: 1."""
-    yield MoreReads(settings_of=name)
+    yield MoreReads(settings_of=name, events_of=name)
     queue = work.queues[name]
     queue.row = QueueRow(known=False)
     work.put_queue(queue)
     work.cut_starts(name, None, [])
-    work.effects.forgotten.append(name)
+    work.effects.forgotten[name] = work.event_logs[name].newest
     for table, key in list(work.rows):  # all of this queue
         if table in (Table.KEY, Table.SCHEDULE, Table.STUB):
             work.put_row(table, key, None)

@@ -94,7 +94,10 @@ class _Claim:
         if room <= 0 or queue.row.paused:
             return True
         room = min(room, queue_room(work, queue)[0])
-        if not queue.row.grouped and queue.row.limits.rate is None:
+        if queue.row.limits.revoked:
+            self._forget_past(queue)
+        limits = queue.row.limits
+        if not queue.row.grouped and limits.rate is None and not limits.revoked:
             room -= self._start_plain(queue, line.take_plain(room))
         while room > 0:
             job = line.head()
@@ -127,8 +130,15 @@ class _Claim:
         self.jobs += jobs
         self.taken[queue.name] = self.taken.get(queue.name, 0) + len(jobs)
 
+    def _forget_past(self, queue: QueueView) -> None:
+        """Drop revocations that are over, so that the next claim need not look at them."""
+        limits = lm.without_past(queue.row.limits, self._work.now_ms)
+        if limits is not queue.row.limits:
+            queue.row.limits = limits
+            self._work.put_queue(queue)
+
     def _start(self, queue: QueueView, job: JobRecord) -> bool:
-        """Lease a job, unless it has expired or its group may not start one more."""
+        """Lease a job, unless it has expired, its group may not start one more, or its task is revoked."""
         work, request = self._work, self._request
         if job.expires_ms is not None and transitions.is_expired(job, work.now_ms):
             leases.end_late(work, job)
@@ -136,10 +146,23 @@ class _Claim:
         if job.options.group is not None and not may_start(work, job):
             save(work, job, _WAITING)
             return False
+        if queue.row.limits.revoked and uses_revocation(work, queue, job.task):
+            transitions.cancel(job, lm.REVOKED_REASON % job.task, work)
+            save(work, job, _WAITING)
+            return False
         token = f"{request.claim_id}.{job.seq}"
         start(work, queue, job, token=token, worker=request.worker, lease_ms=request.lease_ms)
         self._count(queue, [job])
         return True
+
+
+def uses_revocation(work: UnitOfWork, queue: QueueView, task: str) -> bool:
+    """Whether a task is revoked; a revocation for one start is spent by asking. None of them is over."""
+    found = queue.row.limits.revoked.get(task)
+    if found is not None and found.once:
+        queue.row.limits = lm.with_revoked(queue.row.limits, task, None)
+        work.put_queue(queue)
+    return found is not None
 
 
 def start(

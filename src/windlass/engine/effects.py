@@ -175,8 +175,8 @@ class Effects:
     edges = Part[dict[tuple[JobRef, JobRef], Edge]](dict)
     #: Ends that are left to later requests; ``relayed`` says how many of the oldest such are dealt with.
     ends = Part[list[ChildEnd]](list)
-    #: Queues whose events so far are forgotten.
-    forgotten = Part[list[str]](list)
+    #: Queues whose events up to this one are forgotten.
+    forgotten = Part[dict[str, int]](dict)
     #: The oldest record of a queue's history that stays.
     trims = Part[dict[str, int]](dict)
     marks = Part[list[Mark]](list)

@@ -98,6 +98,29 @@ def hold(work: UnitOfWork, request: lrq.Hold) -> Verb[int]:
     return queue.row.hold_until_ms
 
 
+def revoke_task(work: UnitOfWork, request: lrq.RevokeTask) -> Verb[None]:
+    """Reads: 1."""
+    yield Reads(queues=[request.queue])
+    until_ms = request.until_ms if request.for_ms is None else work.now_ms + request.for_ms
+    _set_revoked(work, request.queue, request.task, lm.Revocation(until_ms, request.once))
+
+
+def restore_task(work: UnitOfWork, request: lrq.RestoreTask) -> Verb[bool]:
+    """Reads: 1."""
+    yield Reads(queues=[request.queue])
+    found = work.queues[request.queue].row.limits.revoked.get(request.task)
+    if found is None or not found.holds(work.now_ms):
+        return False
+    _set_revoked(work, request.queue, request.task, None)
+    return True
+
+
+def _set_revoked(work: UnitOfWork, name: str, task: str, revocation: lm.Revocation | None) -> None:
+    limits = lm.without_past(work.queues[name].row.limits, work.now_ms)
+    limits = lm.with_revoked(limits, task, revocation)  # or it is refused
+    _known(work, name).row.limits = limits
+
+
 def hold_group(work: UnitOfWork, group: GroupView, ms: int) -> int:
     """Start nothing of a group for ``ms`` (0: continue)."""
     usage = group.usage

@@ -76,6 +76,8 @@ class MoreReads(Reads, kw_only=True, gc=False):
     streams: Iterable[JobRef] = ()
     #: All groups, unique keys and schedules of a queue: ``work.groups``, ``work.rows``.
     settings_of: str | None = None
+    #: The log of a queue's events: ``work.event_logs``.
+    events_of: str | None = None
     #: The mark under an id: ``work.mark``.
     mark: str | None = None
     #: Jobs to be removed by hand: ``work.found``.
@@ -123,6 +125,13 @@ class Waits:
         self.open = open
         #: The first edge that this request made or settled and that makes the dependent fail.
         self.broken: Edge | None = None
+
+
+class EventSpan(NamedTuple):
+    """The events of a queue that are kept, by number. If there are none, ``oldest`` is what comes next."""
+
+    oldest: int
+    newest: int
 
 
 class LogSpan(NamedTuple):

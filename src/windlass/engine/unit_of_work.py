@@ -22,7 +22,7 @@ from windlass.core.states import TIMED, JobState
 from windlass.core.stream_rules import StreamHead
 from windlass.core.transitions import ChangeRecorder
 from windlass.engine.effects import Change, Effects, GroupRow, Kind, Move, Part, QueueRow, Starts, Table
-from windlass.engine.reads import STEP, LogSpan, Waits
+from windlass.engine.reads import STEP, EventSpan, LogSpan, Waits
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -362,6 +362,7 @@ class UnitOfWork(ChangeRecorder):
     unsent = Part[list[Edge]](list)
     past = Part[Past](Past)
     logs = Part[dict[str, LogSpan]](dict)
+    event_logs = Part[Loaded[EventSpan]](Loaded)
     #: Jobs that were set aside, since they cannot be read, so that this request could be decided.
     aside = Part[list[JobRef]](list)
 

@@ -1,4 +1,4 @@
-"""Moves waiting and scheduled jobs of other systems over: Celery, RQ, BullMQ, arq, Dramatiq and SAQ.
+"""Imports waiting and scheduled jobs of Celery, RQ, BullMQ, arq, Dramatiq, SAQ and Procrastinate.
 
 A *reader* knows how one system stores its jobs: on which shelves (lists and sorted sets), and what an entry
 means. The *mover* walks the shelves, oldest first, and adds what it finds. Nothing of a message is ever run:
@@ -11,7 +11,7 @@ crash at any point loses nothing, and the next run continues; ids are derived, s
 
 from windlass.importing.model import ForeignJob, Found, Refusal, Shelf
 from windlass.importing.mover import ImportReport, Mode, Mover, ShelfReport
-from windlass.importing.readers import READERS, open_reader
+from windlass.importing.readers import READERS, open_source
 
 __all__ = [
     "READERS",
@@ -23,5 +23,5 @@ __all__ = [
     "Refusal",
     "Shelf",
     "ShelfReport",
-    "open_reader",
+    "open_source",
 ]

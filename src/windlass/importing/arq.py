@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
 from windlass.importing.plain import load_plain
 
 #: Sorted sets of arq that are no queues.
@@ -43,7 +43,7 @@ class ArqReader:
         records = await self._client.texts([f"arq:job:{job_id}" for job_id in ids])
         running = await self._client.texts([f"arq:in-progress:{job_id}" for job_id in ids])
         return [
-            _read(shelf, job_id, score, record, held is not None)
+            _read(Entry(job_id), shelf, score, record, held is not None)
             for (_, score), job_id, record, held in zip(entries, ids, records, running, strict=True)
         ]
 
@@ -52,31 +52,26 @@ class ArqReader:
         return {"that run (stop the workers first)": running} if running else {}
 
 
-def _read(shelf: Shelf, job_id: str, score: float, record: bytes | None, running: bool) -> Found:
-    task = ""
-    try:
-        if running:
-            raise Unreadable("a worker of arq runs it")
-        if record is None:
-            raise Unreadable("its record is gone: arq itself would drop it")
-        call = _call(record)
-        task = str(call["f"])
-        if task.startswith("cron:"):
-            raise Unreadable("a cron job of arq made it: make it a schedule here")
-        return ForeignJob(
-            source="arq",
-            id=f"{shelf.queue}-{job_id}",
-            queue=shelf.queue,
-            task=task,
-            args=list(call["a"]),
-            kwargs=dict(call["k"]),
-            due_ms=int(score),
-            keys=[f"arq:job:{job_id}", f"arq:retry:{job_id}"],
-        )
-    except Unreadable as exc:
-        return Refusal(str(exc), task, job_id)
-    except NOT_A_JOB as exc:
-        return Refusal(f"it is not a job of arq ({type(exc).__name__}: {exc})", task, job_id)
+@refuses("a job of arq")
+def _read(entry: Entry, shelf: Shelf, score: float, record: bytes | None, running: bool) -> ForeignJob:
+    if running:
+        raise Unreadable("a worker of arq runs it")
+    if record is None:
+        raise Unreadable("its record is gone: arq itself would drop it")
+    call = _call(record)
+    entry.task = str(call["f"])
+    if entry.task.startswith("cron:"):
+        raise Unreadable("a cron job of arq made it: make it a schedule here")
+    return ForeignJob(
+        source="arq",
+        id=f"{shelf.queue}-{entry.id}",
+        queue=shelf.queue,
+        task=entry.task,
+        args=list(call["a"]),
+        kwargs=dict(call["k"]),
+        due_ms=int(score),
+        keys=[f"arq:job:{entry.id}", f"arq:retry:{entry.id}"],
+    )
 
 
 def _call(record: bytes) -> dict[str, Any]:

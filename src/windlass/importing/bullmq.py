@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
 
 #: The score of a delayed job is its time in milliseconds times this, plus a counter.
 _SCORE = 4096
@@ -47,7 +47,7 @@ class BullReader:
         keys = [f"{self._prefix}:{shelf.queue}:{job_id.decode()}" for job_id, _ in entries]
         records = await self._client.hashes(keys)
         return [
-            _read(shelf, job_id.decode(), score, key, record)
+            _read(Entry(job_id.decode()), shelf, score, key, record)
             for (job_id, score), key, record in zip(entries, keys, records, strict=True)
         ]
 
@@ -64,34 +64,30 @@ class BullReader:
         return {what: count for what, count in found.items() if count}
 
 
-def _read(shelf: Shelf, job_id: str, score: float, key: str, record: dict[bytes, bytes]) -> Found:
-    task = record.get(b"name", b"").decode(errors="replace")
-    try:
-        if not record:
-            raise Unreadable("its record is gone, or it is a marker")
-        if record.get(b"parentKey") or record.get(b"parent"):
-            raise Unreadable("it is part of a flow: let BullMQ finish it, or write it as a flow here")
-        if record.get(b"rjk") or job_id.startswith("repeat:"):
-            raise Unreadable("a scheduler made it: make it a schedule here")
-        options: dict[str, Any] = msgspec.json.decode(record.get(b"opts", b"{}"))
-        made = int(record.get(b"atm", record.get(b"attemptsMade", b"0")))
-        return ForeignJob(
-            source="bullmq",
-            id=f"{shelf.queue}-{job_id}",
-            queue=shelf.queue,
-            task=task,
-            data=msgspec.json.decode(record.get(b"data", b"null")),
-            plain=True,
-            due_ms=int(score // _SCORE) if shelf.later else None,
-            priority=-int(record.get(b"priority", b"0") or 0),
-            max_attempts=max(int(options.get("attempts") or 1) - made, 1),
-            backoff=_backoff(options.get("backoff")),
-            keys=[key, f"{key}:logs"],
-        )
-    except Unreadable as exc:
-        return Refusal(str(exc), task, job_id)
-    except NOT_A_JOB as exc:
-        return Refusal(f"it is not a job of BullMQ ({type(exc).__name__}: {exc})", task, job_id)
+@refuses("a job of BullMQ")
+def _read(entry: Entry, shelf: Shelf, score: float, key: str, record: dict[bytes, bytes]) -> ForeignJob:
+    entry.task = record.get(b"name", b"").decode(errors="replace")
+    if not record:
+        raise Unreadable("its record is gone, or it is a marker")
+    if record.get(b"parentKey") or record.get(b"parent"):
+        raise Unreadable("it is part of a flow: let BullMQ finish it, or write it as a flow here")
+    if record.get(b"rjk") or entry.id.startswith("repeat:"):
+        raise Unreadable("a scheduler made it: make it a schedule here")
+    options: dict[str, Any] = msgspec.json.decode(record.get(b"opts", b"{}"))
+    made = int(record.get(b"atm", record.get(b"attemptsMade", b"0")))
+    return ForeignJob(
+        source="bullmq",
+        id=f"{shelf.queue}-{entry.id}",
+        queue=shelf.queue,
+        task=entry.task,
+        data=msgspec.json.decode(record.get(b"data", b"null")),
+        plain=True,
+        due_ms=int(score // _SCORE) if shelf.later else None,
+        priority=-int(record.get(b"priority", b"0") or 0),
+        max_attempts=max(int(options.get("attempts") or 1) - made, 1),
+        backoff=_backoff(options.get("backoff")),
+        keys=[key, f"{key}:logs"],
+    )
 
 
 def _backoff(given: Any) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
 from windlass.importing.plain import load_plain
 from windlass.serde import inflate
 
@@ -50,40 +50,33 @@ class CeleryReader:
         )
 
     async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
-        return [read_message(shelf.queue, raw) for raw, _ in entries]
+        return [_read(Entry(""), shelf.queue, raw) for raw, _ in entries]
 
     async def left(self) -> dict[str, int]:
         held = await self._client.hash_size(f"{self._prefix}unacked")
         return {"held by workers (stop them, and they return to their queue)": held} if held else {}
 
 
-def read_message(queue: str, raw: bytes) -> Found:
+@refuses("a message of Celery's protocol 2")
+def _read(entry: Entry, queue: str, raw: bytes) -> ForeignJob:
     """What one message means."""
-    task = job_id = ""
-    try:
-        message = msgspec.json.decode(raw)
-        headers, properties = message["headers"], message["properties"]
-        task, job_id = str(headers["task"]), str(headers["id"])
-        args, kwargs, embed = _body(message, headers, properties)
-        _check_embed(embed, headers)
-        return ForeignJob(
-            source="celery",
-            id=job_id,
-            queue=queue,
-            task=task,
-            args=list(args),
-            kwargs=dict(kwargs),
-            due_ms=_instant(headers.get("eta")),
-            expires_ms=_instant(headers.get("expires")),
-            priority=-int(properties.get("priority") or 0),
-            timeout_s=_timeout(headers.get("timelimit")),
-        )
-    except Unreadable as exc:
-        return Refusal(str(exc), task, job_id)
-    except NOT_A_JOB as exc:
-        return Refusal(
-            f"it is not a message of Celery's protocol 2 ({type(exc).__name__}: {exc})", task, job_id
-        )
+    message = msgspec.json.decode(raw)
+    headers, properties = message["headers"], message["properties"]
+    entry.task, entry.id = str(headers["task"]), str(headers["id"])
+    args, kwargs, embed = _body(message, headers, properties)
+    _check_embed(embed, headers)
+    return ForeignJob(
+        source="celery",
+        id=entry.id,
+        queue=queue,
+        task=entry.task,
+        args=list(args),
+        kwargs=dict(kwargs),
+        due_ms=_instant(headers.get("eta")),
+        expires_ms=_instant(headers.get("expires")),
+        priority=-int(properties.get("priority") or 0),
+        timeout_s=_timeout(headers.get("timelimit")),
+    )
 
 
 def _body(message: dict[str, Any], headers: dict[str, Any], properties: dict[str, Any]) -> Any:

@@ -126,6 +126,10 @@ class SourceClient:
         answer = await self._ask(self._redis.eval(_TAKE, 2, shelf.key, holding, *words))
         return [bool(one) for one in answer]
 
+    async def held_count(self, holding: str) -> int:
+        """How many entries the holding hash has."""
+        return await self.hash_size(holding)
+
     async def held(self, holding: str, count: int) -> list[tuple[bytes, bytes]]:
         """Some entries of the holding hash."""
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable, read_json
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, read_json, refuses
 
 _MESSAGES = ".msgs"
 _DELAYED = ".DQ"
@@ -49,7 +49,7 @@ class DramatiqReader:
         messages = f"{shelf.key.decode()}{_MESSAGES}"
         ids = [entry.decode() for entry, _ in entries]
         found = await self._client.fields(messages, ids)
-        return [_read(shelf, one, data, messages) for one, data in zip(ids, found, strict=True)]
+        return [_read(Entry(one), shelf, data, messages) for one, data in zip(ids, found, strict=True)]
 
     async def left(self) -> dict[str, int]:
         found = {"held by workers (stop them, and they return to their queue)": 0, "dead letters": 0}
@@ -62,33 +62,28 @@ class DramatiqReader:
         return {what: count for what, count in found.items() if count}
 
 
-def _read(shelf: Shelf, entry: str, data: bytes | None, messages: str) -> Found:
-    task = ""
-    try:
-        if data is None:
-            raise Unreadable("its message is gone: Dramatiq itself would drop it")
-        message = _message(data)
-        task, options = str(message["actor_name"]), message["options"]
-        for option, what in _COMPOSED.items():
-            if options.get(option):
-                raise Unreadable(f"it is part of {what}: let Dramatiq finish it, or write it as a flow")
-        most, done = options.get("max_retries"), int(options.get("retries") or 0)
-        return ForeignJob(
-            source="dramatiq",
-            id=str(message["message_id"]),
-            queue=shelf.queue,
-            task=task,
-            args=list(message["args"]),
-            kwargs=dict(message["kwargs"]),
-            due_ms=int(options["eta"]) if options.get("eta") else None,
-            max_attempts=None if most is None else max(int(most) - done, 0) + 1,
-            timeout_s=options["time_limit"] / 1000 if options.get("time_limit") else None,
-            parts=[("hash", messages, entry)],
-        )
-    except Unreadable as exc:
-        return Refusal(str(exc), task, entry)
-    except NOT_A_JOB as exc:
-        return Refusal(f"it is not a message of Dramatiq ({type(exc).__name__}: {exc})", task, entry)
+@refuses("a message of Dramatiq")
+def _read(entry: Entry, shelf: Shelf, data: bytes | None, messages: str) -> ForeignJob:
+    if data is None:
+        raise Unreadable("its message is gone: Dramatiq itself would drop it")
+    message = _message(data)
+    entry.task, options = str(message["actor_name"]), message["options"]
+    for option, what in _COMPOSED.items():
+        if options.get(option):
+            raise Unreadable(f"it is part of {what}: let Dramatiq finish it, or write it as a flow")
+    most, done = options.get("max_retries"), int(options.get("retries") or 0)
+    return ForeignJob(
+        source="dramatiq",
+        id=str(message["message_id"]),
+        queue=shelf.queue,
+        task=entry.task,
+        args=list(message["args"]),
+        kwargs=dict(message["kwargs"]),
+        due_ms=int(options["eta"]) if options.get("eta") else None,
+        max_attempts=None if most is None else max(int(most) - done, 0) + 1,
+        timeout_s=options["time_limit"] / 1000 if options.get("time_limit") else None,
+        parts=[("hash", messages, entry.id)],
+    )
 
 
 def _message(data: bytes) -> dict[str, Any]:

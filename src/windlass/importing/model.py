@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol
 
 import msgspec
 
-Kind = Literal["list", "zset"]
+Kind = Literal["list", "zset", "rows"]
+P = ParamSpec("P")
 #: What reading bytes raises that are no job at all.
-NOT_A_JOB = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+_NOT_A_JOB = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class ForeignJob(msgspec.Struct, kw_only=True, omit_defaults=True):
     max_attempts: int | None = None
     timeout_s: float | None = None
     backoff: dict[str, Any] | None = None
+    #: While it waits, no other job of its queue may have this key.
+    unique: str | None = None
     #: Keys that go with the entry once it was added.
     keys: list[str] = []
     #: Fields of hashes and members of sorted sets that go then: (``hash`` or ``zset``, key, name).
@@ -76,6 +80,68 @@ Found = ForeignJob | Refusal
 
 class Unreadable(ValueError):
     """A message that a reader cannot understand; the text says why."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """An entry that is being read: its id there, and its task once that is known."""
+
+    id: str
+    task: str = ""
+
+
+def refuses(
+    what: str,
+) -> Callable[[Callable[Concatenate[Entry, P], ForeignJob]], Callable[Concatenate[Entry, P], Found]]:
+    """Make a function that raises on an entry it cannot read return a refusal. ``what``: what it reads."""
+
+    def make(
+        read: Callable[Concatenate[Entry, P], ForeignJob],
+    ) -> Callable[Concatenate[Entry, P], Found]:
+        @wraps(read)
+        def answer(entry: Entry, /, *args: P.args, **kwargs: P.kwargs) -> Found:
+            try:
+                return read(entry, *args, **kwargs)
+            except Unreadable as exc:
+                return Refusal(str(exc), entry.task, entry.id)
+            except _NOT_A_JOB as exc:
+                return Refusal(f"it is not {what} ({type(exc).__name__}: {exc})", entry.task, entry.id)
+
+        return answer
+
+    return make
+
+
+class Source(Protocol):
+    """Where another system keeps its jobs: shelves, and a place for what is taken and not added yet."""
+
+    async def count(self, shelf: Shelf) -> int:
+        """How many entries a shelf has."""
+        ...
+
+    async def window(self, shelf: Shelf, skip: int, count: int) -> list[tuple[bytes, float]]:
+        """Entries of a shelf, oldest first, past the first ``skip``; with their scores."""
+        ...
+
+    async def take(self, shelf: Shelf, holding: str, items: Sequence[tuple[bytes, str, bytes]]) -> list[bool]:
+        """Move entries (member, id, text) from the shelf into holding; False where another was quicker."""
+        ...
+
+    async def held_count(self, holding: str) -> int:
+        """How many entries are held."""
+        ...
+
+    async def held(self, holding: str, count: int) -> list[tuple[bytes, bytes]]:
+        """Some of the entries that are held."""
+        ...
+
+    async def release(self, holding: str, jobs: Sequence[ForeignJob]) -> None:
+        """Forget held entries, and the keys and parts that go with them."""
+        ...
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        ...
 
 
 class SourceReader(Protocol):

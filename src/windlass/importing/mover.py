@@ -14,11 +14,10 @@ from windlass.api.app import Windlass
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import check_task_name, new_id
 from windlass.core.job import NewJob
-from windlass.core.options import check_known
+from windlass.core.options import Unique, UniqueMode, check_known
 from windlass.core.outcome import AddOutcome
 from windlass.errors import ConfigError
-from windlass.importing.client import SourceClient
-from windlass.importing.model import ForeignJob, Found, Refusal, Shelf, SourceReader
+from windlass.importing.model import ForeignJob, Found, Refusal, Shelf, Source, SourceReader
 from windlass.jobs.payload import pack_call, pack_data
 from windlass.jobs.prepare import PreparedOptions
 
@@ -77,7 +76,7 @@ class Mover:
     def __init__(
         self,
         app: Windlass,
-        client: SourceClient,
+        client: Source,
         reader: SourceReader,
         *,
         queues: Iterable[str] = (),
@@ -102,7 +101,7 @@ class Mover:
         if mode is Mode.MOVE:
             report.resumed = await self._finish_held()
         else:
-            report.resumed = await self._client.hash_size(self._holding)
+            report.resumed = await self._client.held_count(self._holding)
         for shelf in await self._shelves():
             row = report.queues.setdefault(
                 shelf.queue, ShelfReport(shelf.queue, self._queue_names.get(shelf.queue, shelf.queue))
@@ -205,6 +204,8 @@ class Mover:
             options["run_at"] = job.due_ms / 1000
         if job.expires_ms is not None:
             options["expires_in"] = max((job.expires_ms - now_ms) / 1000, 0.001)
+        if job.unique is not None:
+            options["unique"] = Unique(job.unique, UniqueMode.UNTIL_START)
         said = {"max_attempts": job.max_attempts, "timeout": job.timeout_s, "backoff": job.backoff}
         options |= {option: value for option, value in said.items() if value is not None}
         name = check_task_name(self._task_names.get(job.task, job.task))

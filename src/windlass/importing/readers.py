@@ -9,10 +9,12 @@ from windlass.importing.bullmq import BullReader
 from windlass.importing.celery import CeleryReader
 from windlass.importing.client import SourceClient
 from windlass.importing.dramatiq import DramatiqReader
-from windlass.importing.model import SourceReader
+from windlass.importing.model import Source, SourceReader
+from windlass.importing.procrastinate import PostgresClient, ProcrastinateReader
 from windlass.importing.rq import RqReader
 from windlass.importing.saq import SaqReader
 
+#: Those that keep their jobs in Redis.
 READERS: dict[str, Callable[[SourceClient, str], SourceReader]] = {
     "celery": CeleryReader,
     "rq": RqReader,
@@ -23,6 +25,10 @@ READERS: dict[str, Callable[[SourceClient, str], SourceReader]] = {
 }
 
 
-def open_reader(source: str, client: SourceClient, prefix: str = "") -> SourceReader:
-    """The reader of that system."""
-    return READERS[source](client, prefix)
+def open_source(source: str, url: str, prefix: str = "") -> tuple[Source, SourceReader]:
+    """The connection to that system's server, and what reads its jobs there."""
+    if source == ProcrastinateReader.source:
+        database = PostgresClient(url, prefix)
+        return database, ProcrastinateReader(database)
+    client = SourceClient(url)
+    return client, READERS[source](client, prefix)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
 from windlass.importing.plain import load_plain
 from windlass.serde import inflate
 
@@ -43,7 +43,7 @@ class RqReader:
         keys = [f"{self._prefix}job:{job_id.decode()}" for job_id, _ in entries]
         records = await self._client.hashes(keys)
         return [
-            _read(shelf, job_id.decode(), score, key, record)
+            _read(Entry(job_id.decode()), shelf, score, key, record)
             for (job_id, score), key, record in zip(entries, keys, records, strict=True)
         ]
 
@@ -60,34 +60,30 @@ class RqReader:
         return {what: count for what, count in found.items() if count}
 
 
-def _read(shelf: Shelf, job_id: str, score: float, key: str, record: dict[bytes, bytes]) -> Found:
+@refuses("a job of RQ")
+def _read(entry: Entry, shelf: Shelf, score: float, key: str, record: dict[bytes, bytes]) -> ForeignJob:
     if not record:
-        return Refusal("its record is gone: RQ itself would drop it", "", job_id)
-    task = ""
-    try:
-        task, instance, args, kwargs = _call(record[b"data"])
-        if instance is not None:
-            raise Unreadable("it calls a method of a stored object: let RQ run it")
-        if record.get(b"dependency_ids"):
-            raise Unreadable("it waits for other jobs: let RQ finish them")
-        left = record.get(b"retries_left")
-        return ForeignJob(
-            source="rq",
-            id=job_id,
-            queue=shelf.queue,
-            task=str(task),
-            args=list(args),
-            kwargs=dict(kwargs),
-            due_ms=round(score * 1000) if shelf.later else None,
-            max_attempts=int(left) + 1 if left else 1,
-            backoff=_backoff(record.get(b"retry_intervals")),
-            timeout_s=_timeout(record.get(b"timeout")),
-            keys=[key, f"{key}:dependents"],
-        )
-    except Unreadable as exc:
-        return Refusal(str(exc), str(task), job_id)
-    except NOT_A_JOB as exc:
-        return Refusal(f"it is not a job of RQ ({type(exc).__name__}: {exc})", str(task), job_id)
+        raise Unreadable("its record is gone: RQ itself would drop it")
+    task, instance, args, kwargs = _call(record[b"data"])
+    entry.task = str(task)
+    if instance is not None:
+        raise Unreadable("it calls a method of a stored object: let RQ run it")
+    if record.get(b"dependency_ids"):
+        raise Unreadable("it waits for other jobs: let RQ finish them")
+    left = record.get(b"retries_left")
+    return ForeignJob(
+        source="rq",
+        id=entry.id,
+        queue=shelf.queue,
+        task=entry.task,
+        args=list(args),
+        kwargs=dict(kwargs),
+        due_ms=round(score * 1000) if shelf.later else None,
+        max_attempts=int(left) + 1 if left else 1,
+        backoff=_backoff(record.get(b"retry_intervals")),
+        timeout_s=_timeout(record.get(b"timeout")),
+        keys=[key, f"{key}:dependents"],
+    )
 
 
 def _call(data: bytes) -> Any:

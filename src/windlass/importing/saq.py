@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import NOT_A_JOB, ForeignJob, Found, Refusal, Shelf, Unreadable, read_json
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, read_json, refuses
 
 _DEFAULT_TIMEOUT_S = 10
 
@@ -41,7 +41,7 @@ class SaqReader:
         records = await self._client.texts(ids)
         set_key = f"{self._start}{shelf.queue}:incomplete"
         return [
-            _read(shelf, job_id, score, record, set_key)
+            _read(Entry(job_id), shelf, score, record, set_key)
             for (_, score), job_id, record in zip(entries, ids, records, strict=True)
         ]
 
@@ -52,33 +52,28 @@ class SaqReader:
         return {"that run (active)": sum(running)} if sum(running) else {}
 
 
-def _read(shelf: Shelf, job_id: str, score: float, record: bytes | None, set_key: str) -> Found:
-    task = ""
-    try:
-        if record is None:
-            raise Unreadable("its record is gone: SAQ itself would drop it")
-        job = _job(record)
-        task, key = str(job["function"]), str(job["key"])
-        if key.startswith("cron:"):
-            raise Unreadable("a cron job of SAQ made it: make it a schedule here")
-        done = int(job.get("attempts") or 0)
-        return ForeignJob(
-            source="saq",
-            id=f"{shelf.queue}-{key}",
-            queue=shelf.queue,
-            task=task,
-            kwargs=dict(job.get("kwargs") or {}),
-            due_ms=round(score * 1000) if shelf.later else None,
-            max_attempts=max(int(job.get("retries", 1)) - done, 1),
-            timeout_s=job.get("timeout", _DEFAULT_TIMEOUT_S) or None,
-            backoff=_backoff(job),
-            keys=[job_id],
-            parts=[] if shelf.later else [("zset", set_key, job_id)],
-        )
-    except Unreadable as exc:
-        return Refusal(str(exc), task, job_id)
-    except NOT_A_JOB as exc:
-        return Refusal(f"it is not a job of SAQ ({type(exc).__name__}: {exc})", task, job_id)
+@refuses("a job of SAQ")
+def _read(entry: Entry, shelf: Shelf, score: float, record: bytes | None, set_key: str) -> ForeignJob:
+    if record is None:
+        raise Unreadable("its record is gone: SAQ itself would drop it")
+    job = _job(record)
+    entry.task, key = str(job["function"]), str(job["key"])
+    if key.startswith("cron:"):
+        raise Unreadable("a cron job of SAQ made it: make it a schedule here")
+    done = int(job.get("attempts") or 0)
+    return ForeignJob(
+        source="saq",
+        id=f"{shelf.queue}-{key}",
+        queue=shelf.queue,
+        task=entry.task,
+        kwargs=dict(job.get("kwargs") or {}),
+        due_ms=round(score * 1000) if shelf.later else None,
+        max_attempts=max(int(job.get("retries", 1)) - done, 1),
+        timeout_s=job.get("timeout", _DEFAULT_TIMEOUT_S) or None,
+        backoff=_backoff(job),
+        keys=[entry.id],
+        parts=[] if shelf.later else [("zset", set_key, entry.id)],
+    )
 
 
 def _job(record: bytes) -> dict[str, Any]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import limit_requests as lrq
-from windlass.core.ids import check_group
+from windlass.core.ids import check_group, check_task_name
 from windlass.core.limit_rules import (
     EVERY_GROUP,
     MAX_COUNT,
     GroupInfo,
     GroupLimits,
     Rate,
+    Revocation,
     check_count,
     to_group_limits,
     to_rate,
 )
-from windlass.core.options import seconds_to_ms
+from windlass.core.options import instant_to_ms, seconds_to_ms
 from windlass.core.unique_rules import UniqueHolder
 from windlass.errors import ConfigError
 
@@ -77,6 +78,31 @@ class LimitVerbs:
     async def get_rate_limit_ttl(self) -> float:
         """For how many seconds the queue's rate, or ``rate_limit``, lets nothing start; 0: it may."""
         return (await self._limits()).opens_in_ms / 1000
+
+    async def revoke_task(
+        self, name: str, until: datetime | timedelta | float | None = None, *, once: bool = False
+    ) -> None:
+        """Let jobs of a task that would start in this queue end as ``cancelled`` instead, on any worker.
+
+        Jobs that run already continue. ``until`` (an aware datetime, or seconds from now) ends it, else
+        ``restore_task`` does. ``once`` is for the next job that would start. What was said before of the
+        same task is replaced.
+        """
+        request = lrq.RevokeTask(queue=self.name, task=check_task_name(name), once=once)
+        if isinstance(until, datetime):
+            request.until_ms = instant_to_ms(until, "until")
+        elif until is not None:
+            request.for_ms = seconds_to_ms(until, "until")
+        await self.store.execute(request)
+
+    async def restore_task(self, name: str) -> bool:
+        """Undo ``revoke_task``; False when the task is not revoked. Jobs that it ended stay as they are."""
+        return await self.store.execute(lrq.RestoreTask(queue=self.name, task=check_task_name(name)))
+
+    async def revoked_tasks(self) -> dict[str, Revocation]:
+        """The tasks that are revoked in this queue now, by name."""
+        self.store.capabilities.require(self.store.name, "revoked_tasks")
+        return dict(sorted((await self._limits()).queue.revoked.items()))
 
     async def _limits(self, *groups: str) -> lrq.Limits:
         return await self.store.execute(lrq.GetLimits(queue=self.name, groups=groups))

@@ -30,7 +30,7 @@ from windlass.errors import HistoryTrimmedError
 from windlass.pipeline import schemas
 from windlass.pipeline.digest import JOB_HASH, RUN_HASH, Digest, Part, hashes, joined
 from windlass.pipeline.files import FileEntry, Place, TableWriter
-from windlass.pipeline.lake import TRIES, Conflict, Lake, LakeTakenError
+from windlass.pipeline.lake import TRIES, TRIM_EVERY, Conflict, Lake, LakeTakenError
 from windlass.pipeline.source import Positions, advance, check_start, log_bounds, split_ranges
 from windlass.pipeline.store import ask_many
 from windlass.pipeline.tables import Workbench
@@ -113,6 +113,8 @@ Change = tuple[list[FileEntry], Sequence[FileEntry]]
 def run_batch(spark: SparkSession, lake: Lake, url: str, source: str, plan: BatchPlan) -> BatchResult:
     """Read a batch into bronze, then bring every other table up to it."""
     number = lake.done(schemas.BRONZE_ATTEMPTS, source) + 1
+    if number % TRIM_EVERY == 0:
+        lake.trim_logs()
     bench = Workbench(spark, lake)
     files, digest = copy_records(bench, url, source, number, plan)
     _commit_bronze(lake, files, source, number, plan)
@@ -133,12 +135,13 @@ def finish_batches(spark: SparkSession, lake: Lake) -> list[tuple[str, int]]:
 
 def _commit_bronze(lake: Lake, files: list[FileEntry], source: str, number: int, plan: BatchPlan) -> None:
     for _ in range(TRIES):
+        gaps = [[gap.queue, gap.after, gap.until] for gap in plan.gaps]
+        own = {"batch": number, "gaps": gaps, "seen_ms": SYSTEM_CLOCK.now_ms()}
+        # Each note is complete, also for batches of other sources: the commits before it may be cut.
         note = {
-            "source": source,
-            "batch": number,
             "offsets": {**lake.offsets(), source: plan.end},
-            "gaps": [[gap.queue, gap.after, gap.until] for gap in plan.gaps],
-            "seen_ms": SYSTEM_CLOCK.now_ms(),
+            "latest": {**lake.note().get("latest", {}), source: own},
+            "seen_ms": own["seen_ms"],
         }
         try:
             lake.commit(schemas.BRONZE_ATTEMPTS, files, batches={source: number}, note=note)

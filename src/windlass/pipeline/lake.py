@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.ids import new_id
 from windlass.core.probe import reach
 from windlass.core.text import printable
@@ -42,6 +42,16 @@ NOTE = "windlass"
 #: The note of a lake into which another is being carried.
 MIGRATING = "migrating"
 _ID = "windlass.lakeId"
+#: How Delta keeps the log of a table. A folder is listed whole for every commit, so a log that is never cut
+#: makes each batch dearer than the last. Delta would cut it right after a checkpoint, when a reader may still
+#: need the version before; so we do, between batches (``trim_logs``).
+_LOG_SETTINGS = {
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.enableExpiredLogCleanup": "false",
+}
+#: A log is cut every so many batches.
+TRIM_EVERY = 50
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 #: How many commits are looked at for a note before all are.
 _RECENT = 64
@@ -68,12 +78,13 @@ class Conflict(Exception):
 class Lake:
     """The tables of a lake. Opened for reading, or made and brought up to date for writing."""
 
-    def __init__(self, where: Place | str) -> None:
+    def __init__(self, where: Place | str, clock: Clock = SYSTEM_CLOCK) -> None:
         try:
             import deltalake  # noqa: F401 - only whether it is there
         except ImportError as exc:
             raise ConfigError("lake", "readable: pip install 'windlass[spark]' first") from exc
         self.place = where if isinstance(where, Place) else place(where)
+        self.clock = clock
         self._tables: dict[str, DeltaTable] = {}
         self._entries: dict[str, tuple[int, Any]] = {}
 
@@ -110,6 +121,7 @@ class Lake:
         self.open()
         for table in TABLES.values():
             self._add_columns(table)
+            self._add_settings(table)
         return self
 
     def _load(self, table: Table) -> DeltaTable:
@@ -141,6 +153,15 @@ class Lake:
         missing = [item for item in wanted if item.name not in known]
         if missing:
             delta.alter.add_columns([Field(item.name, item.type, nullable=True) for item in missing])
+            delta.update_incremental()
+
+    def _add_settings(self, table: Table) -> None:
+        """Settings that a lake of an earlier release lacks; those that someone chose stay."""
+        delta = self.delta(table)
+        known = delta.metadata().configuration
+        missing = {name: value for name, value in _LOG_SETTINGS.items() if name not in known}
+        if missing:
+            delta.alter.set_table_properties(missing)
             delta.update_incremental()
 
     # --- looking ----------------------------------------------------------------------------------------
@@ -185,9 +206,9 @@ class Lake:
         for limit in (1, _RECENT, None):
             for commit in delta.history(limit):
                 found: dict[str, Any] = json.loads(commit.get(NOTE, "{}"))
-                if found and (
-                    source is None or (found.get("source"), found.get("batch")) == (source, number)
-                ):
+                if source is not None and found:
+                    found = _of_batch(found, source, number)
+                if found:
                     return found
         if delta.history()[-1]["version"] > 0:
             raise LakeError(f"{self.url}: the log of bronze/attempts does not say any more how far it goes")
@@ -268,7 +289,7 @@ class Lake:
         facts = properties(batches, note, strict=bool(remove) or note is not None)
         try:
             with self._reached():
-                _commit(delta, [*map(_add_action, add), *map(_remove_action, remove)], facts)
+                _commit(delta, _actions(add, remove, self.clock.now_ms()), facts)
         except CommitFailedError as exc:
             raise Conflict(table.path) from exc
         reach("lake.committed", table=table.path)
@@ -281,9 +302,34 @@ class Lake:
         numbers = range(version + 1, self.delta(table).version() + 1)
         return [*(f"{folder}/{number:020d}.json" for number in numbers), folder]
 
+    def trim_logs(self) -> None:
+        """Delete commits that are older than the table's ``delta.logRetentionDuration`` and that the newest
+        version does not need. Nothing happens while a batch is not in all tables: readers that look at
+        several of them need earlier versions then.
+        """
+        self.refresh()
+        if self._ahead(list(self.offsets())):
+            return
+        if NOTE not in self.delta(BRONZE_ATTEMPTS).history(1)[0]:
+            # How far we have read must not be cut off: say it once more.
+            with suppress(Conflict):
+                self.commit(BRONZE_ATTEMPTS, [], note=self.note())
+            return  # the next one finds it
+        with self._reached():
+            for table in TABLES.values():
+                self.delta(table).cleanup_metadata()
+
     def sources(self) -> dict[str, int]:
         """The newest batch of every source, in bronze."""
         return {source: self.done(BRONZE_ATTEMPTS, source) for source in self.offsets()}
+
+
+def _of_batch(note: Mapping[str, Any], source: str, number: int | None) -> dict[str, Any]:
+    """What a note says of a certain batch; empty when it is of others."""
+    if (note.get("source"), note.get("batch")) == (source, number):  # as earlier releases wrote it
+        return dict(note)
+    found = note.get("latest", {}).get(source, {})
+    return dict(found) if found.get("batch") == number else {}
 
 
 def _make(where: Place, table: Table, settings: Mapping[str, str]) -> None:
@@ -297,7 +343,11 @@ def _make(where: Place, table: Table, settings: Mapping[str, str]) -> None:
             table.arrow,
             mode="ignore",
             partition_by=[PARTITION],
-            configuration={"delta.dataSkippingStatsColumns": ",".join(table.ranged), **settings},
+            configuration={
+                "delta.dataSkippingStatsColumns": ",".join(table.ranged),
+                **_LOG_SETTINGS,
+                **settings,
+            },
             storage_options=dict(where.options),
             raise_if_key_not_exists=False,
         )
@@ -317,7 +367,7 @@ def append_files(
         return
     where.sync(f"{where.table(table)}/{entry.path}" for entry in add)
     facts = properties(dict([transaction]) if transaction else None, None, strict=False)
-    _commit(delta, [_add_action(entry) for entry in add], facts)
+    _commit(delta, _actions(add, (), SYSTEM_CLOCK.now_ms()), facts)
 
 
 def _commit(delta: DeltaTable, actions: list[Any], facts: CommitProperties) -> None:
@@ -337,19 +387,20 @@ def properties(
     )
 
 
-def _add_action(entry: FileEntry) -> Any:
-    from deltalake.transaction import AddAction
+def _actions(add: Iterable[FileEntry], remove: Iterable[FileEntry], now_ms: int) -> list[Any]:
+    """Files that a commit adds and removes, as Delta spells it."""
+    from deltalake.transaction import AddAction, RemoveAction
 
-    days = {PARTITION: entry.date}
-    now_ms = SYSTEM_CLOCK.now_ms()
-    return AddAction(entry.path, entry.bytes, days, now_ms, data_change=True, stats=entry.statistics)
-
-
-def _remove_action(entry: FileEntry) -> Any:
-    from deltalake.transaction import RemoveAction
-
-    days: dict[str, str | None] = {PARTITION: entry.date}
-    return RemoveAction(entry.path, True, SYSTEM_CLOCK.now_ms(), entry.bytes, days)
+    added = [
+        AddAction(
+            entry.path, entry.bytes, {PARTITION: entry.date}, now_ms, data_change=True, stats=entry.statistics
+        )
+        for entry in add
+    ]
+    removed = [
+        RemoveAction(entry.path, True, now_ms, entry.bytes, {PARTITION: entry.date}) for entry in remove
+    ]
+    return [*added, *removed]
 
 
 def _entry(table: Table, row: Mapping[str, Any]) -> FileEntry:

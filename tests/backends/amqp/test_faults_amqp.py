@@ -179,6 +179,89 @@ async def test_what_a_new_coordinator_publishes_again_starts_once(
     await second.close()
 
 
+@pytest.mark.feature("J7", "N8")
+async def test_of_what_was_published_several_times_and_delivered_before_each_job_starts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Three coordinators published each job, and the broker gives all messages out for the second time."""
+    monkeypatch.setattr(Coordinator, "_write_mark", lambda self: None)
+    url, at_ms = fresh_url(), 1_000_000
+    await _promote_and_leave(url, at_ms)
+    for _ in range(2):
+        store = await _take_over(url)
+        await store.close()
+    store = await _take_over(url)
+    await _deliver_all_once(store)
+    started: list[str] = []
+    for _ in range(8):
+        queues = [rq.ClaimQueue("q", 3, 3)]
+        claim = rq.Claim(
+            worker="w", queues=queues, limit=3, claim_id=new_id(), lease_ms=30_000, now_ms=at_ms + 200
+        )
+        started += [job.id for job in (await store.execute(claim)).jobs]
+    assert sorted(started) == [f"j{n}" for n in range(5)]
+    await store.remove_all()
+    await store.close()
+
+
+@pytest.mark.feature("J7", "N8")
+async def test_a_new_coordinator_marks_what_it_did_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each one that ends soon after would leave one more message of each job to the next."""
+    watch = probe.Probe()
+    monkeypatch.setattr(probe, "_installed", watch)
+    monkeypatch.setattr("windlass.backends.amqp.coordinator._MARK_EVERY_S", 3_600.0)
+    monkeypatch.setattr(Coordinator, "leave", _leave_without_a_word)
+    url = fresh_url()
+    await _promote_and_leave(url, 1_000_000)
+    second = await _take_over(url)
+    await until(lambda: watch.count("amqp.marked") > 0, "the mark is written")
+    assert await _messages(second) == 10
+    await second.close()
+    third = await _take_over(url)
+    assert await _messages(third) == 10
+    await third.remove_all()
+    await third.close()
+
+
+async def _leave_without_a_word(_: Coordinator) -> None:
+    """As a coordinator that crashed."""
+
+
+async def _promote_and_leave(url: str, at_ms: int) -> None:
+    """Five jobs are due and published by a coordinator that then ends."""
+    store = open_backend(url)
+    assert isinstance(store, AmqpBackend)
+    await store.open()
+    jobs = [NewJob(queue="q", id=f"j{n}", task="n", payload=b"{}", delay_ms=100) for n in range(5)]
+    await store.execute(rq.Add(jobs=jobs, now_ms=at_ms))
+    await store.execute(rq.Promote(now_ms=at_ms + 100))
+    await store.close()
+
+
+async def _take_over(url: str) -> AmqpBackend:
+    """Another coordinator, which has done all that the log asks for."""
+    store = open_backend(url)
+    assert isinstance(store, AmqpBackend)
+    await store.open()
+    await store.execute(rq.CountJobs(queue="q"))
+    return store
+
+
+async def _deliver_all_once(store: AmqpBackend) -> None:
+    """Take every message of the queue and give it back."""
+
+    async def take(client: Any) -> None:
+        found = await client.pull(client.names.queue("q"), 100)
+        client.requeue([delivery.tag for delivery in found])
+
+    await store._run(take)
+
+
+async def _messages(store: AmqpBackend) -> int:
+    depth: int = await store._run(lambda client: client.depth("q"))
+    return depth
+
+
 async def test_pika_is_told_of_what_came() -> None:
     """It ends a connection on which no bytes came for a heartbeat and five seconds; we read in its stead."""
     store = open_backend(fresh_url())

@@ -85,13 +85,19 @@ def test_a_message_without_retry_leaves_its_attempts_to_the_task() -> None:
 
 def _started() -> tuple[Ledger, verbs.Start]:
     """A ledger with one job that runs."""
+    ledger, start = _waiting()
+    ledger.apply(verbs.Started(starts=[start]), NOW_MS)
+    assert not ledger.plan().keep
+    return ledger, start
+
+
+def _waiting() -> tuple[Ledger, verbs.Start]:
+    """A ledger with one job that waits, and a start of it by its first message."""
     ledger = Ledger()
     new = NewJob(queue="q", id="one", task="t", payload=b"{}")
-    start = verbs.Start("q", "one", "token", "worker", 30_000, NOW_MS)
-    for fact in (verbs.Born(add=rq.Add(jobs=[new])), verbs.Started(starts=[start])):
-        ledger.apply(fact, NOW_MS)
-        assert not ledger.plan().keep
-    return ledger, start
+    ledger.apply(verbs.Born(add=rq.Add(jobs=[new])), NOW_MS)
+    assert not ledger.plan().keep
+    return ledger, verbs.Start("q", "one", "token", "worker", 30_000, NOW_MS, copy=0)
 
 
 def test_a_job_that_is_lent_is_kept_until_it_ends() -> None:
@@ -155,4 +161,27 @@ def test_a_message_that_was_published_again_is_dropped_while_the_first_one_is_at
     assert ledger.plan().lost == []
     redelivered = msgspec.structs.replace(again, again=False)
     (job,) = ledger.apply(verbs.Doubt(starts=[redelivered]), NOW_MS + 2)[0]
+    assert job is not None and job.state is JobState.WAITING
+
+
+def test_of_the_messages_of_one_generation_only_the_first_that_a_worker_has_may_start() -> None:
+    ledger, first = _waiting()
+    second = msgspec.structs.replace(first, token="second", worker="other", copy=7)
+    (job, dropped) = ledger.apply(verbs.Doubt(starts=[first, second]), NOW_MS)[0]
+    assert job is not None and dropped is None
+    ledger.apply(verbs.Started(starts=[first]), NOW_MS)
+    assert ledger.apply(verbs.Doubt(starts=[second]), NOW_MS + 1)[0] == [None]
+    assert ledger.plan().lost == []  # the first one runs on
+
+
+def test_the_message_that_a_worker_had_decides_when_it_is_delivered_again() -> None:
+    """Its holder has lost it, whatever other messages of the job there are."""
+    ledger, first = _waiting()
+    held = msgspec.structs.replace(first, copy=7)
+    ledger.apply(verbs.Started(starts=[held]), NOW_MS)
+    ledger.plan()
+    other = msgspec.structs.replace(first, token="second", worker="other")
+    assert ledger.apply(verbs.Doubt(starts=[other]), NOW_MS + 1)[0] == [None]
+    back = msgspec.structs.replace(other, copy=7)
+    (job,) = ledger.apply(verbs.Doubt(starts=[back]), NOW_MS + 2)[0]
     assert job is not None and job.state is JobState.WAITING

@@ -6,7 +6,8 @@ import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,11 +15,12 @@ from windlass.backend import requests as rq
 from windlass.backend.urls import parse_url
 from windlass.backends.amqp import backend, limits, messages, report, wire
 from windlass.backends.amqp.direct_replies import ReplyListeners
+from windlass.backends.amqp.inbox import ForeignStreams
 from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
 from windlass.backends.amqp.names import Names
 from windlass.core.clock import SteadyClock
 from windlass.core.ids import new_id
-from windlass.core.job import ErrorInfo, JobRecord, NewJob, WorkerInfo
+from windlass.core.job import WORKER_GONE_MS, ErrorInfo, JobRecord, NewJob, WorkerInfo
 from windlass.core.options import StoredOptions
 from windlass.core.states import JobState
 from windlass.speedups.amqp import Outgoing
@@ -162,3 +164,14 @@ def test_an_add_publishes_its_jobs_and_one_entry_of_the_log_together(count: int)
     assert len(added.result()) == count
     (out,) = client.published
     assert Counter(message.key for message in out) == {"windlass.log": 1, "mail": count}
+
+
+@pytest.mark.parametrize(("age_ms", "listed"), [(WORKER_GONE_MS, True), (WORKER_GONE_MS + 1, False)])
+def test_a_heartbeat_in_the_stream_counts_until_its_worker_is_gone(age_ms: int, listed: bool) -> None:
+    beats: list[rq.Beat] = []
+    coordinator = SimpleNamespace(now_ms=lambda: NOW_MS, beat=beats.append)
+    streams = ForeignStreams(cast("Any", None), cast("Any", coordinator))
+    channel = SimpleNamespace(basic_ack=lambda tag: None)
+    body = json.dumps({"identity": "host:1:ab", "beat": (NOW_MS - age_ms) / 1000}).encode()
+    streams._on_beat(channel, SimpleNamespace(delivery_tag=1), SimpleNamespace(headers=None), body)
+    assert [beat.worker.id for beat in beats] == (["host:1:ab"] if listed else [])

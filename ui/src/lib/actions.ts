@@ -50,6 +50,13 @@ export async function actOn(job: Pick<Item, 'queue' | 'id' | 'task' | 'state'>, 
   )
 }
 
+/** Run its flow again from a finished job on; held back for a moment, since what ran after it loses its result. */
+export async function retryFlow(job: Pick<Item, 'queue' | 'id'>): Promise<boolean> {
+  const words = text.flows.retry
+  if (!(await undo.hold(words.held, [keyOf(job)]))) return false
+  return attempt(words.done, () => api.retryFlow({ queue: job.queue, id: job.id }))
+}
+
 export interface Chosen {
   action: Offer
   jobs: Item[]

@@ -175,6 +175,12 @@ export const text = {
     cancel: 'Cancel the flow',
     cancelText: 'Jobs of it that wait will not run; handlers that run now are asked to stop. This cannot be undone.',
     cancelled: 'The flow is cancelled.',
+    retry: {
+      label: 'Retry flow from here',
+      hint: 'Runs this job again, and all jobs after it that have finished',
+      held: 'The flow will run again from this job.',
+      done: 'The flow runs again from this job.',
+    },
   },
   export: {
     button: 'Export',

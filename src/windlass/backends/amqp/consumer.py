@@ -115,8 +115,8 @@ class Consumer:
         if self._beginning is not None:
             took("amqp.claim_in_settle")
             self._beginning += picker.starts
-        elif picker.starts:
-            client.append_fact(verbs.Started(starts=picker.starts, now_ms=request.now_ms))
+        else:
+            picker.log_starts()
         self._offers.claimed(request, len(picker.jobs))
         if len(picker.jobs) < request.limit:
             for name in names:
@@ -535,10 +535,11 @@ class _Picker:
     ) -> list[tuple[Delivery, Incoming]]:
         """Ask about messages that may be repeats or void; drop those that are."""
         client = self._client
-        good = self._drop_second(good)
-        suspects = [n for n, pair in enumerate(good) if self._desk.is_suspect(*pair)]
+        met = Counter(incoming.key for _, incoming in good)
+        suspects = [n for n, (d, i) in enumerate(good) if met[i.key] > 1 or self._desk.is_suspect(d, i)]
         if not suspects:
             return good
+        self.log_starts()  # first: what started in this claim decides about other messages of the same job
         starts = [self._start(*good[n]) for n in suspects]
         answers = await client.ask(verbs.Doubt(starts=starts, now_ms=self._request.now_ms))
         dropped = set()
@@ -552,17 +553,11 @@ class _Picker:
                 incoming.job = job
         return [pair for n, pair in enumerate(good) if n not in dropped]
 
-    def _drop_second(self, good: list[tuple[Delivery, Incoming]]) -> list[tuple[Delivery, Incoming]]:
-        """Drop what was published again where its first message came in the same claim."""
-        seen = {incoming.key for _, incoming in good if not incoming.again}
-        kept = []
-        for delivery, incoming in good:
-            if incoming.again and incoming.key in seen:
-                self._ack(delivery.tag)
-                continue
-            seen.add(incoming.key)
-            kept.append((delivery, incoming))
-        return kept
+    def log_starts(self) -> None:
+        """Put into the log what started and is not there yet."""
+        starts, self.starts = self.starts, []
+        if starts:
+            self._client.append_fact(verbs.Started(starts=starts, now_ms=self._request.now_ms))
 
     def _ack(self, *tags: int) -> None:
         for tag in tags:
@@ -583,6 +578,7 @@ class _Picker:
             header=delivery.header,
             priority=delivery.priority,
             again=incoming.again and not delivery.redelivered,
+            copy=incoming.copy,
         )
 
     def _lease(self, queue: str, delivery: Delivery, incoming: Incoming) -> None:

@@ -13,6 +13,7 @@ that ends.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,8 @@ class Coordinator:
         #: When the first job of a queue is due, as the last news of it said.
         self._due_told: dict[str, int | None] = {}
         self._retired = False
+        #: Distinguishes what we publish again from what others published (see ``messages.Carried``).
+        self._copy = 1 + secrets.randbelow(2**32 - 1)
         self._mark = Counts()
         self._mark_pause_s = _MARK_EVERY_S
         #: A mark should be written as soon as nothing is under way.
@@ -210,8 +213,17 @@ class Coordinator:
         self._reach_mark()
         self._adopt_kept(None)
         self.live.set(None)
+        self._mark_what_was_done_again()
         self._plan_timer()
         log.info("this process coordinates %s", self._names.log)
+
+    def _mark_what_was_done_again(self) -> None:
+        """Write a mark as soon as possible: if we end before, the next coordinator does it once more."""
+        if self._work:
+            self._mark_overdue = True
+        elif self._mark_timer is not None:
+            self._session.cancel_later(self._mark_timer)
+            self._write_mark()
 
     def _read(self, offset: int, properties: BasicProperties, body: bytes) -> None:
         try:
@@ -290,10 +302,10 @@ class Coordinator:
         """Make the broker hold what ``plan`` says; then drop what has served, and answer."""
         session, names = self._session, self._names
         out: list[Outgoing] = []
-        again = not self.live.done  # the coordinator before us may have done it already
+        copy = 0 if self.live.done else self._copy  # the coordinator before us may have done it already
         # All is written down before anything is waited for: the jobs keep changing meanwhile.
         for job, gen in plan.publish:
-            body, properties = to_message(job, gen, again=again)
+            body, properties = to_message(job, gen, copy=copy)
             out.append(Outgoing(names.direct, job.queue, body, properties))
         for job, gen in plan.keep:
             out.append(wire.kept_record(names.kept, job, gen))
@@ -387,7 +399,9 @@ class Coordinator:
             return None
         body = verbs.encode(self.ledger.counts(self._last_offset))
         self._mark_pause_s = _MARK_EVERY_S * max(1.0, len(body) / _MARK_BYTES)
-        return self._session.publish([Outgoing("", self._names.mark, body)])
+        written = self._session.publish([Outgoing("", self._names.mark, body)])
+        written.then(lambda: reach("amqp.marked"))
+        return written
 
     # --- time --------------------------------------------------------------------------------------------
 

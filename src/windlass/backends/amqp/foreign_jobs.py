@@ -20,13 +20,16 @@ from windlass.engine.unit_of_work import UnitOfWork
 class Placed:
     """Where the message of a job is."""
 
-    __slots__ = ("gen", "mark", "state", "where")
+    __slots__ = ("copy", "gen", "mark", "state", "where")
 
     def __init__(self, where: str, gen: int, state: JobState, mark: Any) -> None:
         self.where = where
         self.gen = gen
         self.state = state
         self.mark = mark
+        #: Which message of its generation counts: the first that a worker asked about or started (None: not
+        #: known yet). It stays until the job leaves the queue, so that any other one can be dropped.
+        self.copy: int | None = None
 
     @property
     def lent(self) -> bool:

@@ -14,15 +14,13 @@ from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs, wire
 from windlass.backends.amqp.messages import opened
 from windlass.core import bad_records
-from windlass.core.job import WorkerInfo
+from windlass.core.job import WORKER_GONE_MS, WorkerInfo
 
 if TYPE_CHECKING:
     from windlass.backends.amqp.client import AmqpClient
     from windlass.backends.amqp.ledger import Ledger
 
 _WINDOW = 200
-#: A worker without a heartbeat for this long is gone.
-_SILENT_MS = 60_000
 
 
 class StreamReader(Protocol):
@@ -84,7 +82,7 @@ class ForeignStreams:
             return
         try:
             told = opened(msgspec.json.decode(body, type=dict[str, Any]))
-            if float(told["beat"]) * 1000 < self._coordinator.now_ms() - _SILENT_MS:
+            if float(told["beat"]) * 1000 < self._coordinator.now_ms() - WORKER_GONE_MS:
                 return
             worker = WorkerInfo(
                 id=str(told["identity"]),

@@ -230,6 +230,7 @@ class Ledger(ForeignJobs):
             lease_ms=start.lease_ms,
         )
         work.now_ms = read_ms
+        self._choose(start)
         self.has_left(job)  # its message is in the worker's hands, even when this entry is its end
         self._begun[start.token] = None
         if len(self._begun) > _BEGUN_KEPT:
@@ -336,13 +337,27 @@ class Ledger(ForeignJobs):
             del self.void[start.key]
             return None
         job = work.jobs[ref] or self._learn(work, start)
-        if job is None or not self._is_newest(self.placed.get(ref), start.gen):
+        if job is None or not self._is_newest(self.placed.get(ref), start.gen) or self._is_second(start):
             return None
         if not start.again:  # else the holder has the first message, and may be at work
             self._take_back(work, job, start)
         if job.state is not JobState.WAITING:
             return None
+        self._choose(start)
         return view(job, work.now_ms)
+
+    def _choose(self, start: verbs.Start) -> None:
+        """From now on the message of ``start`` is the one of its job: a worker has it in hand."""
+        placed = self.placed.get(JobRef(start.queue, start.id))
+        if placed is not None and (placed.where, placed.gen) == ("queue", start.gen):
+            placed.copy = start.copy
+
+    def _is_second(self, start: verbs.Start) -> bool:
+        """Whether another message of the same generation is the one that counts."""
+        placed = self.placed.get(JobRef(start.queue, start.id))
+        if placed is None or placed.gen != start.gen or placed.copy is None or start.copy is None:
+            return False
+        return placed.copy != start.copy
 
     def _expire(self, work: UnitOfWork, request: verbs.Expire) -> Verb[None]:
         yield Reads(jobs=_refs(work, request.starts))

@@ -10,18 +10,25 @@ from windlass.backend.capabilities import Capabilities
 
 #: What is missing, by the name of the capability, and what happens instead.
 MISSING = {
-    "transactions": "refused: a job is added outside the application's own database transaction",
-    "lifo": "refused: use a higher priority",
-    "unique": "refused: a `job_id` of your own works",
+    "transactions": "refused: the broker cannot take part in your database transaction",
+    "lifo": "refused: use a higher priority instead",
+    "unique": "refused: set a `job_id` instead",
     "groups": "refused",
-    "limits": "refused: no limits of concurrency or rate for whole queues",
-    "flows": "refused: a job cannot wait for others",
-    "signals": "refused: a job cannot be suspended until a signal comes",
-    "streams": "refused: no live output of running jobs",
-    "restore": "refused: jobs of an export are added and run; those that ended stay behind",
-    "exact_priority": "eleven bands: 0 to 7, 8 from 8 on, 9 from 1,000, 10 from 1,000,000; below 0 refused",
-    "recovered_place": "a job that is taken back from a silent worker joins the back of the line",
-    "fenced": "a worker without its connection may end a job that runs elsewhere; the first end counts",
+    "limits": "refused: a queue cannot have a concurrency or rate limit",
+    "revoked_tasks": "refused: cancel the waiting jobs (`queue.cancel_jobs`) or pause the queue",
+    "flows": "refused: a job cannot wait for other jobs",
+    "signals": "refused: a job cannot be suspended until a signal arrives",
+    "streams": "refused: running jobs cannot stream output",
+    "restore": "refused: an import adds unfinished jobs and runs them; finished jobs are left out",
+    "exact_priority": (
+        "rounded to eleven levels: 0 to 7, 8 from 8, 9 from 1,000, 10 from 1,000,000; negative "
+        "priorities are refused"
+    ),
+    "recovered_place": "a job recovered from a dead worker joins the back of the queue",
+    "fenced": (
+        "a worker that lost its connection can still finish a job that runs elsewhere; the first "
+        "result counts"
+    ),
 }
 
 CAPABILITIES = Capabilities(
@@ -37,4 +44,4 @@ CAPABILITIES = Capabilities(
 def as_table() -> str:
     """The rows as they stand in the docs."""
     rows = [f"| {name.replace('_', ' ')} | {what} |" for name, what in MISSING.items()]
-    return "\n".join(["| cannot be promised | what happens |", "|---|---|", *rows])
+    return "\n".join(["| not supported | what happens |", "|---|---|", *rows])

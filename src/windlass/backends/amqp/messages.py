@@ -79,6 +79,8 @@ class Carried(msgspec.Struct, omit_defaults=True, kw_only=True):
     reply: str = ""
     #: A coordinator that took over published it, and the one before perhaps did too: ask before it starts.
     again: bool = False
+    #: Which message of its generation it is: each coordinator that publishes one again has its own number.
+    copy: int = 0
 
 
 class MessageError(ValueError):
@@ -153,9 +155,9 @@ def _join(args: bytes | None, kwargs: bytes | None, extra: bytes | None, form: s
     return b"{" + b",".join(parts) + b"}"
 
 
-def to_message(job: JobRecord, gen: int, reply: str = "", *, again: bool = False) -> tuple[bytes, bytes]:
-    """Body and properties of a job that waits. ``reply``: the inbox that its result goes to; ``again``: see
-    ``Carried``."""
+def to_message(job: JobRecord, gen: int, reply: str = "", *, copy: int = 0) -> tuple[bytes, bytes]:
+    """Body and properties of a job that waits. ``reply``: the inbox that its result goes to; ``copy``: see
+    ``Carried``; 0 for the first message of its generation."""
     fields = body_fields(job)
     form = _form(job.payload)
     kwargs = fields.get("kwargs")
@@ -181,7 +183,8 @@ def to_message(job: JobRecord, gen: int, reply: str = "", *, again: bool = False
         form=form,
         payload=None if rejoined == job.payload else job.payload,
         reply=reply,
-        again=again,
+        again=copy != 0,
+        copy=copy,
     )
     if carried.payload is not None and len(carried.payload) > _MOST_HEADER:
         fields["payload"] = base64.b64encode(job.payload).decode()
@@ -209,6 +212,7 @@ class Incoming(msgspec.Struct):
     #: See ``Carried``.
     reply: str = ""
     again: bool = False
+    copy: int = 0
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -277,7 +281,7 @@ def _own(queue: str, body: _Body, carried: Carried) -> Incoming:
         settled_token=carried.settled_token,
         errors=carried.errors,
     )
-    return Incoming(job, carried.gen, False, carried.reply, carried.again)
+    return Incoming(job, carried.gen, False, carried.reply, carried.again, carried.copy)
 
 
 def _payload_of(fields: dict[str, Any]) -> bytes:

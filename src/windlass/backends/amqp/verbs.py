@@ -35,6 +35,8 @@ class Start(msgspec.Struct, array_like=True, omit_defaults=True):
     told: bool = False
     #: Its message may be the second of the same generation, and was not delivered before (see ``messages``).
     again: bool = False
+    #: Which message of its generation it has; None in entries of releases that did not say.
+    copy: int | None = None
 
     @property
     def key(self) -> tuple[str, str, int]:

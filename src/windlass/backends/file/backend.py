@@ -32,6 +32,7 @@ _CAPABILITIES = Capabilities(
     unique=True,
     groups=True,
     limits=True,
+    revoked_tasks=True,
 )
 
 

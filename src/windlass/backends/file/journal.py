@@ -99,9 +99,11 @@ class Journal:
 
     def _add_logs(self, store: Journaled, effects: Effects, events: dict[str, list[Event]]) -> None:
         if not effects.plain:
-            for name in effects.forgotten:
-                self._events.pop(name, None)
-                self._parts.append((15, name, store.queues[name].last_event - len(events.get(name, ()))))
+            for name, upto in effects.forgotten.items():
+                kept = [event for event in self._events.pop(name, ()) if event.id > upto]
+                if kept:
+                    self._events[name] = kept
+                self._parts.append((15, name, upto))
             self._trims.update(effects.trims)
         for name, its in events.items():
             known = self._events.get(name)

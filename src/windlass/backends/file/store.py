@@ -239,9 +239,8 @@ class FileStore(MemoryStore):
         queue.last_event = max(last, effect.events[-1].id)
 
     def _forget_events(self, effect: fx.ForgetEvents) -> None:
+        self.forget_events(effect.queue, effect.upto)
         queue = self.queue(effect.queue)
-        while queue.events and queue.events[0].id <= effect.upto:
-            queue.events.popleft()
         queue.last_event = max(queue.last_event, effect.upto)
 
     def _add_history(self, effect: fx.AddHistory) -> None:

@@ -229,7 +229,7 @@ def get_limits(state: State, request: lrq.GetLimits, now_ms: int) -> lrq.Limits:
         hold_until_ms = lm.hold_left(row.hold_until_ms, now_ms)
         settings[name] = GroupSettings(limits=row.own, paused=row.paused, hold_until_ms=hold_until_ms)
     return lrq.Limits(
-        queue=queue.row.limits,
+        queue=lm.without_past(queue.row.limits, now_ms),
         hold_until_ms=lm.hold_left(queue.row.hold_until_ms, now_ms),
         every_group=queue.row.every_group,
         groups=settings,

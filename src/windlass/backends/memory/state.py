@@ -199,8 +199,8 @@ class State:
             self.streams.append(job.ref, head, chunks)
         for mark in effects.marks:
             self.put_mark(mark)
-        for name in effects.forgotten:
-            self.queue(name).events.clear()
+        for name, upto in effects.forgotten.items():
+            self.forget_events(name, upto)
         for name, oldest in effects.trims.items():
             self.trim(name, oldest)
 
@@ -274,6 +274,12 @@ class State:
             stored.starts = starts.times
         else:
             stored.groups.get(group).usage.starts = starts.times
+
+    def forget_events(self, queue: str, upto: int) -> None:
+        """Events of a queue up to this one are no longer kept."""
+        events = self.queue(queue).events
+        while events and events[0].id <= upto:
+            events.popleft()
 
     def trim(self, queue: str, oldest: int) -> None:
         """The history of a queue begins with this record from now on."""

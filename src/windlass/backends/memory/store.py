@@ -25,7 +25,7 @@ from windlass.core.states import JobState
 from windlass.engine import timing
 from windlass.engine.drive import run
 from windlass.engine.effects import Effects, GroupRow, Table, copy_row
-from windlass.engine.reads import LogSpan, MoreReads, PurgeReads, Reads, Verb, Verbs, state_since
+from windlass.engine.reads import EventSpan, LogSpan, MoreReads, PurgeReads, Reads, Verb, Verbs, state_since
 from windlass.engine.unit_of_work import HOLDING, GroupView, Ordered, QueueView, UnitOfWork
 from windlass.engine.verbs import VERBS
 
@@ -96,6 +96,7 @@ class MemoryStore(State):
             self._load_flows(reads, work)
             self._load_found(reads, work)
             self._load_upkeep(reads, work)
+            self._load_logs(reads, work)
 
     def _load_jobs(self, refs: Iterable[JobRef], work: UnitOfWork) -> None:
         found, any_stubs = work.jobs, bool(self.stubs)
@@ -215,12 +216,18 @@ class MemoryStore(State):
             self._load_group(*reads.ranked, work)
         if reads.past_time:
             self._load_past(work, reads.past_time)
-        if reads.history is not None:
-            self._load_history(work, reads.history)
         if reads.settings_of is not None:
             self._load_settings(work, reads.settings_of)
         if reads.time_back is not None:
             self._load_ending(work)
+
+    def _load_logs(self, reads: MoreReads, work: UnitOfWork) -> None:
+        if reads.history is not None:
+            self._load_history(work, reads.history)
+        if reads.events_of is not None:
+            queue = self.look(reads.events_of)
+            newest = queue.last_event
+            work.event_logs[queue.name] = EventSpan(newest - len(queue.events) + 1, newest)
         if reads.mark is not None:
             work.mark = next((mark for _, mark_id, mark in self.marks if mark_id == reads.mark), None)
 

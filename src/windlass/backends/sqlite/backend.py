@@ -38,6 +38,7 @@ _CAPABILITIES = Capabilities(
     unique=True,
     groups=True,
     limits=True,
+    revoked_tasks=True,
 )
 
 

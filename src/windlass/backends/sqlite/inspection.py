@@ -41,7 +41,7 @@ from windlass.engine.views import is_wanted, view
 from windlass.errors import ConfigError, HistoryTrimmedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 
 #: Rows that one listing looks at before it answers with what it found and a cursor.
@@ -54,6 +54,8 @@ HEAD = 5_000
 _STATES = tuple(JobState)
 _END = 2**63 - 1
 _PART = 200
+#: The next part of a list by time is this many times longer than the one before.
+_GROWTH = 4
 _PRIORITIES = 32
 
 
@@ -100,31 +102,45 @@ def list_jobs(snap: ReadSnapshot, request: rq.ListJobs) -> rq.Page:
 
 
 def _by_time(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> rq.Page:
-    """Jobs by due time or by end, straight from the index of that time."""
-    places = _timed_places(snap, num, request)
-    at = {seq: f"{at_ms}.{seq}" for at_ms, seq in places[:SCAN]}
-    numbers = {seq: number for number, seq in enumerate(at)}
+    """Jobs by due time or by end, straight from the index of that time; in parts, as far as they are needed:
+    first as many as fill the page."""
+    after: Sequence[int] = place_after(request.cursor, newest_first=request.newest_first)
     page: list[JobRecord] = []
-    for row in _rows(snap, request, list(at)):
-        job = record(row, request.queue)
-        if not is_wanted(job, request):
-            continue
-        if len(page) == request.limit:
-            return rq.Page(page, at[page[-1].seq], numbers[row[0]])
-        page.append(view(job, snap.now_ms))
-    if len(places) > SCAN:
-        return rq.Page(page, at[places[SCAN - 1][1]], SCAN)
-    return rq.Page(page, None, len(places))
+    last: str | None = None
+    looked, size = 0, min(request.limit + 1, SCAN)
+    while size:
+        places = _timed_places(snap, num, request, after, size)
+        numbers = {seq: number for number, (_, seq) in enumerate(places)}
+        for row in _rows(snap, request, list(numbers)):
+            job = record(row, request.queue)
+            if not is_wanted(job, request):
+                continue
+            if len(page) == request.limit:
+                return rq.Page(page, last, looked + numbers[row[0]])
+            page.append(view(job, snap.now_ms))
+            last = _cursor(places[numbers[row[0]]])
+        looked += len(places)
+        if len(places) < size:
+            return rq.Page(page, None, looked)
+        after = places[-1]
+        size = min(size * _GROWTH, SCAN - looked)
+    return rq.Page(page, _cursor(after), looked)
 
 
-def _timed_places(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> list[Row]:
-    """Time and number of the next jobs, one more than are looked at."""
-    after, down = place_after(request.cursor, newest_first=request.newest_first), request.newest_first
+def _cursor(place: Sequence[int]) -> str:
+    return f"{place[0]}.{place[1]}"
+
+
+def _timed_places(
+    snap: ReadSnapshot, num: int, request: rq.ListJobs, after: Sequence[int], size: int
+) -> list[Row]:
+    """Time and number of the next ``size`` jobs."""
+    down = request.newest_first
     if request.sort is Sort.DUE:
-        return snap.all("list_due_down" if down else "list_due_up", num, *after, SCAN + 1)
+        return snap.all("list_due_down" if down else "list_due_up", num, *after, size)
     name = "list_finished_down" if down else "list_finished_up"
-    streams = [snap.all(name, num, state.value, *after, SCAN + 1) for state in request.states]
-    return list(islice(heapq.merge(*streams, reverse=down), SCAN + 1))
+    streams = [snap.all(name, num, state.value, *after, size) for state in request.states]
+    return list(islice(heapq.merge(*streams, reverse=down), size))
 
 
 def _start(request: rq.ListJobs) -> int:

@@ -50,7 +50,7 @@ def get_limits(snap: ReadSnapshot, request: lrq.GetLimits) -> lrq.Limits:
             hold_until_ms=lm.hold_left(group.hold_until_ms, snap.now_ms),
         )
     return lrq.Limits(
-        queue=row.limits,
+        queue=lm.without_past(row.limits, snap.now_ms),
         hold_until_ms=lm.hold_left(row.hold_until_ms, snap.now_ms),
         every_group=row.every_group,
         groups=settings,

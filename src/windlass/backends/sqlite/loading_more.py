@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from windlass.backends.sqlite import edges, expired, loading, tables
 from windlass.backends.sqlite.rows import IDLE, LAST_SEQ, Row
 from windlass.core import transitions
-from windlass.core.job import JobRecord
+from windlass.core.job import EVENTS_KEPT, JobRecord
 from windlass.core.rollups import Mark
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.core.stream_rules import StreamHead
 from windlass.engine.effects import Table
-from windlass.engine.reads import state_since
+from windlass.engine.reads import EventSpan, state_since
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.request import RequestState
@@ -47,15 +47,21 @@ def load(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
         loading.load_groups(step, [reads.ranked], work, ranks=True)
     if reads.settings_of is not None:
         _load_settings(step, reads.settings_of, work)
+    if reads.past_time:
+        expired.load_entries(step, work, reads.past_time)
+    if reads.time_back is not None:
+        _load_time_back(step, work, reads.time_back)
+    _load_logs(step, reads, work)
+
+
+def _load_logs(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
+    if reads.history is not None:
+        expired.load_history(step, work, reads.history)
+    if reads.events_of is not None:
+        _load_event_log(step, reads.events_of, work)
     if reads.mark is not None:
         rows = step.all("mark", reads.mark)
         work.mark = Mark(id=reads.mark, at_ms=rows[0][0], label=rows[0][1]) if rows else None
-    if reads.past_time:
-        expired.load_entries(step, work, reads.past_time)
-    if reads.history is not None:
-        expired.load_history(step, work, reads.history)
-    if reads.time_back is not None:
-        _load_time_back(step, work, reads.time_back)
 
 
 def _load_found(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
@@ -146,6 +152,16 @@ def _load_settings(step: RequestState, name: str, work: UnitOfWork) -> None:
     ):
         for (key,) in step.all(statement, num):
             work.rows[table, (name, key)] = None
+
+
+def _load_event_log(step: RequestState, name: str, work: UnitOfWork) -> None:
+    """Which events of a queue are kept, with those that this transaction has yet to write."""
+    stored = step.queues.find(name)
+    newest = floor = 0
+    if stored is not None:
+        newest = stored.last_event + step.tx.queue_log(name).noted
+        ((floor,),) = step.all("queue_event_floor", stored.num)
+    work.event_logs[name] = EventSpan(max(floor, newest - EVENTS_KEPT) + 1, newest)
 
 
 def _load_time_back(step: RequestState, work: UnitOfWork, from_ms: int) -> None:

@@ -307,8 +307,8 @@ def _write_parts(step: RequestState, effects: Effects) -> None:
     for mark in effects.marks:
         step.run("mark_insert", mark.id, mark.at_ms, mark.label)
         step.run("mark_trim", MARKS_KEPT)
-    for name in effects.forgotten:
-        _forget_events(step, name)
+    for name, upto in effects.forgotten.items():
+        _forget_events(step, name, upto)
     for name, oldest in effects.trims.items():
         log = step.queues.get(name)
         step.run("history_floor", oldest - 1, log.last_history, log.num)
@@ -347,10 +347,9 @@ def _write_stream(step: RequestState, job: JobRecord, head: StreamHead, chunks: 
     step.run("stream_save", job.seq, head.last, head.oldest, head.size, head.delivery, head.base)
 
 
-def _forget_events(step: RequestState, name: str) -> None:
-    """Drop a queue's events so far. What this request itself notes comes after, and stays."""
+def _forget_events(step: RequestState, name: str, floor: int) -> None:
+    """Drop a queue's events up to ``floor``. The counts of what goes are added to the totals before."""
     queue = step.queues.get(name)
     fold(step.conn, step.sql, queue)
-    floor = queue.last_event + step.tx.queue_log(name).noted
     step.run("queue_events_from", floor, queue.num)
     step.run("event_trim", queue.num * LOG_KEY, queue.num * LOG_KEY + floor)

@@ -153,6 +153,11 @@ async def publish(session: ValkeySession, request: rq.PublishEvent, now: str) ->
         await session.list_again([request.queue])
 
 
+async def trim_events(session: ValkeySession, request: rq.TrimEvents, now: str) -> int:
+    """Forget old events."""
+    return await session.functions.trim_events(session.keys.queue(request.queue), request.keep)
+
+
 async def pause(session: ValkeySession, request: rq.PauseQueue, now: str) -> bool:
     await session.list_queues([request.queue])
     changed, known = await session.functions.pause(session.keys.queue(request.queue), now, request.paused)

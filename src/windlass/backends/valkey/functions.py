@@ -107,6 +107,9 @@ class Functions:
         known: int = await self._call("publish", [root], now, pack(what))
         return known
 
+    async def trim_events(self, root: str, keep: int) -> int:
+        return int(await self._call("trim_events", [root], pack((keep,))))
+
     async def pause(self, root: str, now: str, paused: bool) -> tuple[int, int]:
         changed, known = await self._call("pause", [root], now, pack((int(paused),)))
         return changed, known
@@ -198,6 +201,13 @@ class Functions:
         what = pack((ms, int(group is not None)))
         until_ms, known = await self._call("hold", [root], now, what, group or "")
         return until_ms, known
+
+    async def task_revoke(self, root: str, now: str, what: tuple[str, int, int, int]) -> tuple[int, int]:
+        done, known = await self._call("task_revoke", [root], now, pack(what))
+        return done, known
+
+    async def task_restore(self, root: str, now: str, task: str) -> bool:
+        return bool(await self._call("task_restore", [root], now, task))
 
     async def limits_get(self, root: str, now: str, groups: tuple[str, ...]) -> list[Any]:
         found: list[Any] = await self._call("limits_get", [root], now, *groups)

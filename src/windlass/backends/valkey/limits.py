@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from windlass.backend import limit_requests as lrq
@@ -15,6 +17,8 @@ from windlass.core.limit_rules import (
     GroupSettings,
     QueueLimits,
     Rate,
+    Revocation,
+    too_many_revoked,
 )
 from windlass.errors import OrderedGroupError
 
@@ -85,9 +89,31 @@ async def hold(session: ValkeySession, request: lrq.Hold, now: str) -> int:
     return until_ms
 
 
+async def revoke_task(session: ValkeySession, request: lrq.RevokeTask, now: str) -> None:
+    await session.list_queues([request.queue])
+    until_ms, for_ms = (-1 if ms is None else max(ms, 0) for ms in (request.until_ms, request.for_ms))
+    what = (request.task, until_ms, for_ms, int(request.once))
+    done, known = await session.functions.task_revoke(session.keys.queue(request.queue), now, what)
+    if not done:
+        raise too_many_revoked(request.task)
+    await _listed(session, request.queue, known)
+
+
+async def restore_task(session: ValkeySession, request: lrq.RestoreTask, now: str) -> bool:
+    return await session.functions.task_restore(session.keys.queue(request.queue), now, request.task)
+
+
+def _revoked(found: list[Any]) -> dict[str, Revocation]:
+    tasks = zip(found[::3], found[1::3], found[2::3], strict=True)
+    return {
+        task.decode(): Revocation(None if until_ms < 0 else until_ms, bool(once))
+        for task, until_ms, once in tasks
+    }
+
+
 async def get(session: ValkeySession, request: lrq.GetLimits, now: str) -> lrq.Limits:
     root = session.keys.queue(request.queue)
-    most, rate, per_ms, held, every, opens_in_ms, *found = await session.functions.limits_get(
+    most, rate, per_ms, held, every, opens_in_ms, revoked, *found = await session.functions.limits_get(
         root, now, request.groups
     )
     groups = {}
@@ -96,7 +122,9 @@ async def get(session: ValkeySession, request: lrq.GetLimits, now: str) -> lrq.L
         limits = _decode(own) if own else None
         groups[name] = GroupSettings(limits=limits, paused=bool(paused), hold_until_ms=until_ms)
     return lrq.Limits(
-        queue=QueueLimits(concurrency=most or None, rate=Rate(rate, per_ms) if rate else None),
+        queue=QueueLimits(
+            concurrency=most or None, rate=Rate(rate, per_ms) if rate else None, revoked=_revoked(revoked)
+        ),
         hold_until_ms=held,
         every_group=_decode(every) if every else NO_GROUP_LIMITS,
         groups=groups,

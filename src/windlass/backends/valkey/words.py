@@ -71,6 +71,7 @@ def tables() -> dict[str, Words]:
             "CHILDLESS": flow_rules.CHILDLESS_CLASS,
             "CHILDLESS_MESSAGE": flow_rules.CHILDLESS_MESSAGE,
             "WAITED": flow_rules.WAITED,
+            "REVOKED": limit_rules.REVOKED_REASON,
         },
     }
 
@@ -105,6 +106,7 @@ def _bounds() -> Words:
         "BRIEF": job.BRIEF_CHARS,
         "ERRORS": job.ERRORS_KEPT,
         "EVENTS": job.EVENTS_KEPT,
+        "REVOKED": limit_rules.MAX_REVOKED,
         "HISTORY": job.HISTORY_KEPT,
         "HISTORY_MS": job.HISTORY_KEPT_MS,
         "HISTORY_HELD": job.HISTORY_HELD,

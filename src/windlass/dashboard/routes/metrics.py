@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from litestar import Request, get, post
 from litestar.params import JSONBody, QueryParameter
 
-from windlass.api.health import lost_workers
 from windlass.api.metrics import stats_of
-from windlass.core.rollups import STEP_MS, Step
+from windlass.core.job import QueueInfo
+from windlass.core.rollups import STEP_MS, MetricsRow, Step
 from windlass.core.states import JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queues, of_store
@@ -29,6 +30,7 @@ from windlass.dashboard.figures import (
     together,
 )
 from windlass.dashboard.injected import TheFigures, TheLake, TheStoreView
+from windlass.dashboard.lake import LakeFigures
 from windlass.dashboard.params import Instant, OptionalQueue, Queues, Text, versioned
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.shapes.figures import (
@@ -136,9 +138,14 @@ async def get_overview(store_view: TheStoreView, figures: TheFigures) -> Overvie
 
 
 async def _names(store_view: StoreView, queues: list[str] | None) -> list[str]:
+    return _chosen(store_view, queues, [] if queues else await store_view.queues())
+
+
+def _chosen(store_view: StoreView, queues: list[str] | None, known: list[QueueInfo]) -> list[str]:
+    """The queues that were named, or all that are known."""
     for name in queues or []:
         store_view.queue(name)
-    return queues if queues else [info.name for info in await store_view.queues()]
+    return queues or [info.name for info in known]
 
 
 @get("/api/job-metrics", tags=["figures"], access=of_queues())
@@ -190,6 +197,29 @@ async def list_metrics(
     return found
 
 
+class _Ask(NamedTuple):
+    """What a series is about."""
+
+    names: list[str]
+    task: str | None
+    step: str
+    since_ms: int
+    until_ms: int
+
+    @property
+    def fine(self) -> Step:
+        """The roll-ups that it is made of."""
+        return "minute" if self.step == "minute" else "hour"
+
+    async def rows(self, figures: Figures) -> Rows:
+        return await figures.rows(self.names, self.fine, self.since_ms, self.until_ms, self.task)
+
+    def points(self, rows: Iterable[MetricsRow], now_ms: int) -> list[Point]:
+        """The windows of these roll-ups, with what is not over yet said to be so."""
+        width_ms = _STEPS[self.step]
+        return left_open(points(rows, width_ms, self.since_ms, self.until_ms), width_ms, now_ms)
+
+
 def _span(store_view: StoreView, step: str, from_ms: int | None, to_ms: int | None) -> tuple[int, int]:
     until_ms = store_view.now_ms() + 1 if to_ms is None else to_ms
     width_ms = _STEPS[step]
@@ -204,6 +234,16 @@ def _span(store_view: StoreView, step: str, from_ms: int | None, to_ms: int | No
     return since_ms, until_ms
 
 
+async def _series(store_view: StoreView, lake: LakeFigures | None, ask: _Ask, rows: Rows) -> Series:
+    """From the lake when there is one, else from the roll-ups."""
+    now_ms = store_view.now_ms()
+    if lake is None:
+        found = ask.points((row for mine in rows.values() for row in mine), now_ms)
+        return Series(step=ask.step, source="store", points=found)
+    found = await lake.points(ask.step, ask.names, ask.task, ask.since_ms, ask.until_ms)
+    return Series(step=ask.step, source="lake", points=left_open(found, _STEPS[ask.step], now_ms))
+
+
 @get("/api/job-metrics/series", tags=["figures"], access=of_queues())
 async def get_series(
     store_view: TheStoreView,
@@ -216,16 +256,9 @@ async def get_series(
     to_ms: Instant = None,
 ) -> Series:
     """Figures over time: of all queues and tasks, or of those named. From the lake, when there is one."""
-    since_ms, until_ms = _span(store_view, step, from_ms, to_ms)
-    names = await _names(store_view, queue)
-    if lake is not None:
-        found = await lake.points(step, names, job_class or None, since_ms, until_ms)
-        return Series(step=step, source="lake", points=left_open(found, _STEPS[step], store_view.now_ms()))
-    fine: Step = "minute" if step == "minute" else "hour"
-    rows = await figures.rows(names, fine, since_ms, until_ms, job_class or None)
-    everything = [row for mine in rows.values() for row in mine]
-    found = left_open(points(everything, _STEPS[step], since_ms, until_ms), _STEPS[step], store_view.now_ms())
-    return Series(step=step, source="store", points=found)
+    span = _span(store_view, step, from_ms, to_ms)
+    ask = _Ask(await _names(store_view, queue), job_class or None, step, *span)
+    return await _series(store_view, lake, ask, {} if lake is not None else await ask.rows(figures))
 
 
 @get("/api/v1/metrics", tags=["figures"], access=of_queues())
@@ -242,12 +275,12 @@ async def get_metrics(
     """Figures over time of all queues and tasks, or of those named: runs, waiting, percentiles, histograms,
     what waits now, marks, and the versions of the workers."""
     since_ms, until_ms = _span(store_view, step, from_ms, to_ms)
-    series = await get_series.fn(store_view, figures, lake, queue, task, step, from_ms, to_ms)
-    names = await _names(store_view, queue)
-    fine: Step = "minute" if step == "minute" else "hour"
-    rows = await figures.rows(names, fine, since_ms, until_ms, task or None)
+    known = await store_view.queues()
+    ask = _Ask(_chosen(store_view, queue, known), task or None, step, since_ms, until_ms)
+    rows = await ask.rows(figures)
+    series = await _series(store_view, lake, ask, rows)
     whole = together(row for mine in rows.values() for row in mine)
-    infos = [info for info in await store_view.queues() if info.name in names]
+    infos = [info for info in known if info.name in ask.names]
     oldest = [info.oldest_ready_ms for info in infos if info.oldest_ready_ms is not None]
     return Metrics(
         step=step,
@@ -266,9 +299,9 @@ async def get_metrics(
 
 async def _deploys(store_view: StoreView) -> list[Deploy]:
     """Versions of workers that live or fell silent in the last day, oldest first."""
-    known = [*await store_view.workers(), *store_view.seen(await lost_workers(store_view.app))]
+    living, lost = await store_view.workers_seen()
     found: dict[str, Deploy] = {}
-    for info in known:
+    for info in [*living, *lost]:
         one = found.setdefault(
             info.version, Deploy(version=info.version, first_ms=info.started_ms, workers=0)
         )
@@ -290,18 +323,12 @@ async def get_task_series(
     since_ms, until_ms = _span(store_view, step, from_ms, to_ms)
     if (until_ms - since_ms) // _STEPS[step] > 200:
         raise ApiError(422, "config", "at most 200 windows for all tasks", "Take a wider step.")
-    fine: Step = "minute" if step == "minute" else "hour"
-    rows = await figures.rows(await _names(store_view, queue), fine, since_ms, until_ms)
+    ask = _Ask(await _names(store_view, queue), None, step, since_ms, until_ms)
+    rows, now_ms = await ask.rows(figures), store_view.now_ms()
     tasks = [(name, task, mine) for name in rows for task, mine in by_task(rows[name]).items()]
     tasks.sort(key=lambda entry: -sum(row.runs for row in entry[2]))
     return [
-        TaskSeries(
-            queue=name,
-            task=task,
-            points=left_open(
-                points(mine, _STEPS[step], since_ms, until_ms), _STEPS[step], store_view.now_ms()
-            ),
-        )
+        TaskSeries(queue=name, task=task, points=ask.points(mine, now_ms))
         for name, task, mine in tasks[:_TASKS]
     ]
 

@@ -8,9 +8,8 @@ import msgspec
 from litestar import get, post
 from litestar.params import PathParameter
 
-from windlass.api.health import lost_workers
 from windlass.api.search import Search
-from windlass.core.job import WorkerInfo
+from windlass.core.job import QueueInfo, WorkerInfo
 from windlass.core.states import JobState
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queues, of_store
@@ -18,7 +17,6 @@ from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import holding, listing
 from windlass.dashboard.params import PathText, unescape
 from windlass.dashboard.problems import not_found
-from windlass.dashboard.routes.health import LOST, lost_worker
 from windlass.dashboard.shapes.workers import WorkerEntry, WorkerJob, Workers
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.wire import Process, RunningJob
@@ -29,9 +27,9 @@ _SHOWN = 100
 ActionName = Annotated[Literal["quiet", "resume", "stop", "dump"], PathParameter(description="The command.")]
 
 
-async def _running(store_view: StoreView) -> dict[str, list[RunningJob]]:
+async def _running(store_view: StoreView, infos: list[QueueInfo]) -> dict[str, list[RunningJob]]:
     """What runs now, by worker."""
-    names = holding(await store_view.queues(), [JobState.ACTIVE])
+    names = holding(infos, [JobState.ACTIVE])
     running: dict[str, list[RunningJob]] = {}
     found = await listing(store_view, Search(state=JobState.ACTIVE)).page(names, None, _LOOKED)
     for record in found.records:
@@ -45,7 +43,7 @@ async def _running(store_view: StoreView) -> dict[str, list[RunningJob]]:
 @get("/api/processes", tags=["processes"], access=of_queues())
 async def list_processes(store_view: TheStoreView) -> list[Process]:
     """Workers that were alive in the last 45 seconds, with what they run."""
-    running = await _running(store_view)
+    running = await _running(store_view, await store_view.queues())
     return [views.process_view(info, running.get(info.id, [])) for info in await store_view.workers()]
 
 
@@ -55,19 +53,20 @@ async def get_process(store_view: TheStoreView, identity: PathText) -> Process:
     name = unescape(identity)
     for info in await store_view.workers():
         if info.id == name:
-            return views.process_view(info, (await _running(store_view)).get(name, []))
+            running = await _running(store_view, await store_view.queues())
+            return views.process_view(info, running.get(name, []))
     raise not_found(f"there is no worker {name!r}", "It ended, or was silent for 45 seconds.")
 
 
 @get("/api/v1/workers", tags=["processes"], access=of_queues())
 async def list_workers(store_view: TheStoreView) -> Workers:
     """Workers with what they run, and lost ones with what they ran."""
-    running = await _running(store_view)
     infos = await store_view.queues()
-    lost = store_view.seen(await lost_workers(store_view.app))[:LOST]
+    running = await _running(store_view, infos)
+    living, lost = await store_view.workers_seen()
     return Workers(
-        workers=[_worker(info, running.get(info.id, [])) for info in await store_view.workers()],
-        lost=[await lost_worker(store_view, info, infos) for info in lost],
+        workers=[_worker(info, running.get(info.id, [])) for info in living],
+        lost=await store_view.lost_runs.entries(infos, lost),
     )
 
 

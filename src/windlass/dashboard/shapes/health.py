@@ -91,7 +91,7 @@ class ErrorGroup(Shape):
 class ErrorGroups(Shape):
     """Errors of failed and retrying jobs, the most frequent first.
 
-    ``done`` false: only the newest ``scanned`` of those jobs were looked at.
+    ``done`` false: only the newest of each queue were looked at, ``scanned`` in all.
     """
 
     groups: list[ErrorGroup]

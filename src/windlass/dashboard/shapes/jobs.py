@@ -46,7 +46,8 @@ class Item(Shape):
     schedule: str | None
     #: A short text of the masked arguments.
     args_preview: str
-    #: What can be done with it in its state: ``retry``, ``cancel``, ``delete``...
+    #: What can be done with it in its state: ``retry``, ``cancel``, ``delete``; ``retry_flow``: from
+    #: here on, when another job of its flow comes after it.
     can: list[str]
 
 

@@ -45,6 +45,9 @@ WHERE num = ?
 -- name: queue_events_from
 UPDATE [queue] SET event_floor = ? WHERE num = ?
 
+-- name: queue_event_floor
+SELECT event_floor FROM [queue] WHERE num = ?
+
 -- name: queue_nums
 SELECT num, name FROM [queue] ORDER BY num
 

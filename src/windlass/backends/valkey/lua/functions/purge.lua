@@ -35,7 +35,7 @@ for _, id in ipairs(ids) do
 end
 settle_down(q)
 if forget == 1 and redis.call('HLEN', q.j) == 0 then
-  redis.call('HDEL', q.root, 'paused', 'known')
+  redis.call('HDEL', q.root, 'paused', 'known', 'revoked')
   local last = redis.call('HGET', q.root, 'ev')
   if last then
     redis.call('HSET', q.root, 'ev0', last + 1)

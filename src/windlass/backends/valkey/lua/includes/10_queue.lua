@@ -1,7 +1,7 @@
 -- One queue during one call: its keys, the heads read so far, and what is still to be written.
 --
 -- Every key of a queue is its root (declared in KEYS) plus a suffix, so all of them share its hash tag:
---   (root)  hash    seq, cur, passed, ev, ev0, hi, hi0, ro, ro_ms, paused, known, and counters c:<outcome>:<task>
+--   (root)  hash    seq, cur, passed, ev, ev0, hi, hi0, ro, ro_ms, paused, known, revoked, and counters c:<outcome>:<task>
 --   :j      hash    id -> record as added, see `15_plain.lua` and `70_add.lua`
 --   :m      hash    id -> head, once anything about the job changed
 --   :f      stream  jobs of priority 0 that were added ready, by sequence. Those up to `cur` were picked: they

@@ -2,7 +2,8 @@
 --
 -- In the root: `limits` (of the whole queue) and `every` (of every group without limits of its own), packed as below;
 -- `groups` once there was a group; `turns` once a job of a group waited, from when on turns are counted; `refit` and
--- `tidy`, names of groups up to which a new `every` was applied and groups were pruned.
+-- `tidy`, names of groups up to which a new `every` was applied and groups were pruned; `revoked`, packed task -> {until (-1:
+-- it is restored), 1 for the next start only}.
 --   :G      hash    group -> its record
 --   :A      zset    names of groups, of score 0: listings are in order of names
 --   :H      zset    groups whose line time alone opens: score when
@@ -31,7 +32,7 @@ limits.none = { '', 0, 0, 0, 0, 0, 0, 0, 0 } -- of a group
 -- The settings of a queue, read once per call.
 function limits.marks(q)
   if not q.marked then
-    local found = redis.call('HMGET', q.root, 'paused', 'limits', 'every', 'groups', 'refit', 'turns', 'cur')
+    local found = redis.call('HMGET', q.root, 'paused', 'limits', 'every', 'groups', 'refit', 'turns', 'cur', 'revoked')
     q.marked = true
     q.cursor = q.cursor or found[7] or '0'
     q.paused = found[1]
@@ -40,6 +41,7 @@ function limits.marks(q)
     q.has_groups = found[4]
     q.refit = found[5]
     q.turns = found[6]
+    q.revoked = found[8] and damaged.unpacked(found[8], false)
   end
   return q
 end
@@ -169,6 +171,52 @@ function limits.is_bounded(q)
   local own = limits.marks(q).own
   return own and own[LIMIT.MOST] > 0
 end
+
+-- --- revoked tasks -----------------------------------------------------------------------------------
+
+-- The revoked tasks of a queue, without those whose time is over.
+function limits.revoked(q)
+  local held = {}
+  for task, one in pairs(limits.marks(q).revoked or {}) do
+    if one[1] < 0 or q.now < one[1] then
+      held[task] = one
+    end
+  end
+  return held
+end
+
+-- Writes the revoked tasks; without any, claims need not look at them.
+function limits.save_revoked(q, held)
+  if next(held) then
+    redis.call('HSET', q.root, 'revoked', cmsgpack.pack(held))
+    q.revoked = held
+  else
+    redis.call('HDEL', q.root, 'revoked')
+    q.revoked = false
+  end
+end
+
+-- Drops revocations that are over, before a claim.
+function limits.fit_revoked(q)
+  local held = limits.revoked(q)
+  for task in pairs(q.revoked) do
+    if not held[task] then
+      return limits.save_revoked(q, held)
+    end
+  end
+end
+
+-- Whether a task is revoked; a revocation for one start is spent by asking.
+function limits.uses_revocation(q, task)
+  local found = q.revoked[task]
+  if found and found[2] == 1 then
+    q.revoked[task] = nil
+    limits.save_revoked(q, q.revoked)
+  end
+  return found
+end
+
+-- --- upkeep -------------------------------------------------------------------------------------------
 
 -- Forgets starts that no longer count.
 function limits.prune(q)

@@ -113,6 +113,14 @@ local function promote_members(q, members)
   return #ids
 end
 
+-- Cancels a pending job.
+function line.cancel(q, id, head, reason)
+  record(q, id, head, RAN.CANCELLED)
+  finish(q, id, head, STATE.CANCELLED, reason)
+  note(q, EVENT.CANCELLED, id, head, reason)
+  file(q)
+end
+
 local function expire(q, id, head)
   local message = head[HEAD.DELIVERIES] > 0 and SAID.EXPIRES_TOTAL or SAID.EXPIRES_IN
   record(q, id, head, RAN.EXPIRED, nil, { SAID.EXPIRED, message, '', '' })

@@ -126,7 +126,8 @@ local function lease_plain(q, ids, records, first, claim)
   return at
 end
 
--- Leases the next in line; false when it may not start: it is past its time, cannot be read, or its group has no room.
+-- Leases the next in line; false when it may not start: it is past its time, cannot be read, its group has no room, or its
+-- task is revoked.
 local function take(q, id, record, claim)
   local head = q.heads[id]
   if head == nil then
@@ -148,6 +149,10 @@ local function take(q, id, record, claim)
   local group = groups.of(head)
   if group and not groups.may_start(q, id, head, group) then
     file(q)
+    return false
+  end
+  if q.revoked and limits.uses_revocation(q, head[HEAD.TASK]) then
+    line.cancel(q, id, head, string.format(SAID.REVOKED, head[HEAD.TASK]))
     return false
   end
   lease(q, id, head, claim.id .. '.' .. claim.count, claim.worker, claim.lease_ms)
@@ -177,7 +182,7 @@ end
 local function take_all(q, order, records, claim)
   local at, taken, size = 1, 0, #order
   while at <= size and not q.inserted do
-    if claim.fits and records[at] and is_plain(records[at]) then
+    if claim.fits and not q.revoked and records[at] and is_plain(records[at]) then
       local first = at
       at = lease_plain(q, order, records, first, claim)
       taken = taken + at - first
@@ -195,6 +200,9 @@ local function pick(q, room, claim)
   local taken, passed = 0, 0
   if q.own then
     room = math.min(room, (limits.room(q)))
+  end
+  if q.revoked then
+    limits.fit_revoked(q)
   end
   while taken < room and passed < STEP and q.more ~= false do
     local order, fresh, others = front(q, math.min(room - taken, STEP))

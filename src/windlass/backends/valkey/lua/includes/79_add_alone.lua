@@ -12,7 +12,7 @@ end
 function adds.add_alone(root, id, text_of_job, now, micros)
   local task = text_of_job:sub(2, 1 + text_of_job:byte())
   local counter = 'c:enqueued:' .. task
-  local marks = redis.call('HMGET', root, 'turns', 'seq', 'ev', counter, 'known', 'passed', 'paused', 'limits', 'groups')
+  local marks = redis.call('HMGET', root, 'turns', 'seq', 'ev', counter, 'known', 'passed', 'paused', 'limits', 'groups', 'revoked')
   local seq, passed = math.max(micros, 1 + (marks[2] or 0)), marks[6] or 0
   local number, record = text(seq), struct.pack('>BI7I6', MARK.PLAIN, seq, now) .. text_of_job
   local bare = redis.call('EXISTS', root .. ':k', root .. ':w', root .. ':n') == 0 -- the usual case
@@ -22,7 +22,7 @@ function adds.add_alone(root, id, text_of_job, now, micros)
     return nil
   end
   local worker, token, lease_ms
-  if not (marks[7] or marks[8] or marks[9]) and redis.call('XLEN', root .. ':f') == tonumber(passed) then
+  if not (marks[7] or marks[8] or marks[9] or marks[10]) and redis.call('XLEN', root .. ':f') == tonumber(passed) then
     if bare or redis.call('EXISTS', root .. ':w') == 0 then -- no other job waits
       worker, token, lease_ms = seats.give(root, id, record, now)
     end

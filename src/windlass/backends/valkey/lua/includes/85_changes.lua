@@ -21,12 +21,10 @@ function changes.cancel(q, id, reason, dead)
     record(q, id, head, RAN.FAILED, nil, { SAID.KILLED, '', '', '' })
     finish(q, id, head, STATE.FAILED, reason)
     note(q, EVENT.FAILED, id, head, reason, SAID.KILLED)
+    file(q)
   else
-    record(q, id, head, RAN.CANCELLED)
-    finish(q, id, head, STATE.CANCELLED, reason)
-    note(q, EVENT.CANCELLED, id, head, reason)
+    line.cancel(q, id, head, reason)
   end
-  file(q)
   return CANCEL.CANCELLED
 end
 

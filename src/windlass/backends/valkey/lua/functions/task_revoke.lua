@@ -1,0 +1,17 @@
+-- task_revoke: lets jobs of a task that would start end as cancelled instead.
+-- KEYS: queue root
+-- ARGV: now or '', packed {task, until (-1: it is restored), for (-1: see until), 1 for the next start only}
+-- returns: 1 when it was done (0: too many are revoked), 1 when the queue became known
+-- flags: allow-oom
+local q = open(keys[1], now_from(args[1]))
+local task, until_ms, for_ms, once = unpack(cmsgpack.unpack(args[2]))
+local held, count = limits.revoked(q), 0
+held[task] = { for_ms >= 0 and q.now + for_ms or until_ms, once }
+for _ in pairs(held) do
+  count = count + 1
+end
+if count > KEPT.REVOKED then
+  return { 0, 0 }
+end
+limits.save_revoked(q, held)
+return { 1, redis.call('HSETNX', q.root, 'known', 1) }

@@ -1,0 +1,123 @@
+"""Workers that fell silent, with the jobs that they held.
+
+The history says which runs ended because their worker fell silent. It is read once: each queue's log is
+continued from where the last look ended, so that a page which asks every few seconds reads only what is new.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from windlass.api.app import Windlass
+from windlass.backend import metric_requests as mq
+from windlass.backend import requests as rq
+from windlass.core.job import AttemptOutcome, JobRecord, JobRef, QueueInfo, WorkerInfo
+from windlass.core.states import JobState
+from windlass.dashboard.shapes.health import LostJob, LostWorker
+from windlass.errors import HistoryTrimmedError
+
+#: Attempt records, the newest of a queue, in which the runs of lost workers are looked for.
+_HISTORY = 2_000
+#: Such runs that are remembered of one queue.
+_KEPT = 1_000
+#: Lost workers that are shown, and jobs of each.
+_LOST = 20
+_JOBS = 50
+_ACTIVE = 1_000
+
+
+class LostRun(NamedTuple):
+    """A run that ended because its worker fell silent."""
+
+    worker: str
+    ref: JobRef
+
+
+@dataclass(slots=True)
+class _Read:
+    """How far the history of a queue was read, and what was found."""
+
+    upto: int = 0
+    runs: deque[LostRun] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+
+class LostRuns:
+    """What lost workers ran, by queue."""
+
+    def __init__(self, app: Windlass) -> None:
+        self._app = app
+        self._queues: dict[str, _Read] = {}
+
+    async def entries(self, infos: list[QueueInfo], lost: list[WorkerInfo]) -> list[LostWorker]:
+        """Lost workers with the jobs that they held in these queues: those that still name them, and those
+        taken back."""
+        shown = lost[:_LOST]
+        held = await self._held(infos, shown)
+        refs = list({ref: None for one in held.values() for ref in one})
+        answers = await self._app.store.execute(rq.GetJobs(refs=refs)) if refs else []
+        records = dict(zip(refs, answers, strict=True))
+        return [_entry(worker, [records[ref] for ref in held[worker.id]]) for worker in shown]
+
+    async def _held(self, infos: list[QueueInfo], lost: list[WorkerInfo]) -> dict[str, list[JobRef]]:
+        """What each worker held when it fell silent."""
+        held: dict[str, dict[JobRef, None]] = {worker.id: {} for worker in lost}
+        served = {name for worker in lost for name in worker.queues}
+        queues = [info for info in infos if info.name in served]
+        for info in queues:
+            if info.counts.get(JobState.ACTIVE):
+                request = rq.ListJobs(queue=info.name, states=[JobState.ACTIVE], limit=_ACTIVE)
+                for job in (await self._app.store.execute(request)).jobs:
+                    if job.worker in held:
+                        held[job.worker][job.ref] = None
+        for run in await self._of(info.name for info in queues):
+            if run.worker in held:
+                held[run.worker][run.ref] = None
+        return {worker: list(refs)[:_JOBS] for worker, refs in held.items()}
+
+    async def _of(self, queues: Iterable[str]) -> list[LostRun]:
+        """Those of these queues, as the newest records of the history name them."""
+        wanted = list(queues)
+        if not wanted or not self._app.store.capabilities.metrics:
+            return []
+        ends = {end.queue: end for end in await self._app.store.execute(mq.MetricsProgress())}
+        self._queues = {name: read for name, read in self._queues.items() if name in ends}
+        found: list[LostRun] = []
+        for name in wanted:
+            if name in ends:
+                found += await self._read_on(name, ends[name].oldest, ends[name].newest)
+        return found
+
+    async def _read_on(self, queue: str, oldest: int, newest: int) -> Iterable[LostRun]:
+        read = self._queues.setdefault(queue, _Read())
+        if newest < read.upto:  # the store lost its data: what was read is of another log
+            read = self._queues[queue] = _Read()
+        if newest > read.upto:
+            after = max(read.upto, newest - _HISTORY, oldest - 1, 0)
+            try:
+                page = await self._app.store.execute(rq.ReadHistory(queue=queue, after=after, limit=_HISTORY))
+            except HistoryTrimmedError:
+                return read.runs  # trimmed this very moment; the next look finds the new beginning
+            read.upto = max(page.last, read.upto)
+            read.runs.extend(
+                LostRun(one.worker, JobRef(queue, one.job_id))
+                for one in page.records
+                if one.outcome is AttemptOutcome.STALLED and one.worker is not None
+            )
+        return read.runs
+
+
+def _entry(worker: WorkerInfo, records: list[JobRecord | None]) -> LostWorker:
+    return LostWorker(
+        id=worker.id,
+        hostname=worker.hostname,
+        pid=worker.pid,
+        queues=list(worker.queues),
+        started_ms=worker.started_ms,
+        beat_ms=worker.beat_ms,
+        busy=worker.busy,
+        version=worker.version,
+        jobs=[LostJob(queue=one.queue, id=one.id, task=one.task, state=one.state) for one in records if one],
+    )
