@@ -199,7 +199,7 @@ def commit_many(lake: Lake, tables: Sequence[schemas.Table], numbers: Iterable[i
             lake.commit(table, [], batches={"s": number}, note=note if table is BRONZE else None)
 
 
-def age_logs(lake: Lake, hours: int = 2) -> None:
+def age_logs(lake: Lake, hours: int = 8) -> None:
     then = time.time() - hours * 3_600
     for path in Path(lake.url).glob("*/*/_delta_log/*"):
         os.utime(path, (then, then))

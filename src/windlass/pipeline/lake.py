@@ -47,7 +47,7 @@ _ID = "windlass.lakeId"
 #: need the version before; so we do, between batches (``trim_logs``).
 _LOG_SETTINGS = {
     "delta.checkpointInterval": "50",
-    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.logRetentionDuration": "interval 6 hours",
     "delta.enableExpiredLogCleanup": "false",
 }
 #: A log is cut after this many batches.
