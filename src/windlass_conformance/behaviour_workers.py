@@ -222,6 +222,29 @@ async def test_a_worker_writes_its_stacks_to_the_log(
 
 @needs("commands")
 @pytest.mark.feature("R5")
+async def test_heartbeats_carry_the_stacks_for_a_minute_after_they_were_asked_for(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        gate = Gate()
+
+        async def a_handler_that_hangs(job: Job[Any]) -> None:
+            await gate.pass_through()
+
+        worker = await stage.work(a_handler_that_hangs, heartbeat=10)
+        await stage.queue.add("n")
+        await gate.reached.wait()
+        assert (await info_of(stage, worker)).stacks == ""
+        await stage.app.command_worker(worker.id, "dump")
+        await stage.advance(10)
+        stacks = (await info_of(stage, worker)).stacks
+        assert "a_handler_that_hangs" in stacks
+        assert "\n" in stacks
+        await stage.advance(70)
+        assert (await info_of(stage, worker)).stacks == ""
+        gate.open()
+
+
+@needs("commands")
+@pytest.mark.feature("R5")
 async def test_unknown_workers_and_commands_are_told_so(harness: Harness) -> None:
     async with Stage(harness) as stage:
         assert await stage.app.command_worker("no-such-worker", "stop") is False

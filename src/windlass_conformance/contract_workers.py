@@ -18,8 +18,10 @@ INFO = WorkerInfo(
     concurrency=16,
     busy=3,
     rss_kb=1_000,
+    cpu_percent=12.5,
     version="1.0",
     quiet=True,
+    stacks="thread MainThread\n  wait()",
 )
 
 
@@ -44,8 +46,10 @@ async def test_a_heartbeat_is_listed_as_it_was_sent_with_the_stores_times(harnes
         concurrency=16,
         busy=3,
         rss_kb=1_000,
+        cpu_percent=12.5,
         version="1.0",
         quiet=True,
+        stacks="thread MainThread\n  wait()",
         started_ms=START_MS,
         beat_ms=START_MS,
     )

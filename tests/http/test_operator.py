@@ -191,6 +191,33 @@ async def test_workers_are_listed_with_what_they_run(stage: Stage, client: httpx
     assert [one["id"] for one in entry["running"]] == [job.id]
 
 
+@pytest.mark.feature("P11", "R5")
+async def test_the_stacks_of_a_worker_are_shown_after_it_was_asked_for_them(
+    stage: Stage, client: httpx.AsyncClient
+) -> None:
+    began, gate = asyncio.Event(), asyncio.Event()
+
+    async def a_handler_that_hangs(job: Any) -> None:
+        began.set()
+        await gate.wait()
+
+    await stage.queue.add("slow")
+    worker = await stage.work(a_handler_that_hangs, heartbeat=10)
+    await asyncio.wait_for(began.wait(), 20)
+    path = f"/api/v1/workers/{worker.id}"
+    assert (await get(client, f"{path}/stacks"))["text"] == ""
+    if not stage.app.store.capabilities.commands:
+        await send(client, "POST", f"{path}/dump", 501)
+    else:
+        await send(client, "POST", f"{path}/dump", 202)
+        await stage.advance(10)
+        found = await get(client, f"{path}/stacks")
+        assert "a_handler_that_hangs" in found["text"]
+    gate.set()
+    await worker.close()
+    await get(client, f"{path}/stacks", 404)
+
+
 @pytest.mark.feature("P11")
 async def test_lost_workers_are_listed_with_the_jobs_that_they_held(
     stage: Stage, client: httpx.AsyncClient

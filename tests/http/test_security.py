@@ -170,6 +170,7 @@ async def test_a_reader_looks_and_an_operator_changes(app: Windlass) -> None:
             ("POST", "/api/jobs/bulk"),
         ]:
             assert await status(client, method, path, json=JOB) == 403, path
+        assert await status(client, "GET", "/api/v1/workers/one/stacks") == 403
         assert len(await get(client, "/api/scheduled-jobs")) == 1
     async with api(app, headers=OPERATOR_HEADERS, **TOKENS) as client:
         await send(client, "POST", "/api/scheduled-jobs/one/trigger", 204)

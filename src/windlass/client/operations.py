@@ -797,6 +797,7 @@ class WorkerEntry(TypedDict):
     busy: int
     concurrency: int
     rss_kb: int
+    cpu_percent: float
     quiet: bool
     leader: bool
     command: str | None
@@ -811,6 +812,14 @@ class WorkerJob(TypedDict):
     task: str
     started_ms: int | None
     progress: Any
+
+
+class WorkerStacks(TypedDict):
+    """WorkerStacks."""
+
+    id: str
+    beat_ms: int
+    text: str
 
 
 class Workers(TypedDict):
@@ -979,6 +988,11 @@ class Operations(Connection):
     def get_schedule(self, queue: str, name: str) -> ScheduleEntry:
         """One schedule."""
         found: ScheduleEntry = self.send("GET", f"/api/v1/schedules/{self.part(queue)}/{self.name(name)}")
+        return found
+
+    def get_stacks(self, identity: str) -> WorkerStacks:
+        """Where the threads and tasks of a worker stand: send it the command ``dump`` first."""
+        found: WorkerStacks = self.send("GET", f"/api/v1/workers/{self.name(identity)}/stacks")
         return found
 
     def get_timeline(self, queue: str, jid: str) -> Timeline:
@@ -1191,7 +1205,7 @@ class Operations(Connection):
         self.send("POST", f"/api/v1/jobs/{self.part(queue)}/{self.part(jid)}/signal", body=body)
 
     def tell_process(self, identity: str, action: Literal["quiet", "resume", "stop", "dump"]) -> None:
-        """Take no new jobs (quiet), continue (resume), finish and exit (stop), or log all stacks ...."""
+        """Take no new jobs (quiet), continue (resume), finish and exit (stop), or report all ...."""
         self.send("POST", f"/api/v1/workers/{self.name(identity)}/{self.part(action)}")
 
     def trigger_job(self, queue: str, jid: str) -> None:

@@ -363,6 +363,8 @@ class WorkerInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     concurrency: int = 0
     busy: int = 0
     rss_kb: int = 0
+    #: How much of one processor it used since the beat before, in percent: 200 means two processors.
+    cpu_percent: float = 0.0
     version: str = ""
     started_ms: int = 0
     beat_ms: int = 0
@@ -371,6 +373,8 @@ class WorkerInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     leader: bool = False
     #: Its last command; kept by the store.
     command: Command | None = None
+    #: Where its threads and tasks stand, for a minute after the command ``dump``.
+    stacks: str = ""
 
 
 class QueueInfo(msgspec.Struct, kw_only=True):

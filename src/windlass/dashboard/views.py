@@ -358,6 +358,7 @@ def process_view(info: WorkerInfo, running: list[RunningJob]) -> Process:
         busy=info.busy,
         beat=seconds(info.beat_ms),
         rss_kb=info.rss_kb,
+        cpu_percent=info.cpu_percent,
         queues=list(info.queues),
         version=info.version,
         started_ms=info.started_ms,

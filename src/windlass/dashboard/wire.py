@@ -86,6 +86,8 @@ class Process(msgspec.Struct, kw_only=True):
     busy: int
     beat: float
     rss_kb: int
+    #: How much of one processor it used lately, in percent: 200 means two processors.
+    cpu_percent: float
     queues: list[str]
     version: str
     started_ms: int

@@ -12,7 +12,7 @@ from windlass._version import __version__
 from windlass.core.job import Action, WorkerInfo
 from windlass.worker import startup
 from windlass.worker.driver import Driver
-from windlass.worker.heartbeat import dump_stacks, rss_kb
+from windlass.worker.heartbeat import CpuMeter, StackDump, rss_kb
 from windlass.worker.lifecycle import Lifecycle, Parts, Stop
 from windlass.worker.parts import WorkerParts
 from windlass.worker.running import Running
@@ -27,6 +27,8 @@ class Assembly:
     def __init__(self, shared: WorkerParts, *, owns_app: bool) -> None:
         self._shared = shared
         self._owns_app = owns_app
+        self._cpu = CpuMeter()
+        self._stacks = StackDump(shared.app.clock)
         self.running: Running = Running(shared, wake=lambda: self.driver.wake())
         self.services: Services = Services(shared, self.info, self._obey)
         self.driver: Driver = Driver(shared, self.running, attend=self.services.beat)
@@ -98,9 +100,11 @@ class Assembly:
             concurrency=pump.slots,
             busy=len(self.running.attempts),
             rss_kb=rss_kb(),
+            cpu_percent=self._cpu.read(),
             version=__version__,
             quiet=pump.paused or pump.closing,
             leader=self.lifecycle.is_running and self.services.is_leader,
+            stacks=self._stacks.shown,
         )
 
     def _obey(self, action: Action) -> None:
@@ -114,4 +118,5 @@ class Assembly:
             case "stop":
                 self.lifecycle.begin_close()
             case "dump":
-                log.warning("what runs here now:\n%s", dump_stacks(), extra={"lines": True})
+                log.warning("what runs here now:\n%s", self._stacks.take(), extra={"lines": True})
+                self._shared.supervisor.hurry("heartbeat")  # the stacks are there for those who asked

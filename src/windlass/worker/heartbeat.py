@@ -9,6 +9,7 @@ import asyncio
 import resource
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,16 @@ from typing import Any
 
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
+from windlass.core.clock import Clock
 from windlass.core.job import Action, WorkerInfo
+from windlass.core.text import clean_text
 from windlass.worker.supervisor import Service
+
+#: The shortest time over which the use of the processor is worked out.
+_LEAST_S = 1.0
+#: Heartbeats carry a dump of stacks for this long, and this much of it.
+_STACKS_MS = 60_000
+_STACKS_CHARS = 32_000
 
 
 class Heartbeat(Service):
@@ -63,6 +72,45 @@ def rss_kb() -> int:
     except (OSError, IndexError, ValueError):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak // 1024 if sys.platform == "darwin" else peak
+
+
+class CpuMeter:
+    """How much of one processor this process uses, in percent: 200 means two processors."""
+
+    def __init__(
+        self, now_s: Callable[[], float] = time.monotonic, used_s: Callable[[], float] = time.process_time
+    ) -> None:
+        self._now_s, self._used_s = now_s, used_s
+        self._from_s, self._before_s = now_s(), used_s()
+        self._percent = 0.0
+
+    def read(self) -> float:
+        """The use since the last reading; within a second of it, the same again."""
+        now_s, used_s = self._now_s(), self._used_s()
+        if now_s - self._from_s >= _LEAST_S:
+            self._percent = round(100 * (used_s - self._before_s) / (now_s - self._from_s), 1)
+            self._from_s, self._before_s = now_s, used_s
+        return self._percent
+
+
+class StackDump:
+    """The last dump of stacks, which heartbeats carry for a while."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._text = ""
+        self._until_ms = 0.0
+
+    def take(self) -> str:
+        """Make one now."""
+        text = dump_stacks()
+        self._text, self._until_ms = clean_text(text, _STACKS_CHARS), self._clock.monotonic_ms() + _STACKS_MS
+        return text
+
+    @property
+    def shown(self) -> str:
+        """What heartbeats carry; empty when there was none for a minute."""
+        return self._text if self._clock.monotonic_ms() < self._until_ms else ""
 
 
 def dump_stacks() -> str:

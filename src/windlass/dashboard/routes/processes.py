@@ -16,8 +16,8 @@ from windlass.dashboard.access import of_queues, of_store
 from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import holding, listing
 from windlass.dashboard.params import PathText, unescape
-from windlass.dashboard.problems import not_found
-from windlass.dashboard.shapes.workers import WorkerEntry, WorkerJob, Workers
+from windlass.dashboard.problems import ApiError, not_found
+from windlass.dashboard.shapes.workers import WorkerEntry, WorkerJob, Workers, WorkerStacks
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.wire import Process, RunningJob
 
@@ -50,12 +50,20 @@ async def list_processes(store_view: TheStoreView) -> list[Process]:
 @get("/api/processes/{identity:str}", tags=["processes"], access=of_queues())
 async def get_process(store_view: TheStoreView, identity: PathText) -> Process:
     """One worker."""
-    name = unescape(identity)
+    info = await _find(store_view, unescape(identity))
+    running = await _running(store_view, await store_view.queues())
+    return views.process_view(info, running.get(info.id, []))
+
+
+async def _find(store_view: StoreView, name: str) -> WorkerInfo:
     for info in await store_view.workers():
         if info.id == name:
-            running = await _running(store_view, await store_view.queues())
-            return views.process_view(info, running.get(name, []))
-    raise not_found(f"there is no worker {name!r}", "It ended, or was silent for 45 seconds.")
+            return info
+    raise _gone(name)
+
+
+def _gone(name: str) -> ApiError:
+    return not_found(f"there is no worker {name!r}", "It ended, or was silent for 45 seconds.")
 
 
 @get("/api/v1/workers", tags=["processes"], access=of_queues())
@@ -83,11 +91,19 @@ def _worker(info: WorkerInfo, running: list[RunningJob]) -> WorkerEntry:
         busy=info.busy,
         concurrency=info.concurrency,
         rss_kb=info.rss_kb,
+        cpu_percent=info.cpu_percent,
         quiet=info.quiet,
         leader=info.leader,
         command=info.command.action if info.command is not None else None,
         running=[WorkerJob(**msgspec.structs.asdict(job)) for job in running],
     )
+
+
+@get("/api/v1/workers/{identity:str}/stacks", tags=["processes"], access=of_store("workers"))
+async def get_stacks(store_view: TheStoreView, identity: PathText) -> WorkerStacks:
+    """Where the threads and tasks of a worker stand: send it the command ``dump`` first."""
+    info = await _find(store_view, unescape(identity))
+    return WorkerStacks(id=info.id, beat_ms=info.beat_ms, text=info.stacks)
 
 
 @post(
@@ -97,15 +113,15 @@ def _worker(info: WorkerInfo, running: list[RunningJob]) -> WorkerEntry:
     access=of_store("workers"),
 )
 async def tell_process(store_view: TheStoreView, identity: PathText, action: ActionName) -> None:
-    """Take no new jobs (quiet), continue (resume), finish and exit (stop), or log all stacks (dump).
+    """Take no new jobs (quiet), continue (resume), finish and exit (stop), or report all stacks (dump).
 
     The worker receives it at once or with its next heartbeat.
     """
     name = unescape(identity)
     store_view.store.capabilities.require(store_view.store.name, "commands")
-    known = any(info.id == name for info in await store_view.workers())
-    if not known or not await store_view.app.command_worker(name, action):
-        raise not_found(f"there is no worker {name!r}", "It ended, or was silent for 45 seconds.")
+    info = await _find(store_view, name)
+    if not await store_view.app.command_worker(info.id, action):
+        raise _gone(name)
 
 
-HANDLERS = [list_processes, get_process, list_workers, tell_process]
+HANDLERS = [list_processes, get_process, list_workers, get_stacks, tell_process]

@@ -33,6 +33,8 @@ class WorkerEntry(Shape):
     busy: int
     concurrency: int
     rss_kb: int
+    #: How much of one processor it used lately, in percent: 200 means two processors.
+    cpu_percent: float
     #: Takes no new jobs: paused or stopping.
     quiet: bool
     leader: bool
@@ -40,6 +42,15 @@ class WorkerEntry(Shape):
     command: str | None
     #: At most 100; those of hidden queues are left out.
     running: list[WorkerJob]
+
+
+class WorkerStacks(Shape):
+    """Where the threads and tasks of a worker stand."""
+
+    id: str
+    beat_ms: int
+    #: From its last ``dump``, for a minute; empty while the worker has not answered.
+    text: str
 
 
 class Workers(Shape):

@@ -29,7 +29,8 @@ export const api = {
   health: (signal?: AbortSignal) => get<t.HealthReport>('v1/health', {}, signal),
   errors: (query: Query, signal?: AbortSignal) => get<t.ErrorGroups>('v1/errors', query, signal),
   processes: (signal?: AbortSignal) => get<t.Process[]>('processes', {}, signal),
-  tellProcess: (identity: string, action: 'quiet' | 'resume' | 'stop') => change('POST', `processes/${named(identity)}/${action}`),
+  tellProcess: (identity: string, action: 'quiet' | 'resume' | 'stop' | 'dump') => change('POST', `processes/${named(identity)}/${action}`),
+  stacks: (identity: string, signal?: AbortSignal) => get<t.WorkerStacks>(`v1/workers/${named(identity)}/stacks`, {}, signal),
 
   jobs: (filter: Listing, signal?: AbortSignal) => get<t.Items>('jobs', listing(filter), signal),
   job: (ref: t.Ref, signal?: AbortSignal) => get<t.Detail>(job(ref), {}, signal),

@@ -676,6 +676,7 @@ export interface components {
             busy: number;
             beat: number;
             rss_kb: number;
+            cpu_percent: number;
             queues: string[];
             version: string;
             started_ms: number;
@@ -959,6 +960,7 @@ export interface components {
             busy: number;
             concurrency: number;
             rss_kb: number;
+            cpu_percent: number;
             quiet: boolean;
             leader: boolean;
             command: string | null;
@@ -971,6 +973,12 @@ export interface components {
             task: string;
             started_ms: number | null;
             progress: unknown;
+        };
+        /** WorkerStacks */
+        WorkerStacks: {
+            id: string;
+            beat_ms: number;
+            text: string;
         };
         /** Workers */
         Workers: {

@@ -24,6 +24,7 @@ export type TaskSeries = Schemas['TaskSeries']
 export type JobMetric = Schemas['JobMetric']
 export type RunningJob = Schemas['RunningJob']
 export type Process = Schemas['Process']
+export type WorkerStacks = Schemas['WorkerStacks']
 export type ScheduleEntry = Schemas['ScheduleEntry']
 export type ScheduleBody = Partial<Schemas['ScheduleBody']>
 export type SchedulePreview = Schemas['SchedulePreview']
