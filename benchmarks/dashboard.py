@@ -28,7 +28,8 @@ from windlass.api.metrics import roll_up
 from windlass.backend import requests as rq
 from windlass.core.ids import new_id, new_ids
 from windlass.core.job import ErrorInfo, NewJob
-from windlass.core.options import Keep, StoredOptions
+from windlass.core.option_values import Keep
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome, Settlement
 from windlass.dashboard import ServerLimits, create_app
 

@@ -28,7 +28,8 @@ from windlass import Windlass
 from windlass.backend import requests as rq
 from windlass.core.ids import new_id
 from windlass.core.job import NewJob
-from windlass.core.options import Keep, StoredOptions
+from windlass.core.option_values import Keep
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
 

@@ -27,7 +27,8 @@ from windlass import Windlass
 from windlass.backend import requests as rq
 from windlass.core.ids import new_id
 from windlass.core.job import NewJob, error_info
-from windlass.core.options import Keep, StoredOptions
+from windlass.core.option_values import Keep
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome, Settlement
 
 CHUNK = 1_000

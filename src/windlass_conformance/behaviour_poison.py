@@ -39,7 +39,7 @@ from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.backoff import Backoff
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.options import Keep
+from windlass.core.option_values import Keep
 from windlass.core.outcome import Outcome
 from windlass.testing.wrapper import BackendWrapper
 from windlass_conformance import targets

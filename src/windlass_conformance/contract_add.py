@@ -10,7 +10,8 @@ from windlass.backend import requests as rq
 from windlass.core.backoff import Backoff
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.job import JobRecord, JobRef
-from windlass.core.options import PRIORITY_MAX, PRIORITY_MIN, Keep, StoredOptions
+from windlass.core.option_values import PRIORITY_MAX, PRIORITY_MIN, Keep
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Changed, Outcome
 from windlass.core.states import JobState
 from windlass.errors import UnsupportedByBackendError

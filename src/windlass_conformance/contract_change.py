@@ -6,7 +6,8 @@ import pytest
 
 from windlass.backend import requests as rq
 from windlass.core.job import LOGS_KEPT, AttemptOutcome, ErrorInfo, EventType, JobRef, LogLine
-from windlass.core.options import Keep, StoredOptions
+from windlass.core.option_values import Keep
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Changed, Outcome
 from windlass.core.states import JobState
 from windlass_conformance.harness import LEASE_MS, QUEUE, START_MS, Harness

@@ -10,7 +10,8 @@ from windlass.backend import requests as rq
 from windlass.core.edges import Dependency
 from windlass.core.job import AttemptOutcome, EventType, JobRecord, JobRef
 from windlass.core.limit_rules import GroupLimits, Rate
-from windlass.core.options import StoredOptions, StoredUnique
+from windlass.core.option_values import StoredUnique
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Outcome, Settled
 from windlass.core.states import JobState
 from windlass_conformance.harness import LEASE_MS, QUEUE, START_MS, Harness

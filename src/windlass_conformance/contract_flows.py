@@ -12,7 +12,8 @@ from windlass.backend import requests as rq
 from windlass.core.edges import Dependency, Edge, EdgeStatus, OnFailure
 from windlass.core.job import AttemptOutcome, ErrorInfo, EventType, JobRecord, JobRef, NewJob
 from windlass.core.limit_rules import Bucket, GroupLimits
-from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
+from windlass.core.option_values import Keep, StoredUnique, UniqueMode
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Changed, Outcome, Settled
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, CycleError, DependencyError

@@ -11,7 +11,8 @@ from windlass.backend import requests as rq
 from windlass.core.edges import Dependency
 from windlass.core.job import EventType, JobRecord
 from windlass.core.limit_rules import Bucket, GroupInfo, GroupLimits, GroupSettings, Rate
-from windlass.core.options import StoredOptions, StoredUnique, UniqueMode
+from windlass.core.option_values import StoredUnique, UniqueMode
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Changed, Outcome
 from windlass.core.states import JobState
 from windlass_conformance.harness import LEASE_MS, QUEUE, START_MS, Harness, settlement

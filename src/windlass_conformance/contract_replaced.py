@@ -15,7 +15,8 @@ from windlass.core.backoff import Backoff
 from windlass.core.edges import Dependency
 from windlass.core.job import JobRecord
 from windlass.core.limit_rules import GroupInfo, GroupLimits
-from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
+from windlass.core.option_values import Keep, StoredUnique, UniqueMode
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Outcome
 from windlass.core.states import JobState
 from windlass_conformance.harness import QUEUE, START_MS, Harness

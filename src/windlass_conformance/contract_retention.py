@@ -6,7 +6,8 @@ import pytest
 
 from windlass.backend import requests as rq
 from windlass.core.job import EVENTS_KEPT, HISTORY_KEPT_MS, WORKER_KEPT_MS, JobRef, WorkerInfo
-from windlass.core.options import GRACE_MS, KEEP_COMPLETED, KEEP_FAILED, Keep, StoredOptions
+from windlass.core.option_values import GRACE_MS, KEEP_COMPLETED, KEEP_FAILED, Keep
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Outcome
 from windlass.core.states import JobState
 from windlass.errors import HistoryTrimmedError

@@ -12,7 +12,8 @@ from windlass.backend import requests as rq
 from windlass.core.edges import Dependency, OnFailure
 from windlass.core.job import AttemptOutcome, EventType
 from windlass.core.limit_rules import MAX_REVOKED, GroupLimits, Rate, Revocation
-from windlass.core.options import StoredOptions, StoredUnique
+from windlass.core.option_values import StoredUnique
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
 from windlass.core.states import JobState
 from windlass.errors import ConfigError

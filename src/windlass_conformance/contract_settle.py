@@ -6,7 +6,8 @@ import pytest
 
 from windlass.backend import requests as rq
 from windlass.core.job import ERRORS_KEPT, ErrorInfo, JobRecord
-from windlass.core.options import DEFAULT_RESULT_TTL_MS, StoredOptions
+from windlass.core.option_values import DEFAULT_RESULT_TTL_MS
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome, Settled
 from windlass.core.states import JobState
 from windlass_conformance.harness import LEASE_MS, START_MS, WORKER, Harness, settlement

@@ -12,7 +12,8 @@ from windlass.backend import requests as rq
 from windlass.core.edges import Dependency, EdgeStatus
 from windlass.core.job import EventType, JobRecord, JobRef
 from windlass.core.limit_rules import GroupLimits
-from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
+from windlass.core.option_values import Keep, StoredUnique, UniqueMode
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Changed, Outcome, Settled
 from windlass.core.states import JobState
 from windlass.core.stubs import STUB_MS, STUBS_KEPT

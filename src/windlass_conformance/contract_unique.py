@@ -11,7 +11,8 @@ from windlass.backend import limit_requests as lrq
 from windlass.backend import requests as rq
 from windlass.core.edges import Dependency
 from windlass.core.job import EventType, JobRef
-from windlass.core.options import StoredOptions, StoredUnique, UniqueMode
+from windlass.core.option_values import StoredUnique, UniqueMode
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Outcome
 from windlass.core.states import JobState
 from windlass.core.unique_rules import UniqueHolder

@@ -6,7 +6,8 @@ import pytest
 
 from windlass.backend import requests as rq
 from windlass.core.job import JobRef
-from windlass.core.options import ALL_UNSAID, GRACE_MS, Keep, StoredOptions
+from windlass.core.option_values import GRACE_MS, Keep
+from windlass.core.options import ALL_UNSAID, StoredOptions
 from windlass.core.outcome import AddOutcome, Filled, Outcome, Settled
 from windlass.core.states import JobState
 from windlass_conformance.harness import QUEUE, START_MS, Harness, settlement

@@ -27,7 +27,8 @@ from windlass.backends.memory import MemoryBackend
 from windlass.core.edges import Dependency, Edge, OnFailure
 from windlass.core.job import AttemptRecord, ErrorInfo, JobRecord, JobRef, NewJob, WorkerInfo
 from windlass.core.limit_rules import Bucket, GroupLimits, Rate
-from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
+from windlass.core.option_values import Keep, StoredUnique, UniqueMode
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
 from windlass.errors import DependencyError, HistoryTrimmedError, OrderedGroupError

@@ -19,7 +19,8 @@ from windlass.backend import stream_requests as sm
 from windlass.backend.store import Store
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.job import JobRecord, JobRef, NewJob
-from windlass.core.options import StoredOptions, StoredUnique
+from windlass.core.option_values import StoredUnique
+from windlass.core.options import StoredOptions
 from windlass.errors import UnsupportedByBackendError
 
 if TYPE_CHECKING:

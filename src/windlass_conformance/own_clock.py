@@ -22,7 +22,8 @@ from windlass.backends.memory import MemoryBackend
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.job import NewJob
 from windlass.core.limit_rules import GroupLimits, Rate
-from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
+from windlass.core.option_values import Keep, StoredUnique, UniqueMode
+from windlass.core.options import StoredOptions
 from windlass_conformance import machine
 from windlass_conformance.machine import QUEUES, STEPS, Histories, Operations, Steps, Twin, drawn
 

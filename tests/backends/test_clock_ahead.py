@@ -19,7 +19,8 @@ from windlass.backend import requests as rq
 from windlass.core.clock import HOLD_MS, SystemClock
 from windlass.core.job import NewJob, WorkerInfo
 from windlass.core.limit_rules import Bucket, GroupLimits, Rate
-from windlass.core.options import StoredOptions, StoredUnique, UniqueMode
+from windlass.core.option_values import StoredUnique, UniqueMode
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Outcome
 from windlass.core.states import JobState
 from windlass_conformance.harness import QUEUE, Harness

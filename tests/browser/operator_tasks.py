@@ -32,7 +32,7 @@ from tests.browser.past import work
 from tests.browser.site import Site, chromium, serving
 from windlass import FlowProducer, Windlass, chord, group, step
 from windlass.api.metrics import roll_up
-from windlass.core.options import Keep
+from windlass.core.option_values import Keep
 from windlass.core.states import JobState
 
 T = TypeVar("T")

@@ -17,7 +17,8 @@ from windlass.api.metrics import roll_up
 from windlass.backend import requests as rq
 from windlass.core.ids import new_id
 from windlass.core.job import ErrorInfo, JobRecord, NewJob, fingerprint
-from windlass.core.options import Keep, StoredOptions
+from windlass.core.option_values import Keep
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome, Settlement
 
 DAY_MS = 86_400_000

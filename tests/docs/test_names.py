@@ -33,7 +33,7 @@ from windlass.cli.main import tree
 from windlass.core.ids import content_id
 from windlass.core.job import AttemptRecord, EventType, WorkerInfo
 from windlass.core.limit_rules import Rate
-from windlass.core.options import Priority, Unique
+from windlass.core.option_values import Priority, Unique
 from windlass.core.outcome import AddOutcome, CancelResult
 from windlass.handlers import from_callback
 from windlass.schedules import Schedule, ScheduleInfo

@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.typing.test_verifytypes import readable_msgspec
-from windlass.core.option_types import AddOptionsDict, CallOptionsDict, ChildOptionsDict, JobOptionsDict
-from windlass.core.options import OPTION_NAMES
+from windlass.core.options import (
+    OPTION_NAMES,
+    AddOptionsDict,
+    CallOptionsDict,
+    ChildOptionsDict,
+    JobOptionsDict,
+)
 from windlass.worker.options import WorkerOptions, WorkerOptionsDict
 
 ROOT = Path(__file__).resolve().parents[2]

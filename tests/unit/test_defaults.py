@@ -17,7 +17,7 @@ from windlass.backends.amqp.messages import DEFAULT_RETRY
 from windlass.backends.amqp.names import Names
 from windlass.core import job, rollups
 from windlass.core.backoff import DEFAULT_BACKOFF
-from windlass.core.options import (
+from windlass.core.option_values import (
     DEFAULT_RESULT_TTL_MS,
     GRACE_MS,
     KEEP_COMPLETED,

@@ -33,7 +33,8 @@ from windlass.core.edges import to_dependency
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
 from windlass.core.job import AttemptOutcome, AttemptRecord, EventType, JobRef, NewJob
 from windlass.core.limit_rules import to_group_limits, to_rate
-from windlass.core.options import DEFAULT_OPTIONS, OPTION_NAMES, JobOptions, instant_to_ms
+from windlass.core.option_values import instant_to_ms
+from windlass.core.options import DEFAULT_OPTIONS, OPTION_NAMES, JobOptions
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.patterns import matches
 from windlass.core.schedule_rules import to_schedule

@@ -36,16 +36,8 @@ from windlass.core.ids import check_task_name, is_text, new_id
 from windlass.core.job import Action, QueueInfo, WorkerInfo
 from windlass.core.limit_rules import Rate, to_rate
 from windlass.core.masks import DEFAULT_MASK, MessageMask
-from windlass.core.option_types import JobOptionsDict
-from windlass.core.options import (
-    DEFAULT_OPTIONS,
-    Isolation,
-    JobOptions,
-    check_int,
-    check_spelling,
-    instant_to_ms,
-    to_backoff,
-)
+from windlass.core.option_values import Isolation, check_int, check_spelling, instant_to_ms, to_backoff
+from windlass.core.options import DEFAULT_OPTIONS, JobOptions, JobOptionsDict
 from windlass.core.probe import reach
 from windlass.core.rollups import Mark
 from windlass.core.schedule_rules import Schedule, to_schedule

@@ -13,7 +13,7 @@ from windlass.api.query import PlainReader, parse
 from windlass.api.search import Search, SearchOptions, States, find_chunks, to_states
 from windlass.backend import requests as rq
 from windlass.core.job import JobRef
-from windlass.core.options import check_int, check_known, seconds_to_ms
+from windlass.core.option_values import check_int, check_known, seconds_to_ms
 from windlass.core.outcome import CancelResult, Changed, to_reason
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, IllegalTransitionError

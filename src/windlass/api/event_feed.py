@@ -19,7 +19,7 @@ from windlass.backend import requests as rq
 from windlass.backend.closing import Closing
 from windlass.backend.store import Store
 from windlass.core.job import Event, EventType
-from windlass.core.options import check_known
+from windlass.core.option_values import check_known
 from windlass.errors import ClosedError, StorageError
 
 log: Final = logging.getLogger("windlass.events")

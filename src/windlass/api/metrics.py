@@ -15,7 +15,7 @@ from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
 from windlass.core.histogram import PERCENTILES
 from windlass.core.job import AttemptOutcome, CounterRow, WorkerInfo
-from windlass.core.options import Duration, instant_to_ms, seconds_to_ms
+from windlass.core.option_values import Duration, instant_to_ms, seconds_to_ms
 from windlass.core.probe import reach
 from windlass.core.rollups import (
     RECORDS_PER_STEP,

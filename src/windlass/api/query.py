@@ -22,7 +22,7 @@ import msgspec
 from windlass.api.search import Search
 from windlass.backend import requests as rq
 from windlass.core.job import ErrorInfo, JobRecord
-from windlass.core.options import check_known
+from windlass.core.option_values import check_known
 from windlass.core.patterns import matches
 from windlass.core.states import JobState
 from windlass.errors import ConfigError

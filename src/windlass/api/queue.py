@@ -37,8 +37,8 @@ from windlass.core.job import (
     NewJob,
     WorkerInfo,
 )
-from windlass.core.option_types import AddOptionsDict, CallOptionsDict, JobOptionsDict
-from windlass.core.options import WAIT_S, JobOptions, check_int, seconds_to_ms
+from windlass.core.option_values import WAIT_S, check_int, seconds_to_ms
+from windlass.core.options import AddOptionsDict, CallOptionsDict, JobOptions, JobOptionsDict
 from windlass.core.outcome import AddOutcome, CancelResult, to_reason
 from windlass.core.remote_errors import of_record
 from windlass.core.states import FINISHED, JobState

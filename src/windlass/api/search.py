@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from windlass.backend import requests as rq
 from windlass.core.ids import is_text
 from windlass.core.job import JobRecord, JobRef
-from windlass.core.options import check_known
+from windlass.core.option_values import check_known
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
 from windlass.jobs.payload import read_call

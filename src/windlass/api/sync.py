@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, T
 from windlass._renamed import old_names
 from windlass.api.queue import Page, Queue
 from windlass.core.job import JobRecord
-from windlass.core.option_types import JobOptionsDict
-from windlass.core.options import WAIT_S
+from windlass.core.option_values import WAIT_S
+from windlass.core.options import JobOptionsDict
 from windlass.jobs.fields import JobFields
 from windlass.jobs.job import Job
 from windlass.jobs.payload import Call

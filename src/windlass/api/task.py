@@ -14,8 +14,8 @@ from windlass.api.sync import PORTAL, SyncJob
 from windlass.core.ids import check_queue_name, check_task_name, new_id
 from windlass.core.job import NewJob
 from windlass.core.limit_rules import Rate
-from windlass.core.option_types import JobOptionsDict
-from windlass.core.options import WAIT_S, Isolation, JobOptions, check_known, to_unique
+from windlass.core.option_values import WAIT_S, Isolation, check_known, to_unique
+from windlass.core.options import JobOptions, JobOptionsDict
 from windlass.errors import ConfigError
 from windlass.flows.builder import Step
 from windlass.handlers.batch import Batch, item_signature

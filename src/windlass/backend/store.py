@@ -18,7 +18,7 @@ from windlass.backend.protocol import Backend, CompletionHintsBackend, Listener,
 from windlass.backend.schedule_requests import PutSchedule
 from windlass.core.clock import Clock
 from windlass.core.job import Completed, JobRecord, JobRef, NewJob
-from windlass.core.options import UniqueMode
+from windlass.core.option_values import UniqueMode
 from windlass.core.outcome import Changed
 from windlass.errors import (
     ClosedError,

@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from windlass.backend.protocol import Backend
 from windlass.core.ids import check_queue_name, is_text
-from windlass.core.options import check_known
+from windlass.core.option_values import check_known
 from windlass.core.text import printable
 from windlass.errors import ConfigError
 

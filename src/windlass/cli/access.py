@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import msgspec
 
-from windlass.core.options import check_known
+from windlass.core.option_values import check_known
 from windlass.dashboard import OpenID, Roles, Rule, TrustedProxy
 from windlass.errors import ConfigError
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import click
 
-from windlass.core.options import check_known
+from windlass.core.option_values import check_known
 from windlass.errors import ConfigError
 
 ENVIRONMENT: Final = "WINDLASS_WORKER"

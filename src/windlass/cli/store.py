@@ -19,7 +19,7 @@ import click
 from windlass.cli.loading import load_app
 from windlass.cli.output import Out
 from windlass.cli.reach import check_reachable
-from windlass.core.options import nearest
+from windlass.core.option_values import nearest
 from windlass.core.text import printable, printable_lines
 from windlass.errors import ConfigError, StorageError, WindlassError
 

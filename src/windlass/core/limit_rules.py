@@ -30,7 +30,7 @@ from typing import Any
 import msgspec
 
 from windlass.core.job import JobRecord, NewJob
-from windlass.core.options import check_known, seconds_to_ms
+from windlass.core.option_values import check_known, seconds_to_ms
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
 from windlass.errors import ConfigError, OrderedGroupError

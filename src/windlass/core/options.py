@@ -7,88 +7,38 @@ nearest known one.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
-from windlass.core.backoff import BUILT_IN, DEFAULT_BACKOFF, MAX_DELAY_MS, Backoff
+from windlass.core.backoff import DEFAULT_BACKOFF, Backoff
 from windlass.core.edges import Dependency, OnFailure, to_dependency, to_on_failure
-from windlass.core.ids import JobRef, check_group, check_job_id, content_id, is_text
-from windlass.core.text import clean_text
+from windlass.core.ids import JobRef, check_group, check_job_id, is_text
+from windlass.core.option_values import (
+    KEEP_COMPLETED,
+    KEEP_FAILED,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    Duration,
+    Keep,
+    StoredUnique,
+    Unique,
+    UniqueMode,
+    check_fallbacks,
+    check_int,
+    check_known,
+    check_tags,
+    check_trace,
+    instant_to_ms,
+    optional_ms,
+    seconds_to_ms,
+    to_backoff,
+    to_keep,
+    to_unique,
+)
 from windlass.errors import ConfigError
-
-Duration = int | float | timedelta
-
-PRIORITY_MIN, PRIORITY_MAX = -(2**20), 2**20 - 1
-#: Jobs without their own ``result_ttl`` keep results this long, as far as the count bound allows.
-DEFAULT_RESULT_TTL_MS = 3_600_000
-#: How long a call waits for a job that names no other time, in seconds.
-WAIT_S = 30
-#: No finished record is pruned younger than this, so that callers that wait for it can still read it.
-GRACE_MS = 60_000
-_MAX_SECONDS = MAX_DELAY_MS // 1000
-
-
-class Priority:
-    """Names for common priorities. Higher runs first; anything from -2^20 to 2^20-1 is allowed."""
-
-    CRITICAL = 1_000_000
-    HIGH = 100_000
-    NORMAL = 0
-    LOW = -100_000
-
-
-class Keep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How long finished records stay: at most ``age_ms`` old and ``count`` many; ``None`` = no bound."""
-
-    age_ms: int | None = None
-    count: int | None = None
-
-
-KEEP_COMPLETED = Keep(86_400_000, 10_000)
-KEEP_FAILED = Keep(180 * 86_400_000, 10_000)
-
-
-class UniqueMode(StrEnum):
-    """How long a unique key keeps others of its queue out, and what happens to them.
-
-    * ``until_done``: while the holder is not finished, adding the key again is a ``duplicate``;
-    * ``until_start``: the same until the holder first starts;
-    * ``throttle``: the same until ``ttl`` after the holder was added, whatever became of it;
-    * ``debounce``: the holder runs ``ttl`` after the *last* add; each add before it starts replaces its data;
-    * ``keep_last``: an add replaces the data of a holder that has not started; while the holder runs, one
-      more job is kept behind it, with the newest data.
-    """
-
-    UNTIL_DONE = "until_done"
-    UNTIL_START = "until_start"
-    THROTTLE = "throttle"
-    DEBOUNCE = "debounce"
-    KEEP_LAST = "keep_last"
-
-
-_MAX_FALLBACK_BYTES = 16_384
-#: Most characters of an unknown name that an error shows.
-_SHOWN_CHARS = 200
-#: Room for every header of tracing and for some context besides.
-_MAX_TRACE_CHARS = 65_536
-_NEEDS_TTL = (UniqueMode.THROTTLE, UniqueMode.DEBOUNCE)
-_REPLACES = (UniqueMode.DEBOUNCE, UniqueMode.KEEP_LAST)
-
-
-class StoredUnique(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A unique key as it travels with a job. Keys are scoped to a queue."""
-
-    key: str
-    mode: UniqueMode = UniqueMode.UNTIL_DONE
-    ttl_ms: int | None = None
-    #: An add that is refused as a duplicate prolongs the time of the key.
-    extend: bool = False
-
 
 #: Options that a job may leave to the task of the worker that runs it; their order gives the bits of
 #: ``StoredOptions.unsaid`` and never changes.
@@ -166,109 +116,6 @@ def placed(options: StoredOptions, parent: JobRef | None, root: JobRef) -> Store
     return msgspec.structs.replace(options, parent=above, root="/".join(root))
 
 
-def seconds_to_ms(value: object, option: str, *, minimum: float = 0) -> int:
-    """A duration option in milliseconds, or ``ConfigError``. A positive one is at least 1 ms."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds != seconds:  # NaN
-        raise ConfigError(option, "a number of seconds or a timedelta", value)
-    if not minimum <= seconds <= _MAX_SECONDS:
-        raise ConfigError(option, f"between {minimum:g} seconds and 100 years", value)
-    return max(round(seconds * 1000), int(seconds > 0))
-
-
-def instant_to_ms(value: object, option: str) -> int:
-    """A point in time (aware ``datetime`` or seconds since 1970) in milliseconds."""
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise ConfigError(
-                option, "a datetime with a timezone (for example datetime.now(UTC) + ...)", value
-            )
-        return round(value.astimezone(UTC).timestamp() * 1000)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e11:
-        raise ConfigError(option, "an aware datetime, or seconds since 1970", value)
-    return round(value * 1000)
-
-
-class Unique(msgspec.Struct, frozen=True):
-    """What makes a job the same as another one of its queue.
-
-    ``key``: any text up to 256 characters; or ``fields``: the names of the arguments that count (an empty
-    list: all of them), together with the task's name. ``ttl`` is in seconds, or a ``timedelta``. With
-    ``extend`` it begins anew with each add that is answered as a duplicate: nothing more until it was quiet
-    for this long.
-    """
-
-    key: str | None = None
-    mode: UniqueMode | str = UniqueMode.UNTIL_DONE
-    ttl: float | timedelta | None = None
-    fields: tuple[str, ...] | list[str] = ()
-    extend: bool = False
-
-    def __post_init__(self) -> None:
-        modes = [mode.value for mode in UniqueMode]
-        if self.mode not in modes:
-            raise ConfigError("unique.mode", f"one of {', '.join(modes)}", self.mode)
-        if self.key is not None and (not is_text(self.key) or not 1 <= len(self.key) <= 256):
-            raise ConfigError("unique.key", "a text of 1 to 256 characters", self.key)
-        if self.key is not None and self.fields:
-            raise ConfigError("unique.fields", "given without a key (they exclude each other)", self.fields)
-        if not isinstance(self.fields, (tuple, list)) or not all(is_text(n) for n in self.fields):
-            raise ConfigError("unique.fields", "a list of argument names", self.fields)
-        if self.ttl is None and self.mode in _NEEDS_TTL:
-            raise ConfigError("unique.ttl", f"given in mode {self.mode}")
-        if self.extend and (self.ttl is None or self.mode in _REPLACES):
-            raise ConfigError(
-                "unique.extend", "given with a ttl, and not in mode debounce or keep_last", True
-            )
-        _ = self.ttl_ms
-
-    @classmethod
-    def of(
-        cls,
-        *fields: str,
-        mode: UniqueMode | str = UniqueMode.UNTIL_DONE,
-        ttl: Any = None,
-        extend: bool = False,
-    ) -> Unique:
-        """Unique by the task's name and these arguments (none named: all of them)."""
-        return cls(None, mode, ttl, fields, extend)
-
-    @property
-    def ttl_ms(self) -> int | None:
-        return None if self.ttl is None else seconds_to_ms(self.ttl, "unique.ttl", minimum=0.001)
-
-    def stored(self, task: str, arguments: Mapping[str, Any]) -> StoredUnique:
-        """The form that travels with a job of ``task``, called with ``arguments`` (by name)."""
-        key = self.key if self.key is not None else self._computed(task, arguments)
-        return StoredUnique(key=key, mode=UniqueMode(self.mode), ttl_ms=self.ttl_ms, extend=self.extend)
-
-    def _computed(self, task: str, arguments: Mapping[str, Any]) -> str:
-        missing = [name for name in self.fields if name not in arguments]
-        if missing:
-            known = ", ".join(sorted(arguments)) or "none"
-            raise ConfigError("unique.fields", f"names of arguments that are given ({known})", missing[0])
-        chosen = {name: arguments[name] for name in self.fields} if self.fields else dict(arguments)
-        try:
-            return f"{task[:200]}:{content_id(chosen)}"
-        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise ConfigError("unique.fields", f"names of arguments that JSON can hold ({exc})") from exc
-
-
-def to_unique(value: object) -> Unique | None:
-    """Any accepted spelling: ``Unique``, a key, True (by task and all arguments), or a mapping of fields."""
-    if value is None or value is False:
-        return None
-    if value is True:
-        return Unique()
-    if isinstance(value, Unique):
-        return value
-    if isinstance(value, str):
-        return Unique(value)
-    if isinstance(value, Mapping) and set(value) <= set(Unique.__struct_fields__):
-        return Unique(**value)
-    raise ConfigError("unique", "a Unique, or a key as text", value)
-
-
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What may be said about a job when it is added. Durations are seconds or ``timedelta``."""
 
@@ -344,9 +191,9 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("run_at", "given without delay (they exclude each other)", self.run_at)
         if self.job_id is not None:
             check_job_id(self.job_id)
-        _check_tags(self.tags)
+        check_tags(self.tags)
         check_trace(self.trace)
-        _check_fallbacks(self.fallbacks)
+        check_fallbacks(self.fallbacks)
         codec = self.result_codec
         if codec is not None and not (is_text(codec) and 1 <= len(codec) <= 32):
             raise ConfigError("result_codec", "the name of a codec (see register_codec)", codec)
@@ -373,7 +220,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expires_in_ms(self) -> int | None:
-        return _optional_ms(self.expires_in, "expires_in", minimum=0.001)
+        return optional_ms(self.expires_in, "expires_in", minimum=0.001)
 
     def dependencies(self, queue: str) -> tuple[list[Dependency], Dependency | None]:
         """What a job of ``queue`` waits for, and who waits for it; checked."""
@@ -390,16 +237,16 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         return StoredOptions(
             max_attempts=self.max_attempts,
             backoff=to_backoff(self.backoff),
-            timeout_ms=_optional_ms(self.timeout, "timeout", minimum=0.001),
-            lease_ms=_optional_ms(self.lease, "lease", minimum=1),
+            timeout_ms=optional_ms(self.timeout, "timeout", minimum=0.001),
+            lease_ms=optional_ms(self.lease, "lease", minimum=1),
             max_stalls=self.max_stalls,
             stall_delay_ms=seconds_to_ms(self.stall_delay, "stall_delay"),
-            result_ttl_ms=_optional_ms(self.result_ttl, "result_ttl"),
+            result_ttl_ms=optional_ms(self.result_ttl, "result_ttl"),
             keep_completed=to_keep(self.keep_completed, "keep_completed"),
             keep_failed=to_keep(self.keep_failed, "keep_failed"),
             tags=tuple(self.tags),
-            expires_total_ms=_optional_ms(self.expires_total, "expires_total", minimum=0.001),
-            keep_id_ms=_optional_ms(self.keep_id, "keep_id", minimum=0.001),
+            expires_total_ms=optional_ms(self.expires_total, "expires_total", minimum=0.001),
+            keep_id_ms=optional_ms(self.keep_id, "keep_id", minimum=0.001),
             backtrace=self.backtrace,
             trace=dict(self.trace) if self.trace else None,
             result_codec=self.result_codec,
@@ -440,181 +287,66 @@ def _unusual(options: JobOptions) -> frozenset[str]:
     return frozenset(name for name, usual in _USUAL.items() if getattr(options, name) != usual)
 
 
-#: What other systems call our options and settings.
-_FOREIGN = {
-    "countdown": "delay",
-    "eta": "run_at",
-    "expires": "expires_in",
-    "retries": "max_attempts",
-    "max_retries": "max_attempts",
-    "attempts": "max_attempts",
-    "time_limit": "timeout",
-    "soft_time_limit": "timeout",
-    "task_id": "job_id",
-    "retry_backoff": "backoff",
-    "threads": "concurrency",
-    "prefetch": "concurrency",
-}
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one of ``known`` that was probably meant by ``name``."""
-    words = [str(item) for item in known]
-    foreign = _FOREIGN.get(name)
-    if foreign in words:
-        return foreign
-    return next(iter(difflib.get_close_matches(name, words, 1)), None)
-
-
-def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Refuse names that are not in ``known``, naming the nearest that is."""
-    for name in given:
-        if name not in known:
-            shown = clean_text(name, _SHOWN_CHARS)
-            near = nearest(shown, known)
-            hint = f" (did you mean {near!r}?)" if near else f" (known: {', '.join(sorted(map(str, known)))})"
-            raise ConfigError(shown, f"a known {what}{hint}")
-
-
-def to_backoff(value: object) -> Backoff:
-    """Any accepted spelling of a backoff policy."""
-    if isinstance(value, Backoff):
-        return value if value is DEFAULT_BACKOFF else _checked_backoff(value)
-    if isinstance(value, str):
-        return _named_backoff({"type": value})
-    if isinstance(value, Mapping):
-        return _named_backoff(value)
-    return Backoff(type="fixed", delay_ms=seconds_to_ms(value, "backoff"), jitter=0.0)
-
-
-def check_spelling(policy: Backoff, registered: Iterable[str]) -> None:
-    """Refuse the name of a strategy that is nearly a built-in one and that the app does not know.
-
-    Other unknown names are let through: workers may have strategies of their own, and look when they start.
-    """
-    if policy.type not in BUILT_IN and policy.type not in registered:
-        starts = [name for name in BUILT_IN if name.startswith(policy.type[:4])]
-        near = starts or difflib.get_close_matches(policy.type, BUILT_IN, 1, 0.6)
-        if near:
-            hint = f"did you mean {near[0]!r}? Names like it are to be registered with the app"
-            raise ConfigError("backoff", f"a known strategy ({hint})", policy.type)
-
-
-def check_registered(policy: Backoff, registered: Iterable[str], task: str) -> None:
-    """Refuse a task whose backoff strategy the worker that is to run it does not have."""
-    known = [*sorted(BUILT_IN), *sorted(registered)]
-    if policy.type not in known:
-        near = difflib.get_close_matches(policy.type, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-        advice = "pass it as backoff_strategies= to the app or the worker"
-        raise ConfigError(
-            f"backoff of task {task!r}", f"a strategy known here ({hint} {advice})", policy.type
-        )
-
-
-def _named_backoff(value: Mapping[str, Any]) -> Backoff:
-    check_known(value, {"type", "delay", "cap", "jitter"}, "backoff setting")
-    kind = value.get("type", "exponential")
-    if not isinstance(kind, str) or not 1 <= len(kind) <= 128 or not is_text(kind):
-        raise ConfigError("backoff.type", f"one of {', '.join(sorted(BUILT_IN))} or a registered name", kind)
-    jitter = value.get("jitter", 0.2)
-    if isinstance(jitter, bool):
-        jitter = 0.1 if jitter else 0.0
-    if not isinstance(jitter, (int, float)) or not 0 <= jitter <= 1:
-        raise ConfigError("backoff.jitter", "between 0 and 1", jitter)
-    return Backoff(
-        type=kind,
-        delay_ms=seconds_to_ms(value.get("delay", 2), "backoff.delay"),
-        cap_ms=seconds_to_ms(value.get("cap", 3600), "backoff.cap"),
-        jitter=float(jitter),
-    )
-
-
-def _checked_backoff(value: Backoff) -> Backoff:
-    """A ``Backoff`` that was made by hand, checked as its other spellings are."""
-    for name in ("delay_ms", "cap_ms"):
-        check_int(f"backoff.{name}", getattr(value, name), 0, MAX_DELAY_MS)
-    return _named_backoff(
-        {
-            "type": value.type,
-            "delay": value.delay_ms / 1000,
-            "cap": value.cap_ms / 1000,
-            "jitter": value.jitter,
-        }
-    )
-
-
-def to_keep(value: object, option: str) -> Keep:
-    """Any accepted spelling of a retention rule."""
-    if isinstance(value, Keep):
-        for name, bound in (("age_ms", value.age_ms), ("count", value.count)):
-            if bound is not None:
-                check_int(f"{option}.{name}", bound, 0, 10**13)
-        return value
-    if value is True:
-        return Keep()
-    if value is False:
-        return Keep(0, 0)
-    if isinstance(value, int):
-        check_int(option, value, 0, 10**12)
-        return Keep(None, value)
-    if isinstance(value, timedelta):
-        return Keep(seconds_to_ms(value, option), None)
-    if isinstance(value, Mapping):
-        check_known(value, {"age", "count"}, f"{option} setting")
-        count = value.get("count")
-        if count is not None:
-            check_int(f"{option}.count", count, 0, 10**12)
-        return Keep(_optional_ms(value.get("age"), f"{option}.age"), count)
-    raise ConfigError(option, "True, False, a count, a timedelta, or {'age': ..., 'count': ...}", value)
-
-
-def _optional_ms(value: object, option: str, *, minimum: float = 0) -> int | None:
-    return None if value is None else seconds_to_ms(value, option, minimum=minimum)
-
-
-def check_int(option: str, value: object, low: int, high: int) -> None:
-    """Refuse what is no whole number from ``low`` to ``high``."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise ConfigError(option, f"a whole number from {low} to {high}", value)
-
-
-def _check_tags(tags: object) -> None:
-    if not isinstance(tags, (tuple, list)) or len(tags) > 32:
-        raise ConfigError("tags", "a list of at most 32 texts", tags)
-    for tag in tags:
-        if not isinstance(tag, str) or not 1 <= len(tag) <= 128 or not is_text(tag):
-            raise ConfigError("tags", "texts of 1 to 128 characters", tag)
-
-
-def check_trace(trace: object) -> None:
-    """Refuse what cannot travel with a job as its trace."""
-    if trace is None:
-        return
-    if not isinstance(trace, dict) or not all(
-        is_text(key) and is_text(value) for key, value in trace.items()
-    ):
-        raise ConfigError("trace", "a mapping of text to text", trace)
-    if sum(len(key) + len(value) for key, value in trace.items()) > _MAX_TRACE_CHARS:
-        raise ConfigError("trace", f"at most {_MAX_TRACE_CHARS} characters in all")
-
-
-def _check_fallbacks(fallbacks: object) -> None:
-    if not fallbacks and isinstance(fallbacks, (tuple, list)):
-        return
-    if not isinstance(fallbacks, (tuple, list)) or len(fallbacks) > 32:
-        raise ConfigError("fallbacks", "a list of at most 32 JSON values", fallbacks)
-    try:
-        encoded = msgspec.json.encode(fallbacks)
-        msgspec.msgpack.encode(fallbacks)  # some stores write options so: it has no endless whole numbers
-        fits = len(encoded) <= _MAX_FALLBACK_BYTES and msgspec.json.decode(encoded) == list(fallbacks)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        fits = False
-    if not fits:
-        raise ConfigError("fallbacks", f"JSON values, at most {_MAX_FALLBACK_BYTES} bytes in all", fallbacks)
-
-
-Isolation = Literal["auto", "thread", "process"]
-
 #: What applies when no option is given.
 DEFAULT_OPTIONS = JobOptions()
+
+# --- options as keyword arguments, for type checkers: ``**options: Unpack[JobOptionsDict]`` ---------------
+# A test compares the names with those of ``JobOptions``. A verb that has a parameter of an option's name
+# takes a dict without it.
+
+KeepRule = bool | int | timedelta | Mapping[str, Any] | Keep
+FailureRule = Literal["fail", "ignore", "continue"] | OnFailure
+
+
+class _SharedOptions(TypedDict, total=False):
+    delay: Duration
+    run_at: datetime | float | None
+    priority: int
+    max_attempts: int
+    backoff: str | float | Mapping[str, Any] | Backoff
+    lease: Duration | None
+    max_stalls: int
+    stall_delay: Duration
+    job_id: str | None
+    keep_completed: KeepRule
+    keep_failed: KeepRule
+    result_ttl: Duration | None
+    tags: Sequence[str]
+    expires_in: Duration | None
+    expires_total: Duration | None
+    keep_id: Duration | None
+    backtrace: int
+    trace: dict[str, str] | None
+    result_codec: str | None
+    lifo: bool
+    group: str | None
+    cost: int
+    unique: Unique | str | bool | Mapping[str, Any] | None
+    depends_on: Any
+    fallbacks: Sequence[Any]
+
+
+class ChildOptionsDict(_SharedOptions, total=False):
+    """Options of ``Job.add_child``, which itself says whose child the job is."""
+
+    timeout: Duration | None
+
+
+class CallOptionsDict(_SharedOptions, total=False):
+    """Options of ``Queue.add_and_wait``, whose own ``timeout`` is how long the caller waits."""
+
+    parent: Any
+    on_failure: FailureRule
+
+
+class JobOptionsDict(CallOptionsDict, total=False):
+    """Every job option; ``JobOptions`` says what they mean."""
+
+    timeout: Duration | None
+
+
+class AddOptionsDict(JobOptionsDict, total=False):
+    """Options of ``Queue.add``, which also adds jobs that come before and after."""
+
+    children: Iterable[Any]
+    then: Iterable[Any]

@@ -7,7 +7,8 @@ from enum import StrEnum
 import msgspec
 
 from windlass.core.job import ErrorInfo, WorkerFacts
-from windlass.core.options import Keep, StoredOptions
+from windlass.core.option_values import Keep
+from windlass.core.options import StoredOptions
 from windlass.core.text import clean_text
 from windlass.errors import ConfigError
 

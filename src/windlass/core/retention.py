@@ -9,7 +9,8 @@ A completed job that keeps neither its record nor its result goes with its settl
 
 from __future__ import annotations
 
-from windlass.core.options import DEFAULT_RESULT_TTL_MS, GRACE_MS, StoredOptions
+from windlass.core.option_values import DEFAULT_RESULT_TTL_MS, GRACE_MS
+from windlass.core.options import StoredOptions
 
 
 def result_until(options: StoredOptions, now_ms: int) -> int:

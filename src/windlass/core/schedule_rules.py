@@ -28,7 +28,7 @@ from cronsim import CronSim, CronSimError
 
 from windlass.core.ids import content_id
 from windlass.core.job import NewJob
-from windlass.core.options import Duration, check_known, instant_to_ms, seconds_to_ms
+from windlass.core.option_values import Duration, check_known, instant_to_ms, seconds_to_ms
 from windlass.errors import ConfigError
 
 #: A slot that no worker fired this long after its time counts as missed.

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from windlass.core.job import JobRecord
-from windlass.core.options import GRACE_MS
+from windlass.core.option_values import GRACE_MS
 
 STUB_MS: Final = GRACE_MS
 #: The newest that a store (Valkey: a queue) keeps.

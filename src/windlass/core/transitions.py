@@ -25,7 +25,7 @@ from windlass.core.job import (
     SignalValue,
     attempt_record,
 )
-from windlass.core.options import Keep, UniqueMode
+from windlass.core.option_values import Keep, UniqueMode
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled, Settlement
 from windlass.core.retention import result_until
 from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState

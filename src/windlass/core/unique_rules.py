@@ -13,7 +13,7 @@ import msgspec
 
 from windlass.core.bad_records import is_bad
 from windlass.core.job import JobRecord
-from windlass.core.options import StoredUnique, UniqueMode
+from windlass.core.option_values import StoredUnique, UniqueMode
 from windlass.core.states import FINISHED, JobState
 
 #: Modes whose key a job holds from its adding to its end.

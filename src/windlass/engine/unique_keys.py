@@ -8,7 +8,7 @@ from windlass.core import transitions, unique_rules
 from windlass.core.edges import Dependency, OnFailure
 from windlass.core.job import EventType, JobRecord, JobRef, NewJob
 from windlass.core.limit_rules import wants_rank
-from windlass.core.options import StoredUnique
+from windlass.core.option_values import StoredUnique
 from windlass.core.outcome import AddOutcome
 from windlass.core.unique_rules import KeyEntry, Verdict
 from windlass.engine.effects import Kind, Table

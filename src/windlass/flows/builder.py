@@ -24,15 +24,8 @@ from windlass.core.edges import (
 )
 from windlass.core.ids import check_queue_name, check_task_name, new_ids
 from windlass.core.job import JobRef, NewJob
-from windlass.core.option_types import JobOptionsDict
-from windlass.core.options import (
-    OPTION_NAMES,
-    JobOptions,
-    StoredOptions,
-    check_known,
-    placed,
-    to_unique,
-)
+from windlass.core.option_values import check_known, to_unique
+from windlass.core.options import OPTION_NAMES, JobOptions, JobOptionsDict, StoredOptions, placed
 from windlass.errors import ConfigError
 from windlass.flows.tree import JobNode
 from windlass.jobs.payload import pack_data, pack_taking, places_of_result, with_result_first

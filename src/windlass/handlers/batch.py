@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from windlass.core.options import Duration, check_known, seconds_to_ms
+from windlass.core.option_values import Duration, check_known, seconds_to_ms
 from windlass.errors import ConfigError
 from windlass.handlers.signature import Signature, type_hints
 from windlass.jobs.job import Job

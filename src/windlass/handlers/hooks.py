@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from windlass.core.job import AttemptOutcome, NewJob
-from windlass.core.options import check_trace
+from windlass.core.option_values import check_trace
 from windlass.core.outcome import Outcome, Settlement
 from windlass.errors import ConfigError
 from windlass.jobs.payload import Call, read_call

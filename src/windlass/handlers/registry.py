@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from windlass.core.ids import check_queue_name, check_task_name
-from windlass.core.options import Isolation
+from windlass.core.option_values import Isolation
 from windlass.errors import ConfigError
 from windlass.handlers.batch import Batch, to_batch
 from windlass.handlers.inject import InjectedParameters

@@ -14,7 +14,7 @@ from windlass.api.app import Windlass
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import check_task_name, new_id
 from windlass.core.job import NewJob
-from windlass.core.options import Unique, UniqueMode, check_known
+from windlass.core.option_values import Unique, UniqueMode, check_known
 from windlass.core.outcome import AddOutcome
 from windlass.errors import ConfigError
 from windlass.importing.model import ForeignJob, Found, Refusal, Shelf, Source, SourceReader

@@ -3,7 +3,8 @@
 from windlass.core.backoff import Backoff
 from windlass.core.ids import content_id
 from windlass.core.job import Event, EventType
-from windlass.core.options import JobOptions, Keep, Priority, Unique, UniqueMode
+from windlass.core.option_values import Keep, Priority, Unique, UniqueMode
+from windlass.core.options import JobOptions
 from windlass.core.outcome import AddOutcome, CancelResult
 from windlass.core.states import JobState
 from windlass.jobs.context import current_job

@@ -18,15 +18,8 @@ from windlass.core.backoff import DEFAULT_BACKOFF
 from windlass.core.edges import Dependency, Edge, EdgeStatus, to_dependency
 from windlass.core.ids import check_task_name, new_id
 from windlass.core.job import JobRecord
-from windlass.core.options import (
-    FILLABLE,
-    OPTION_NAMES,
-    JobOptions,
-    Keep,
-    StoredOptions,
-    UniqueMode,
-    check_known,
-)
+from windlass.core.option_values import Keep, UniqueMode, check_known
+from windlass.core.options import FILLABLE, OPTION_NAMES, JobOptions, StoredOptions
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
 from windlass.jobs.payload import pack_call, pack_data, read_call

@@ -16,8 +16,8 @@ from windlass.core.clock import Clock
 from windlass.core.ids import JobRef
 from windlass.core.job import JobRecord, LogLine, NewJob
 from windlass.core.masks import MessageMask
-from windlass.core.option_types import AddOptionsDict, JobOptionsDict
-from windlass.core.options import WAIT_S, JobOptions
+from windlass.core.option_values import WAIT_S
+from windlass.core.options import AddOptionsDict, JobOptions, JobOptionsDict
 from windlass.core.outcome import CancelResult
 from windlass.serde.codecs import Codecs
 

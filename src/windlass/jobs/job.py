@@ -20,8 +20,8 @@ from windlass.backend.store import check_changed
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.edges import Dependency, Edge, EdgeStatus, to_on_failure
 from windlass.core.job import LOG_LEVELS, LOG_LINE_CHARS, JobRecord, LogLevel, error_info
-from windlass.core.option_types import ChildOptionsDict
-from windlass.core.options import WAIT_S, seconds_to_ms
+from windlass.core.option_values import WAIT_S, seconds_to_ms
+from windlass.core.options import ChildOptionsDict
 from windlass.core.outcome import AddOutcome, CancelResult, Outcome, Settled, Settlement, to_reason
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.core.text import clean_text

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from windlass.core.job import NewJob
-from windlass.core.options import GRACE_MS, JobOptions, StoredOptions, check_spelling, placed, to_unique
+from windlass.core.option_values import GRACE_MS, check_spelling, to_unique
+from windlass.core.options import JobOptions, StoredOptions, placed
 from windlass.jobs.context import root_of
 
 if TYPE_CHECKING:

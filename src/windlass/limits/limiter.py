@@ -18,7 +18,8 @@ from windlass.backend import requests as rq
 from windlass.core.ids import check_queue_name, new_id
 from windlass.core.job import JobRecord, JobRef, NewJob
 from windlass.core.limit_rules import MAX_COUNT, Rate, check_count, to_rate
-from windlass.core.options import Keep, StoredOptions, seconds_to_ms
+from windlass.core.option_values import Keep, seconds_to_ms
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Extended, Outcome, Settlement
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, LimiterTimeoutError, StorageError

@@ -19,7 +19,7 @@ from windlass.core.limit_rules import (
     to_group_limits,
     to_rate,
 )
-from windlass.core.options import instant_to_ms, seconds_to_ms
+from windlass.core.option_values import instant_to_ms, seconds_to_ms
 from windlass.core.unique_rules import UniqueHolder
 from windlass.errors import ConfigError
 

@@ -29,7 +29,8 @@ from windlass.backend.urls import open_backend
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import check_queue_name, check_task_name, new_id
 from windlass.core.job import NewJob
-from windlass.core.options import OPTION_NAMES, JobOptions, StoredOptions, check_known, to_unique
+from windlass.core.option_values import check_known, to_unique
+from windlass.core.options import OPTION_NAMES, JobOptions, StoredOptions
 from windlass.core.outcome import AddOutcome
 from windlass.core.probe import reach
 from windlass.errors import ConfigError, StorageError

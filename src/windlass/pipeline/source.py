@@ -39,7 +39,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from windlass.backend import requests as rq
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.job import AttemptRecord, JobRecord, host_of
-from windlass.core.options import check_known
+from windlass.core.option_values import check_known
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, HistoryTrimmedError, StorageError
 from windlass.pipeline import schemas

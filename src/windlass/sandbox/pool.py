@@ -11,7 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 from weakref import WeakSet
 
-from windlass.core.option_types import ChildOptionsDict
+from windlass.core.options import ChildOptionsDict
 from windlass.errors import ConfigError, JobTimeoutError, ResultError, WorkerCrashError
 from windlass.jobs.abort import StopReason
 from windlass.sandbox import protocol

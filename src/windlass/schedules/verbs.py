@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from windlass.backend import schedule_requests as sq
 from windlass.core.ids import check_task_name, is_text, new_id
 from windlass.core.job import NewJob
-from windlass.core.options import check_known
+from windlass.core.option_values import check_known
 from windlass.core.schedule_rules import (
     Rule,
     Schedule,

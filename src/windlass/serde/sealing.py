@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.options import UniqueMode, instant_to_ms
+from windlass.core.option_values import UniqueMode, instant_to_ms
 from windlass.errors import ConfigError, SignatureError
 from windlass.serde import PLAIN, Codec, encode_value
 

@@ -18,7 +18,7 @@ from windlass.api.task import BoundTask
 from windlass.backend import requests as rq
 from windlass.backend import schedule_requests as sq
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.options import check_known
+from windlass.core.option_values import check_known
 from windlass.core.states import FINISHED
 from windlass.errors import MaxRetriesError
 from windlass.testing.clock import ManualClock

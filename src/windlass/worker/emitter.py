@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from windlass.core.options import check_known
+from windlass.core.option_values import check_known
 
 log: Final = logging.getLogger("windlass.worker")
 

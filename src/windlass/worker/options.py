@@ -10,7 +10,7 @@ import msgspec
 
 from windlass.core.ids import check_queue_name, is_text
 from windlass.core.limit_rules import MAX_COUNT, Rate, check_count, to_rate
-from windlass.core.options import Duration, seconds_to_ms
+from windlass.core.option_values import Duration, seconds_to_ms
 from windlass.errors import ConfigError
 
 Order = Literal["weighted", "strict"]

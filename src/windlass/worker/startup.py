@@ -9,7 +9,7 @@ from typing import Any, Final
 from windlass.api.app import Windlass
 from windlass.backend.limit_requests import SetGroupLimits, SetQueueLimits
 from windlass.core.limit_rules import GroupLimits, to_rate
-from windlass.core.options import check_registered, to_backoff
+from windlass.core.option_values import check_registered, to_backoff
 from windlass.core.text import printable
 from windlass.errors import StorageError
 from windlass.worker.lifecycle import Parts

@@ -19,7 +19,7 @@ from windlass.api.app import Windlass, as_app
 from windlass.core.backoff import Strategy
 from windlass.core.ids import new_id
 from windlass.core.job import WorkerInfo
-from windlass.core.options import check_known, seconds_to_ms
+from windlass.core.option_values import check_known, seconds_to_ms
 from windlass.core.outcome import to_reason
 from windlass.errors import ConfigError, RateLimitError
 from windlass.handlers.batch import Batch

@@ -14,7 +14,8 @@ from windlass.backends.amqp import verbs
 from windlass.backends.amqp.ledger import BrokerPlan, Ledger
 from windlass.backends.amqp.messages import read_job
 from windlass.core.job import JobRef, NewJob
-from windlass.core.options import ALL_UNSAID, Keep, StoredOptions
+from windlass.core.option_values import Keep
+from windlass.core.options import ALL_UNSAID, StoredOptions
 from windlass.core.outcome import Outcome, Settled, Settlement
 from windlass.core.states import JobState
 

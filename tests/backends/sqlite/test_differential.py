@@ -20,7 +20,8 @@ from windlass.backend import requests as rq
 from windlass.backends.memory import MemoryBackend
 from windlass.backends.sqlite import SqliteBackend
 from windlass.core.job import ErrorInfo, JobRef, NewJob, WorkerInfo
-from windlass.core.options import Keep, StoredOptions
+from windlass.core.option_values import Keep
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
 

@@ -11,7 +11,8 @@ from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import SqliteBackend
 from windlass.core.job import JobRef
-from windlass.core.options import KEEP_COMPLETED, Keep, StoredOptions
+from windlass.core.option_values import KEEP_COMPLETED, Keep
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
 
 T0 = 1_700_000_000_000

@@ -23,7 +23,8 @@ from windlass.backends.valkey.relay import LINKING_MS
 from windlass.core.edges import Dependency, Edge, EdgeStatus, OnFailure
 from windlass.core.ids import new_id
 from windlass.core.job import JobRef, NewJob
-from windlass.core.options import Keep, StoredOptions
+from windlass.core.option_values import Keep
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Settled
 from windlass.core.states import JobState
 from windlass.errors import StorageError

@@ -22,7 +22,8 @@ from windlass.backends.valkey import ValkeyBackend
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord, JobRef, NewJob
 from windlass.core.limit_rules import Bucket, GroupLimits, Rate
-from windlass.core.options import Keep, StoredOptions, StoredUnique, UniqueMode
+from windlass.core.option_values import Keep, StoredUnique, UniqueMode
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, CancelResult, Outcome, Settlement
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.errors import OrderedGroupError

@@ -34,7 +34,8 @@ from windlass.backends.valkey.functions import Functions
 from windlass.core.edges import Dependency, OnFailure
 from windlass.core.ids import new_id
 from windlass.core.job import WORKER_KEPT_MS, JobRecord, JobRef, NewJob, WorkerInfo
-from windlass.core.options import Keep, StoredOptions
+from windlass.core.option_values import Keep
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.rollups import KEPT_MS, MARKS_KEPT, MetricsRow
 from windlass.core.schedule_rules import Schedule, ScheduleRecord

@@ -9,7 +9,16 @@ import msgspec
 import pytest
 
 from windlass.backends.valkey import check, codes, keys, layouts, loader, records, words
-from windlass.core import bad_records, flow_rules, job, limit_rules, options, rollups, transitions
+from windlass.core import (
+    bad_records,
+    flow_rules,
+    job,
+    limit_rules,
+    option_values,
+    options,
+    rollups,
+    transitions,
+)
 from windlass.core.states import JobState
 
 backend_name = "valkey"
@@ -52,8 +61,8 @@ def _value(name: str, word: str) -> str:
         (job, "HISTORY_KEPT_MS", "KEPT", "HISTORY_MS"),
         (job, "HISTORY_HELD", "KEPT", "HISTORY_HELD"),
         (job, "ARCHIVER_KEPT_MS", "KEPT", "ROLL_UP_MS"),
-        (options, "GRACE_MS", "KEPT", "GRACE_MS"),
-        (options, "DEFAULT_RESULT_TTL_MS", "KEPT", "RESULT_MS"),
+        (option_values, "GRACE_MS", "KEPT", "GRACE_MS"),
+        (option_values, "DEFAULT_RESULT_TTL_MS", "KEPT", "RESULT_MS"),
         (codes, "NOWHERE", "STATE", "NOWHERE"),
         (codes, "COMPLETE_AND_HOLD", "OUTCOME", "COMPLETE_AND_HOLD"),
         (codes, "PLAIN", "MARK", "PLAIN"),

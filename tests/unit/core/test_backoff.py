@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windlass.core.backoff import DEFAULT_BACKOFF, Backoff, backoff_ms
-from windlass.core.options import to_backoff
+from windlass.core.option_values import to_backoff
 from windlass.errors import ConfigError
 
 ERROR = ValueError("bad")

@@ -18,7 +18,8 @@ from windlass.core.job import (
     ended_run_id,
     fingerprint,
 )
-from windlass.core.options import DEFAULT_RESULT_TTL_MS, GRACE_MS, Keep, StoredOptions
+from windlass.core.option_values import DEFAULT_RESULT_TTL_MS, GRACE_MS, Keep
+from windlass.core.options import StoredOptions
 from windlass.core.patterns import matches
 from windlass.core.retention import keep_until, result_until, spare_until
 from windlass.core.states import JobState

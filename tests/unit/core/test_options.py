@@ -10,20 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.core.options import (
-    ALL_UNSAID,
-    DEFAULT_OPTIONS,
+from windlass.core.option_values import (
     KEEP_COMPLETED,
     KEEP_FAILED,
-    JobOptions,
     Keep,
     Priority,
-    StoredOptions,
     check_known,
     instant_to_ms,
     seconds_to_ms,
     to_keep,
 )
+from windlass.core.options import ALL_UNSAID, DEFAULT_OPTIONS, JobOptions, StoredOptions
 from windlass.errors import ConfigError
 
 

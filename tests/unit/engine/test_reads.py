@@ -14,7 +14,8 @@ from windlass.backends.memory.store import MemoryStore
 from windlass.core.edges import Dependency
 from windlass.core.job import JobRef, NewJob
 from windlass.core.limit_rules import GroupLimits
-from windlass.core.options import StoredOptions, StoredUnique, UniqueMode
+from windlass.core.option_values import StoredUnique, UniqueMode
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.states import JobState
 from windlass.engine.reads import Reads

@@ -11,7 +11,7 @@ from itertools import islice
 
 from windlass.backends.memory.order import Entry, Order
 from windlass.core.job import JobRecord
-from windlass.core.options import GRACE_MS
+from windlass.core.option_values import GRACE_MS
 from windlass.core.retention import keep_until, spare_until
 from windlass.core.states import FINISHED, JobState
 

@@ -9,7 +9,8 @@ from windlass.backends.sqlite.logs import unpack_history
 from windlass.backends.sqlite.rows import LOG_KEY, STATES, Row, readable_options
 from windlass.core import bad_records
 from windlass.core.job import WORKER_KEPT_MS, JobRecord, JobRef
-from windlass.core.options import GRACE_MS, StoredOptions
+from windlass.core.option_values import GRACE_MS
+from windlass.core.options import StoredOptions
 from windlass.core.rollups import KEPT_MS, STEP_MS
 from windlass.core.states import FINISHED, JobState
 from windlass.core.stubs import STUB_MS

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from windlass.core.edges import EdgeStatus, OnFailure
 from windlass.core.job import AttemptOutcome, EventType
-from windlass.core.options import UniqueMode
+from windlass.core.option_values import UniqueMode
 from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled
 from windlass.core.states import JobState
 

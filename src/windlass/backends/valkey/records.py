@@ -46,7 +46,8 @@ from windlass.core.job import (
     SignalValue,
     WorkerFacts,
 )
-from windlass.core.options import DEFAULT_RESULT_TTL_MS, Keep, StoredOptions, StoredUnique
+from windlass.core.option_values import DEFAULT_RESULT_TTL_MS, Keep, StoredUnique
+from windlass.core.options import StoredOptions
 from windlass.core.outcome import Filled, Outcome, Settlement
 from windlass.core.paths import took
 from windlass.core.states import JobState

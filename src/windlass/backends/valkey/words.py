@@ -16,7 +16,16 @@ from typing import Any
 import msgspec
 
 from windlass.backends.valkey import codes, layouts, records
-from windlass.core import bad_records, flow_rules, job, limit_rules, options, rollups, stubs, transitions
+from windlass.core import (
+    bad_records,
+    flow_rules,
+    job,
+    limit_rules,
+    option_values,
+    rollups,
+    stubs,
+    transitions,
+)
 
 Value = int | str
 Words = Mapping[str, Value]
@@ -110,10 +119,10 @@ def _bounds() -> Words:
         "HISTORY": job.HISTORY_KEPT,
         "HISTORY_MS": job.HISTORY_KEPT_MS,
         "HISTORY_HELD": job.HISTORY_HELD,
-        "GRACE_MS": options.GRACE_MS,
+        "GRACE_MS": option_values.GRACE_MS,
         "STUBS": stubs.STUBS_KEPT,
         "STUB_MS": stubs.STUB_MS,
-        "RESULT_MS": options.DEFAULT_RESULT_TTL_MS,
+        "RESULT_MS": option_values.DEFAULT_RESULT_TTL_MS,
         "ROLL_UP_MS": job.ARCHIVER_KEPT_MS,
         "MINUTES_MS": rollups.KEPT_MS["minute"],
         "HOURS_MS": rollups.KEPT_MS["hour"],

@@ -25,7 +25,7 @@ from windlass.compat.celery.result import AsyncResult, GroupResult, revoke
 from windlass.compat.celery.running import run_job
 from windlass.compat.celery.signals import Signal
 from windlass.compat.celery.task import NEEDLESS, TAKEN, Task
-from windlass.core.options import check_known
+from windlass.core.option_values import check_known
 from windlass.errors import ConfigError
 from windlass.jobs.job import Job
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from windlass.compat.celery.current import CeleryApp
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import new_id
-from windlass.core.options import check_known
+from windlass.core.option_values import check_known
 from windlass.errors import ConfigError
 from windlass.flows import Step
 from windlass.jobs.payload import pack_call

@@ -11,7 +11,7 @@ from datetime import UTC, timedelta
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from windlass.core.options import nearest
+from windlass.core.option_values import nearest
 from windlass.errors import ConfigError
 
 _DEFAULTS: Final[dict[str, Any]] = {

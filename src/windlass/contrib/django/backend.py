@@ -24,7 +24,8 @@ from windlass.contrib.django.conf import get_app
 from windlass.contrib.django.results import to_result
 from windlass.core.ids import check_queue_name, new_id
 from windlass.core.job import NewJob
-from windlass.core.options import DEFAULT_OPTIONS, JobOptions, check_known
+from windlass.core.option_values import check_known
+from windlass.core.options import DEFAULT_OPTIONS, JobOptions
 from windlass.errors import Cancel, ConfigError, JobSignal, UnrecoverableError, WindlassError
 from windlass.handlers.registry import job_handler
 from windlass.jobs.job import Job

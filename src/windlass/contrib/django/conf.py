@@ -10,7 +10,7 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from windlass.api.app import Windlass
-from windlass.core.options import check_known
+from windlass.core.option_values import check_known
 from windlass.errors import ConfigError
 
 _KNOWN = ("APP", "URL")
