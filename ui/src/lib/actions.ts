@@ -4,7 +4,6 @@ import { api } from './api/client'
 import { ApiError } from './api/http'
 import type { BulkAction, Filter, Item, Ref } from './api/types'
 import { dialogs } from './dialogs.svelte'
-import { plural } from './format'
 import type { JobAction, Offer } from './offers'
 import { text } from './texts'
 import { toasts } from './toasts.svelte'
@@ -44,7 +43,7 @@ export async function actOn(job: Pick<Item, 'queue' | 'id' | 'task' | 'state'>, 
     const yes = await dialogs.confirm({ title: ask.title, text: `${job.task} · ${job.id}. ${ask.text}`, action: ask.action, danger: true })
     if (!yes) return false
   }
-  if (held(action.name, running) && !(await undo.hold(words.held(plural(1, 'job')), [keyOf(job)]))) return false
+  if (held(action.name, running) && !(await undo.hold(words.held(text.counted.jobs(1)), [keyOf(job)]))) return false
   return attempt(running && action.name === 'cancel' ? text.cancelRunning.done : words.done, () =>
     send({ queue: job.queue, id: job.id }, action),
   )
@@ -70,14 +69,14 @@ export interface Chosen {
 export async function askForMany({ action, jobs, rest, all }: Chosen): Promise<boolean> {
   const words = text.action[action.name]
   const many = all ? all.many : jobs.length
-  const what = many === null ? text.bulk.allMatching : plural(many, 'job')
+  const what = many === null ? text.bulk.allMatching : text.counted.jobs(many)
   const states = new Map<string, number>()
   for (const job of all ? [] : jobs) states.set(job.state, (states.get(job.state) ?? 0) + 1)
   const running = jobs.some((job) => job.state === 'active')
   const undone = held(action.name, running)
   const parts = [
     [...states].map(([state, count]) => `${count} ${state}`).join(', '),
-    rest ? text.bulk.rest(plural(rest, 'chosen job')) : '',
+    rest ? text.bulk.rest(text.counted.chosenJobs(rest)) : '',
     words.many,
     undone ? text.bulk.undoable : action.danger ? text.bulk.final : text.bulk.steps,
   ]
