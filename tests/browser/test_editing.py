@@ -69,7 +69,7 @@ def test_limits_of_a_queue_and_of_a_group_are_changed(look: Look, still: Lane) -
     expect(dialog.get_by_label("Jobs at once")).to_have_value("4")
     dialog.get_by_label("Jobs at once").fill("9")
     dialog.get_by_label("Starts").fill("100")
-    dialog.get_by_label("in so many seconds").fill("60")
+    dialog.get_by_label("within this many seconds").fill("60")
     dialog.get_by_role("button", name="Save").click()
     expect(card.locator("[data-usage]")).to_have_text("0 of 9")
     expect(card).to_contain_text("100 in 60 s")

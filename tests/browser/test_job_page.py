@@ -118,7 +118,7 @@ def test_a_job_is_deleted_from_its_page(look: Look, still: Lane) -> None:
     assert still.state(job) is None
     look.expected.append("404")
     look.job(still, job)
-    expect(page.get_by_text("This job is not kept")).to_be_visible()
+    expect(page.get_by_text("This job was not found")).to_be_visible()
 
 
 @pytest.mark.feature("P10")

@@ -144,7 +144,7 @@ def test_a_queue_shows_its_jobs_and_is_paused_and_resumed(look: Look, lane: Lane
     expect(page.get_by_role("status")).to_contain_text("is running again")
     lane.result(first)
     page.get_by_role("button", name="Pause", exact=True).click()
-    expect(page.get_by_text("Paused: jobs are accepted and none is started.")).to_be_visible()
+    expect(page.get_by_text("Paused. Jobs are accepted, but none is started.")).to_be_visible()
     second = lane.add("ok", {"number": 2})
     expect(page.locator(f"tr[data-job='{second}']")).to_be_visible()
     assert lane.store.run(lane.queue.is_paused())

@@ -114,7 +114,7 @@ def test_a_mixed_selection_offers_what_applies_to_each(look: Look, still: Lane, 
     box.get_by_role("button", name="Cancel 1").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("Cancel 1 job?")
-    expect(dialog).to_contain_text("1 waiting. 1 chosen job cannot be and stay as they are.")
+    expect(dialog).to_contain_text("1 waiting. Not possible for 1 chosen job.")
     dialog.get_by_role("button", name="Cancel", exact=True).click()
     expect(page.get_by_text("1 job cancelled")).to_be_visible()
     assert (still.state(waits), lane.state(failed)) == ("cancelled", "failed")

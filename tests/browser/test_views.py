@@ -125,7 +125,7 @@ def test_a_process_is_quieted_resumed_and_stopped(
         expect(card.get_by_text("quiet", exact=True)).to_have_count(0, timeout=30_000)
         card.get_by_role("button", name="Stop").click()
         page.get_by_role("dialog").get_by_role("button", name="Stop").click()
-        expect(page.get_by_text("No worker runs", exact=True)).to_be_visible(timeout=30_000)
+        expect(page.get_by_text("No worker is running", exact=True)).to_be_visible(timeout=30_000)
         look.check()
 
 
@@ -162,7 +162,7 @@ def test_a_schedule_is_run_paused_and_deleted(look: Look, lane: Lane) -> None:
     look.at(f"/schedules?name={name}")
     row.get_by_role("button", name=f"Delete {name}").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    expect(page.get_by_text("No schedule is called like that")).to_be_visible()
+    expect(page.get_by_text("No schedule has a name like that")).to_be_visible()
 
 
 @pytest.mark.feature("P13")

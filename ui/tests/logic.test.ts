@@ -5,7 +5,7 @@ import { split, unfinished } from '../src/lib/buckets.ts'
 import { duration, relative } from '../src/lib/format.ts'
 import { gantt } from '../src/lib/gantt.ts'
 import { arrange } from '../src/lib/layout.ts'
-import { actionsFor, offersFor } from '../src/lib/offers.ts'
+import { actionsFor, isPending, offersFor } from '../src/lib/offers.ts'
 import { orderOf } from '../src/lib/order.ts'
 import { describe, share } from '../src/lib/progress.ts'
 import { suggest } from '../src/lib/query.ts'
@@ -57,6 +57,12 @@ test('a tick of changes is whole together with the one before', () => {
     third.queues.map((one) => one.name),
     ['b', 'c'],
   )
+})
+
+test('a job has yet to run while the server lets it be changed', () => {
+  assert.ok(isPending({ can: ['cancel', 'delete', 'change'] }))
+  assert.ok(!isPending({ can: ['cancel', 'signal'] }))
+  assert.ok(!isPending({ can: ['retry', 'delete', 'again'] }))
 })
 
 test('lists begin with what comes next, or happened last', () => {

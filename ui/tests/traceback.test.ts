@@ -27,7 +27,7 @@ test('the last error of a chain comes first', () => {
   const chain = `${PLAIN}\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\nValueError: no\n`
   const turned = deepestFirst(chain)
   assert.ok(turned.startsWith('ValueError: no\n  File "a.py"'))
-  assert.ok(turned.indexOf('Before it:') < turned.indexOf('shop.PaymentRefused'))
+  assert.ok(turned.indexOf('Earlier error:') < turned.indexOf('shop.PaymentRefused'))
 })
 
 test('what is no traceback stays as it is', () => {

@@ -4,8 +4,7 @@ import { api } from './api/client'
 import { ApiError } from './api/http'
 import type { BulkAction, Filter, Item, Ref } from './api/types'
 import { dialogs } from './dialogs.svelte'
-import { plural } from './format'
-import type { JobAction, Offer } from './offers'
+import { isPending, type JobAction, type Offer } from './offers'
 import { text } from './texts'
 import { toasts } from './toasts.svelte'
 import { undo } from './undo.svelte'
@@ -25,6 +24,9 @@ export async function attempt(done: string, run: () => Promise<unknown>): Promis
 
 export const keyOf = (job: Ref): string => `${job.queue}/${job.id}`
 
+/** Whether a handler is asked to stop, which cannot be taken back. */
+const stops = (action: BulkAction, job: Pick<Item, 'can'>): boolean => action === 'cancel' && !isPending(job)
+
 /** Whether the page can take it back: a deletion, and the cancelling of what does not run. */
 const held = (action: BulkAction, running: boolean): boolean => action === 'delete' || (action === 'cancel' && !running)
 
@@ -36,18 +38,16 @@ function send(ref: Ref, action: JobAction): Promise<unknown> {
 }
 
 /** Ask, hold back what can be taken back, do it, say so. */
-export async function actOn(job: Pick<Item, 'queue' | 'id' | 'task' | 'state'>, action: JobAction): Promise<boolean> {
-  const running = job.state === 'active'
+export async function actOn(job: Pick<Item, 'queue' | 'id' | 'task' | 'can'>, action: JobAction): Promise<boolean> {
+  const running = stops(action.name, job)
   const words = text.action[action.name]
   if (action.danger) {
-    const ask = action.name === 'cancel' && running ? text.cancelRunning : words.ask
+    const ask = running ? text.cancelRunning : words.ask
     const yes = await dialogs.confirm({ title: ask.title, text: `${job.task} · ${job.id}. ${ask.text}`, action: ask.action, danger: true })
     if (!yes) return false
   }
-  if (held(action.name, running) && !(await undo.hold(words.held(plural(1, 'job')), [keyOf(job)]))) return false
-  return attempt(running && action.name === 'cancel' ? text.cancelRunning.done : words.done, () =>
-    send({ queue: job.queue, id: job.id }, action),
-  )
+  if (held(action.name, running) && !(await undo.hold(words.held(text.counted.jobs(1)), [keyOf(job)]))) return false
+  return attempt(running ? text.cancelRunning.done : words.done, () => send({ queue: job.queue, id: job.id }, action))
 }
 
 /** Run its flow again from a finished job on; held back for a moment, since what ran after it loses its result. */
@@ -70,14 +70,14 @@ export interface Chosen {
 export async function askForMany({ action, jobs, rest, all }: Chosen): Promise<boolean> {
   const words = text.action[action.name]
   const many = all ? all.many : jobs.length
-  const what = many === null ? text.bulk.allMatching : plural(many, 'job')
+  const what = many === null ? text.bulk.allMatching : text.counted.jobs(many)
   const states = new Map<string, number>()
   for (const job of all ? [] : jobs) states.set(job.state, (states.get(job.state) ?? 0) + 1)
-  const running = jobs.some((job) => job.state === 'active')
+  const running = jobs.some((job) => stops(action.name, job))
   const undone = held(action.name, running)
   const parts = [
     [...states].map(([state, count]) => `${count} ${state}`).join(', '),
-    rest ? text.bulk.rest(plural(rest, 'chosen job')) : '',
+    rest ? text.bulk.rest(text.counted.chosenJobs(rest)) : '',
     words.many,
     undone ? text.bulk.undoable : action.danger ? text.bulk.final : text.bulk.steps,
   ]

@@ -3,7 +3,6 @@
 import { api } from './api/client'
 import { ApiError } from './api/http'
 import type { BulkAction, Filter, Ref } from './api/types'
-import { plural } from './format'
 import { text } from './texts'
 import { toasts } from './toasts.svelte'
 
@@ -35,16 +34,16 @@ class Bulk {
 
   async #one(options: BulkRun): Promise<void> {
     const words = text.action[options.action]
-    const what = options.total === null ? text.bulk.allMatching : plural(options.total, 'job')
+    const what = options.total === null ? text.bulk.allMatching : text.counted.jobs(options.total)
     Object.assign(this, { running: true, stopping: false, label: `${words.bulk}: ${what}`, done: 0, failed: 0, total: options.total })
     try {
       if (options.refs) await this.#refs(options.action, options.refs)
       else await this.#filter(options.action, options.filter ?? {})
-      const rest = this.failed ? text.bulk.failed(plural(this.failed, 'job')) : ''
-      toasts.show(this.failed ? 'plain' : 'good', text.bulk.done(plural(this.done, 'job'), words.verb, this.stopping), rest)
+      const rest = this.failed ? text.bulk.failed(text.counted.jobs(this.failed)) : ''
+      toasts.show(this.failed ? 'plain' : 'good', text.bulk.done(text.counted.jobs(this.done), words.verb, this.stopping), rest)
     } catch (error) {
       const problem = ApiError.from(error)
-      toasts.show('bad', `${problem.message} ${text.bulk.before(plural(this.done, 'job was', 'jobs were'), words.verb)}`, problem.hint)
+      toasts.show('bad', `${problem.message} ${text.bulk.before(text.counted.jobsWere(this.done), words.verb)}`, problem.hint)
     } finally {
       this.running = false
     }

@@ -3,13 +3,15 @@
 import type { Filter } from './api/types'
 import { router } from './router.svelte'
 import { isState } from './states'
+import { text as catalogue } from './texts'
 
 const HOUR = 3_600_000
+const since = catalogue.pages.filters.since
 export const SINCE: [string, string, number][] = [
-  ['1h', 'the last hour', HOUR],
-  ['24h', 'the last day', 24 * HOUR],
-  ['7d', 'the last week', 7 * 24 * HOUR],
-  ['30d', 'the last 30 days', 30 * 24 * HOUR],
+  ['1h', since.hour, HOUR],
+  ['24h', since.day, 24 * HOUR],
+  ['7d', since.week, 7 * 24 * HOUR],
+  ['30d', since.days30, 30 * 24 * HOUR],
 ]
 
 /** `name=value` pairs; a value that is JSON counts as what it says, any other as text. */
@@ -30,9 +32,9 @@ export function parseArgs(text: string): Record<string, unknown> | undefined {
 
 /** What the address asks for. */
 export function filterOf(fixed: Filter = {}): Filter {
-  const since = SINCE.find(([key]) => key === router.get('since'))
+  const chosen = SINCE.find(([key]) => key === router.get('since'))
   // Whole minutes: the same address asks the same question for a while.
-  const from = since ? Math.floor((Date.now() - since[2]) / 60_000) * 60_000 : undefined
+  const from = chosen ? Math.floor((Date.now() - chosen[2]) / 60_000) * 60_000 : undefined
   const filter: Filter = {
     queue: router.all('queue'),
     state: router.all('state').filter(isState),

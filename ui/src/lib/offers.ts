@@ -24,6 +24,9 @@ export function actionsFor(job: Able): JobAction[] {
   return ACTIONS.filter(({ name }) => job.can.includes(name) && !(name === 'trigger' && job.can.includes('retry')))
 }
 
+/** Whether it has yet to run: the server lets no other job be changed. */
+export const isPending = (job: Able): boolean => job.can.includes('change')
+
 export interface Offer extends JobAction {
   /** How many of the chosen it applies to. */
   many: number

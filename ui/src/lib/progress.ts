@@ -1,5 +1,7 @@
 /** Progress is whatever a handler reports: a number, a share, or an object with how much of how many. */
 
+import { text as catalogue } from './texts'
+
 /** From 0 to 1, or null when nothing of that kind was reported. */
 export function share(progress: unknown): number | null {
   if (typeof progress === 'number') return clamp(progress > 1 ? progress / 100 : progress)
@@ -24,7 +26,7 @@ export function describe(progress: unknown): string {
   if (progress && typeof progress === 'object') {
     const known = progress as Record<string, unknown>
     const message = typeof known.message === 'string' ? known.message : ''
-    const fraction = typeof known.current === 'number' && typeof known.total === 'number' ? `${known.current} of ${known.total}` : ''
+    const fraction = typeof known.current === 'number' && typeof known.total === 'number' ? catalogue.part(known.current, known.total) : ''
     return [text, fraction, message].filter(Boolean).join(' · ') || JSON.stringify(progress)
   }
   return text || (progress == null ? '' : String(progress))

@@ -1,26 +1,12 @@
 /** Help with the language of searches: what may be written next. The server alone understands it. */
 
-export const FIELDS: [name: string, means: string][] = [
-  ['task:', 'charge_card, send_*'],
-  ['error:', 'the class of its last error, or words of its message'],
-  ['state:', 'failed, or several: failed,retrying'],
-  ['queue:', 'its queue'],
-  ['tag:', 'one of its tags'],
-  ['args.', 'an argument: args.customer.id:42'],
-  ['finished:', 'when it ended: <1h, >2d, >=2026-01-31'],
-  ['added:', 'when it was added'],
-  ['due:', 'when it is due: <1h is within the next hour'],
-  ['started:', 'when its last run began'],
-  ['took:', 'how long its last run took: >5s'],
-  ['group:', 'its group'],
-  ['worker:', 'the worker that runs or ran it'],
-  ['schedule:', 'the schedule that made it'],
-  ['attempts:', 'failed runs: >2'],
-  ['priority:', '>=5'],
-  ['fingerprint:', 'errors that differ only in numbers and names'],
-  ['reason:', 'why it failed or was cancelled'],
-  ['id:', 'its id'],
-]
+import { text as catalogue } from './texts'
+
+/** The fields and what they mean; `args` is followed by the path of an argument. */
+export const FIELDS: [name: string, means: string][] = Object.entries(catalogue.search.fields).map(([name, means]) => [
+  name === 'args' ? 'args.' : `${name}:`,
+  means,
+])
 
 export interface Known {
   tasks: Map<string, number>

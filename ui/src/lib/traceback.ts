@@ -1,5 +1,7 @@
 /** Python's tracebacks, with the frame where it happened first. */
 
+import { text as catalogue } from './texts'
+
 const HEADER = 'Traceback (most recent call last):'
 
 interface Part {
@@ -41,7 +43,7 @@ export function deepestFirst(text: string): string {
   if (!parts) return text
   const lines: string[] = []
   for (const [at, part] of parts.toReversed().entries()) {
-    if (at) lines.push('', 'Before it:')
+    if (at) lines.push('', catalogue.job.errorBefore)
     lines.push(...part.error, ...part.frames.toReversed().flat())
   }
   return lines.join('\n')

@@ -1,5 +1,7 @@
 /** Requests to the server that this page came from. */
 
+import { text } from '../texts'
+
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -11,7 +13,7 @@ export class ApiError extends Error {
 
   static from(error: unknown): ApiError {
     if (error instanceof ApiError) return error
-    return new ApiError(0, 'The server does not answer.', 'It is asked again every few seconds.')
+    return new ApiError(0, text.server.silent, text.server.silentHint)
   }
 }
 
@@ -51,7 +53,7 @@ async function send(method: string, url: string, body?: unknown, signal?: AbortS
 }
 
 async function problem(answer: Response): Promise<ApiError> {
-  let detail = `The server answered ${answer.status} ${answer.statusText}`.trim() + '.'
+  let detail = text.server.answered(answer.status, answer.statusText)
   let hint = ''
   try {
     const body = (await answer.json()) as { detail?: unknown; advice?: unknown }
@@ -74,8 +76,8 @@ export async function change<T = void>(
   query: Query = {},
 ): Promise<T> {
   const answer = await send(method, address(path, query), body)
-  const text = await answer.text()
-  return (text ? JSON.parse(text) : undefined) as T
+  const content = await answer.text()
+  return (content ? JSON.parse(content) : undefined) as T
 }
 
 /** A part of a path that holds a queue's name or a job's id. */
