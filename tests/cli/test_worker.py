@@ -119,7 +119,7 @@ def test_the_first_signal_lets_running_jobs_finish(
 ) -> None:
     held = cli.add("mail", "hold")
     process = worker("--concurrency", "1")
-    cli.until("mail", held, JobState.ACTIVE)
+    process.wait_for(f"job {held} .*started")
     late = cli.add("mail", "greet")
     process.send(number)
     process.wait_for("stopping: 1 running jobs may finish")
@@ -136,7 +136,7 @@ def test_the_second_signal_gives_jobs_back_at_once(cli: Cli, worker: WorkerStart
     """Even a plain function that never returns does not keep the process."""
     job_id = cli.add("mail", task)
     process = worker("--grace", "1h")
-    cli.until("mail", job_id, JobState.ACTIVE)
+    process.wait_for(f"job {job_id} .*started")
     process.send(signal.SIGTERM)
     process.wait_for("stopping: 1 running")
     process.send(signal.SIGTERM)
@@ -150,7 +150,7 @@ def test_the_second_signal_gives_jobs_back_at_once(cli: Cli, worker: WorkerStart
 def test_after_the_grace_jobs_are_given_back(cli: Cli, worker: WorkerStarter, task: str) -> None:
     job_id = cli.add("mail", task)
     process = worker("--grace", "100ms")
-    cli.until("mail", job_id, JobState.ACTIVE)
+    process.wait_for(f"job {job_id} .*started")
     process.send(signal.SIGTERM)
     assert process.ends() == (1 if task == "stuck" else 0)  # a thread that runs on was left behind
     job = cli.job("mail", job_id)
@@ -180,7 +180,7 @@ def test_two_processes_share_the_work_and_stop_together(
     jobs = [cli.add("mail", "hold") for _ in range(2)]
     process = worker("--processes", "2", "--concurrency", "1")
     for job_id in jobs:
-        cli.until("mail", job_id, JobState.ACTIVE)
+        process.wait_for(f"job {job_id} .*started")
     process.send(signal.SIGINT)
     process.wait_for("stopping: 1 running", count=2)
     (tmp_path / "go").touch()
@@ -211,7 +211,7 @@ def test_a_second_signal_reaches_all_processes(cli: Cli, worker: WorkerStarter) 
     jobs = [cli.add("mail", "hold") for _ in range(2)]
     process = worker("--processes", "2", "--concurrency", "1", "--grace", "1h")
     for job_id in jobs:
-        cli.until("mail", job_id, JobState.ACTIVE)
+        process.wait_for(f"job {job_id} .*started")
     process.send(signal.SIGTERM)
     process.wait_for("stopping: 1 running", count=2)
     process.send(signal.SIGTERM)
@@ -258,7 +258,7 @@ def test_a_change_of_the_code_is_taken_up(cli: Cli, worker: WorkerStarter, tmp_p
 def test_a_reload_waits_for_running_jobs(cli: Cli, worker: WorkerStarter, tmp_path: Path) -> None:
     held = cli.add("mail", "hold")
     process = worker("--reload")
-    cli.until("mail", held, JobState.ACTIVE)
+    process.wait_for(f"job {held} .*started")
     (tmp_path / "shop.py").write_text(SHOP + "\n# changed\n")
     process.wait_for("stopping: 1 running jobs may finish")
     (tmp_path / "go").touch()

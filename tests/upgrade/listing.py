@@ -16,12 +16,18 @@ from windlass.backend import stream_requests as sm
 from windlass.core.job import JobRef
 
 
+#: Containers that later releases added: the older ones are written down also when they are empty.
+_LATER = ("revoked",)
+
+
 def plain(value: Any) -> Any:
     """``value`` as JSON has it. Fields with their defaults are left out: a later release may have more."""
     if isinstance(value, msgspec.Struct):
         usual = {field.name: field.default for field in msgspec.structs.fields(type(value))}
         fields = {name: getattr(value, name) for name in value.__struct_fields__}
-        return {name: plain(one) for name, one in fields.items() if one not in (None, usual[name])}
+        left_out = {name for name, one in fields.items() if one in (None, usual[name])}
+        left_out |= {name for name in _LATER if not fields.get(name)}
+        return {name: plain(one) for name, one in fields.items() if name not in left_out}
     if isinstance(value, dict):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
