@@ -15,7 +15,6 @@ from windlass.backend import schedule_requests as sc
 from windlass.backend import stream_requests as sm
 from windlass.core.job import JobRef
 
-
 #: Containers that later releases added: the older ones are written down also when they are empty.
 _LATER = ("revoked",)
 
