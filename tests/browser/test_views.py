@@ -304,7 +304,7 @@ def test_signing_in_under_a_prefix_as_reader_and_as_operator(
         page = look.at("/job-queues")
         page.get_by_label("Access token").fill("wrong")
         page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("alert")).to_contain_text("not right")
+        expect(page.get_by_role("alert")).to_contain_text("The sign-in failed")
         page.get_by_label("Access token").fill(READER)
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("heading", name="Queues")).to_be_visible()
