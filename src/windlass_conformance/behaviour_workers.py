@@ -232,6 +232,7 @@ async def test_heartbeats_carry_the_stacks_for_a_minute_after_they_were_asked_fo
         worker = await stage.work(a_handler_that_hangs, heartbeat=10)
         await stage.queue.add("n")
         await gate.reached.wait()
+        await stage.settle()  # its first heartbeat is stored
         assert (await info_of(stage, worker)).stacks == ""
         await stage.app.command_worker(worker.id, "dump")
         await stage.advance(10)

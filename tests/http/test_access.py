@@ -240,6 +240,8 @@ def accepts(path: str) -> list[Way]:
 
 #: Routes that answer only with a parameter.
 ASKS = {"/api/schedules/preview", "/api/v1/schedules/preview"}
+#: What only operators may read.
+OPERATORS_READ = {"/api/v1/workers/{identity}/stacks"}
 
 
 def expected(who: str, entry: Entry, way: Way) -> set[int]:
@@ -261,6 +263,8 @@ def expected(who: str, entry: Entry, way: Way) -> set[int]:
 
 def of_reader(entry: Entry) -> set[int]:
     """What a reader of all queues gets."""
+    if entry.method == "GET" and entry.template in OPERATORS_READ:
+        return {403}
     return {"GET": read(entry), "OPTIONS": {204}}.get(entry.method, {403})
 
 

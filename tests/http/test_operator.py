@@ -204,6 +204,7 @@ async def test_the_stacks_of_a_worker_are_shown_after_it_was_asked_for_them(
     await stage.queue.add("slow")
     worker = await stage.work(a_handler_that_hangs, heartbeat=10)
     await asyncio.wait_for(began.wait(), 20)
+    await stage.settle()  # its first heartbeat is stored
     path = f"/api/v1/workers/{worker.id}"
     assert (await get(client, f"{path}/stacks"))["text"] == ""
     if not stage.app.store.capabilities.commands:
