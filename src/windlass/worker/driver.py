@@ -122,7 +122,7 @@ class Driver:
                     pass
                 return
             except StorageError as exc:
-                log.warning("the store is out of reach, trying again: %s", printable(str(exc)))
+                log.warning("the store is unreachable, retrying: %s", printable(str(exc)))
                 self._emitter.emit("error", exc)
             except Exception as exc:
                 log.exception("the worker met an unexpected error and continues")

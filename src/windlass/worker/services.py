@@ -230,7 +230,7 @@ class Duties:
             await asyncio.gather(*(self._supervisor.stop(runner.name) for runner in self._runners))
             await self._leadership.resign()
         except WindlassError as exc:
-            log.warning("could not resign; another worker leads when the time is over: %s", exc)
+            log.warning("could not resign as leader; another worker takes over when the term ends: %s", exc)
 
     async def run_once(self) -> int:
         """Every duty once, now; returns how much was done."""
