@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,7 +133,7 @@ async def test_runs_are_logged_only_where_the_level_asks_for_them(caplog: pytest
 @pytest.mark.parametrize("kind", [TimeoutError, concurrent.futures.CancelledError, StopIteration])
 @pytest.mark.parametrize("batch", [None, 10])
 async def test_the_log_of_a_plain_function_has_its_own_line_whatever_it_raised(
-    caplog: pytest.LogCaptureFixture, kind: type[BaseException], batch: int | None
+    caplog: pytest.LogCaptureFixture, kind: type[BaseException], batch: Any
 ) -> None:
     async with Windlass("memory://") as app:
 
@@ -140,7 +141,8 @@ async def test_the_log_of_a_plain_function_has_its_own_line_whatever_it_raised(
         def work(items: list[int]) -> None:
             raise kind("the bank did not answer")
 
-        job = await work.enqueue(1 if batch else [1])
+        item: Any = 1 if batch else [1]
+        job = await work.enqueue(item)
         await Worker("default", url_or_app=app).drain()
         assert await job.get_state() == "failed"
     assert 'raise kind("the bank did not answer")' in caplog.text
