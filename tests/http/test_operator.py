@@ -117,6 +117,33 @@ async def test_flows_are_listed_and_run_again_from_a_job_on(stage: Stage, client
 
 
 @pytest.mark.feature("P11")
+async def test_a_list_of_flows_is_paged_while_flows_are_added(
+    stage: Stage, client: httpx.AsyncClient
+) -> None:
+    if not stage.app.store.capabilities.flows:
+        await get(client, "/api/v1/flows", 501)
+        return
+
+    async def add(name: str) -> str:
+        child = {"task": "leaf", "queue": QUEUE}
+        tree = {"task": name, "queue": QUEUE, "children": [child, child]}
+        return str((await send(client, "POST", "/api/v1/flows", 201, tree))["id"])
+
+    tops = [await add(f"top{n}") for n in range(11)]
+    seen: list[str] = []
+    page = await get(client, "/api/v1/flows", limit=6)
+    while True:
+        seen += [flow["id"] for flow in page["items"]]
+        if page["done"]:
+            break
+        await add("later")
+        page = await get(client, "/api/v1/flows", limit=6, cursor=page["next_cursor"])
+    assert seen == tops[::-1]
+    (one,) = (await get(client, "/api/v1/flows", task="top3"))["items"]
+    assert (one["id"], one["jobs"]) == (tops[3], 3)
+
+
+@pytest.mark.feature("P11")
 async def test_a_schedule_is_told_in_words_with_its_next_slots_and_its_runs(
     stage: Stage, client: httpx.AsyncClient
 ) -> None:
