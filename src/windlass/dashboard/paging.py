@@ -22,8 +22,8 @@ import msgspec
 
 from windlass.api.search import Search
 from windlass.backend import requests as rq
+from windlass.backend.gathering import gather_limited
 from windlass.backend.store import Store
-from windlass.backend.together import at_once
 from windlass.core.job import JobRecord
 from windlass.core.order import Sort, check_cursor, cursor_of, place_of_cursor
 from windlass.dashboard.problems import ApiError
@@ -126,7 +126,7 @@ class Listing:
                 if found.scanned and (found.scanned >= SCAN or began + took >= until):
                     return
                 looks = (self._read_on(line, size) for line in behind)
-                found.scanned += sum(await at_once(looks, READ_AT_ONCE))
+                found.scanned += sum(await gather_limited(looks, READ_AT_ONCE))
                 took = self.clock() - began
             elif first is None:
                 return

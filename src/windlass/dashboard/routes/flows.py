@@ -11,7 +11,7 @@ from litestar.params import JSONBody, QueryParameter
 from windlass.api.search import Search
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
-from windlass.backend.together import at_once
+from windlass.backend.gathering import gather_limited
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import Changed as ChangeStatus
 from windlass.core.states import FINISHED, JobState
@@ -82,7 +82,7 @@ async def list_flows(
     while True:
         some = min(limit - len(items), _FLOWS)
         found = await listed.page(holding(infos, states or []), cursor, some)
-        items += await at_once((_flow_entry(store_view, top) for top in found.records), READ_AT_ONCE)
+        items += await gather_limited((_flow_entry(store_view, top) for top in found.records), READ_AT_ONCE)
         scanned, cursor = scanned + found.scanned, found.cursor
         if cursor is None or len(items) >= limit or listed.clock() >= until:
             break
