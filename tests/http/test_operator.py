@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.http.support import Shop, get, send
+from windlass.api.metrics import sample_backlog
 from windlass.backend import requests as rq
 from windlass.core.job import WorkerInfo
 from windlass.jobs.exported import read_job
@@ -178,6 +179,13 @@ async def test_figures_say_which_window_is_not_over_and_how_long_runs_took(
     assert sum(one["count"] for one in found["wait_histogram"]) == 3
     assert found["backlog"]["waiting"] == 1
     assert found["backlog"]["oldest_ms"] is not None
+    assert found["points"][-1]["waiting_max"] is None  # no worker has taken a sample
+    assert await sample_backlog(stage.app.store) == 1
+    found = await get(client, "/api/v1/metrics", step="minute")
+    assert found["points"][-1]["waiting_max"] == 1
+    assert sum(one["total"] for one in found["points"]) == 3
+    tasks = await get(client, "/api/job-metrics")
+    assert {one["job_class"] for one in tasks} == {"send", "fail"}
 
 
 @pytest.mark.feature("P11")
