@@ -96,11 +96,11 @@ class Consumer:
         await client.know_rules()
         await self._rejoin()
         names = [item.name for item in request.queues]
-        self.intake.claiming.update(names)
+        self.intake.begin(names)
         try:
             return await self._claim(request, names)
         finally:
-            self.intake.claiming.subtract(names)
+            self.intake.end(names)
 
     async def _claim(self, request: rq.Claim, names: list[str]) -> rq.Claimed:
         client = self._client
@@ -119,8 +119,7 @@ class Consumer:
             picker.log_starts()
         self._offers.claimed(request, len(picker.jobs))
         if len(picker.jobs) < request.limit:
-            for name in names:
-                self.intake.ring(name)
+            self.intake.was_short(names)
         for name, count in picker.taken.items():
             if name not in picker.empty:
                 self.intake.was_full(name, count)
@@ -439,7 +438,7 @@ class _Picker:
     async def _ask_all(self, bound: str, asked: set[str]) -> bool:
         """Ask queues that were not ``asked`` yet for as much as there is room; False when that is none."""
         fetching = []
-        room = self._request.limit - len(self.jobs)
+        intake, room = self._desk.intake, self._request.limit - len(self.jobs)
         for item in self._request.queues:
             if item.name in self._client.paused or item.name in self.empty or item.name in asked:
                 continue
@@ -448,10 +447,21 @@ class _Picker:
                 continue
             room -= wanted
             asked.add(item.name)
-            fetching.append((item.name, wanted, spawn(self._fetch(item.name, wanted))))
-        for queue, wanted, fetched in fetching:
-            await self._begin(queue, wanted, fetched)
+            before, turn = intake.next_turn(item.name)
+            fetching.append((item.name, wanted, turn, spawn(self._fetch_after(before, item.name, wanted))))
+        try:
+            for queue, wanted, turn, fetched in fetching:
+                await self._begin(queue, wanted, fetched)
+                turn.set(None)
+        finally:
+            for _, _, turn, _ in fetching:
+                turn.set(None)
         return bool(fetching)
+
+    async def _fetch_after(self, before: IoFuture[None], queue: str, wanted: int) -> list[Delivery]:
+        """What another claim fetched begins first, also when it must be asked about."""
+        await before
+        return await self._fetch(queue, wanted)
 
     async def _fetch(self, queue: str, wanted: int) -> list[Delivery]:
         """Up to ``wanted`` messages; fewer when the queue has no more, which is noted."""
@@ -521,7 +531,7 @@ class _Picker:
             self.empty.discard(queue)
             for delivery, _ in good[room:]:
                 self._in_hand.pop(delivery.tag, None)
-            self._client.requeue(delivery.tag for delivery, _ in good[room:])
+            self._desk.intake.put_back(queue, [delivery for delivery, _ in good[room:]])
         return min(len(good), room)
 
     async def _bury(self, queue: str, delivery: Delivery, problem: str) -> None:

@@ -403,8 +403,9 @@ class AmqpSession:
             self.connection.acknowledge(self.channel, out)
 
     def requeue(self, tags: Iterable[int]) -> None:
-        """Give messages back to their queues, at their old places."""
-        for tag in sorted(tags, reverse=True):
+        """Give messages back to their queues, at their old places: the oldest first, for a quorum queue keeps
+        those that are returned in the order of their return."""
+        for tag in sorted(tags):
             if self._unacked.pop(tag, 0) is None:
                 self.channel.basic_nack(tag, requeue=True)
 
