@@ -138,7 +138,7 @@ def test_a_claim_that_meets_a_tap_on_its_way_out_takes_what_came_in_its_order() 
 
 
 def test_what_no_worker_claims_goes_back_together_with_what_was_on_its_way() -> None:
-    client, intake = _with_tap()
+    client, _ = _with_tap()
     client.ending[0].set(None)
     assert client.given_back == []
     client.takers[0](_message(4))  # the broker answers before it hands over the last ones

@@ -8,9 +8,9 @@ messages ahead as the last claim took, so that they are here when the slots are 
 tap does not fill at once closes it, takes what came, and pulls the rest: so a claim that comes back short met
 the end of the queue. What no worker claims for a moment goes back to its place, and others get it.
 
-Jobs start in their order because what waits here is older than what the broker still has. So claims of a queue
-take turns; a bell rings only when none is under way; and what goes back goes back together, when nothing more
-is pushed and no claim is under way: of a part, the rest would be taken first.
+Jobs start in their order because what waits here is older than what the broker still has. So claims of a
+queue take turns; a bell rings only when none is under way; and what goes back goes back together, when
+nothing more is pushed and no claim is under way: of a part, the rest would be taken first.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Intake:
         self._claiming.update(queues)
 
     def end(self, queues: Iterable[str]) -> None:
-        """A claim of ``queues`` is answered: the last one under way leaves what came to the broker's pushes."""
+        """A claim of ``queues`` is answered. After the last one, the broker may push again."""
         for queue in queues:
             self._claiming[queue] -= 1
             if self._claiming[queue] > 0:
