@@ -41,9 +41,11 @@ class ReturnedJobs:
             return
         channel = self.channel = await session.open_channel()
         await session.call(channel.basic_qos, prefetch_count=_WINDOW)
-        session.consume(
-            channel, session.names.returned, lambda _c, *message: spawn(self._put_back(channel, *message))
-        )
+
+        def on_message(_channel: Any, *message: Any) -> None:
+            spawn(self._put_back(channel, *message))
+
+        session.consume(channel, session.names.returned, on_message)
 
     async def _put_back(self, channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
         """Only when the broker has it in its queue again, it is taken from this one."""
