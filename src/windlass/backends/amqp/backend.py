@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote, unquote
 
 import pika
@@ -73,6 +73,7 @@ class AmqpBackend:
     """A client of a broker."""
 
     name = "amqp"
+    claims_apart: Literal[True] = True
 
     def __init__(self, shared: _SharedConnection) -> None:
         self._shared = shared

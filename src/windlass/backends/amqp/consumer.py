@@ -84,8 +84,6 @@ class Consumer:
         self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
         for held in self._left.values():
             _remember(self._seen, held.start.key)
-        #: Where a claim that is through at once leaves its starts, to be logged with the ends before it.
-        self._beginning: list[verbs.Start] | None = None
         self.intake = Intake(client)
         self.intake.show = self._offer
 
@@ -112,11 +110,7 @@ class Consumer:
         except BaseException:
             picker.give_up()
             raise
-        if self._beginning is not None:
-            took("amqp.claim_in_settle")
-            self._beginning += picker.starts
-        else:
-            picker.log_starts()
+        picker.log_starts()
         self._offers.claimed(request, len(picker.jobs))
         if len(picker.jobs) < request.limit:
             self.intake.was_short(names)
@@ -220,22 +214,17 @@ class Consumer:
             answers = await self._close(request)
             return rq.SettleResult(answers, None if claim is None else await self.claim(claim))
         # The slots are free already: the next jobs may come while the broker records the last ones.
-        began: list[verbs.Start] = []
-        self._beginning = began if items else None
-        try:
-            coming = None if claim is None else spawn(self.claim(claim))
-        finally:
-            self._beginning = None
-        answers = await self._complete(request, began) if items else []
+        coming = None if claim is None else spawn(self.claim(claim))
+        answers = await self._complete(request) if items else []
         return rq.SettleResult(answers, None if coming is None else await coming)
 
-    async def _complete(self, request: rq.Settle, began: list[verbs.Start]) -> list[Settled]:
+    async def _complete(self, request: rq.Settle) -> list[Settled]:
         """The quick way, for completions: log them, then acknowledge."""
         took("amqp.complete")
         items, client = request.items, self._client
         held = [self._held[end.token] for end in items]
         starts = [one.start for one in held]
-        told = client.append_fact(verbs.Ended(items=items, starts=starts, began=began, now_ms=request.now_ms))
+        told = client.append_fact(verbs.Ended(items=items, starts=starts, now_ms=request.now_ms))
         client.publish([metrics_message(client.names, items, starts, self.now_ms(request))])
         await told
         reach("amqp.ended", count=len(items))

@@ -4,9 +4,10 @@ An idle worker rings a *bell*: a consumer that gets at most one message, the fir
 first: what is pushed while it pulls would come out of turn.
 
 A worker whose claims come back full one after the other opens a *tap*: a consumer that gets twice as many
-messages ahead as the last claim took, so that they are here when the slots are free. The first claim that the
-tap does not fill at once closes it, takes what came, and pulls the rest: so a claim that comes back short met
-the end of the queue. What no worker claims for a moment goes back to its place, and others get it.
+messages ahead as the worker claims while an end is on its way, so that they are here when the slots are free.
+The first claim that the tap does not fill at once closes it, takes what came, and pulls the rest: so a claim
+that comes back short met the end of the queue. What no worker claims for a moment, or what is more than it
+claims in that time, goes back to its place, and others get it.
 
 Jobs start in their order because what waits here is older than what the broker still has. So claims of a
 queue take turns; a bell rings only when none is under way; and what goes back goes back together, when
@@ -29,6 +30,8 @@ from windlass.speedups.amqp_frames import Delivery
 PATIENCE_S = 0.25
 #: Full claims no further apart than this open a tap.
 _BUSY_MS = 100
+#: About how long an end is on its way: what is claimed in that time is held besides what waits.
+_SETTLING_MS = 10
 #: How long a claim waits for what the broker is about to push.
 _LULL_S = 0.02
 #: Most messages that a tap brings ahead.
@@ -68,9 +71,10 @@ class Intake:
         self._hushed: dict[str, IoFuture[None]] = {}
         self._taps: dict[str, _Tap] = {}
         self._waiting: dict[str, deque[Delivery]] = {}
-        #: Queues that we look after; those of which something came, or was taken, since we last looked.
+        #: Queues that we look after; those of which something came since we last looked; how much was taken.
         self._watched: set[str] = set()
         self._fresh: set[str] = set()
+        self._taken: Counter[str] = Counter()
         self._full_ms: dict[str, int] = {}
         #: Queues whose end was met by the last pull.
         self._dry: set[str] = set()
@@ -124,8 +128,9 @@ class Intake:
         waiting = self._waiting.get(queue)
         if not waiting:
             return []
-        self._fresh.add(queue)
-        return [waiting.popleft() for _ in range(min(count, len(waiting)))]
+        taken = min(count, len(waiting))
+        self._taken[queue] += taken
+        return [waiting.popleft() for _ in range(taken)]
 
     def put_back(self, queue: str, deliveries: list[Delivery]) -> None:
         """A claim took more than it can start: it stays before what waits here, if something does."""
@@ -179,12 +184,13 @@ class Intake:
         self._client.later(PATIENCE_S, lambda: self._look(queue))
 
     def _look(self, queue: str) -> None:
-        fresh, waits = queue in self._fresh, bool(self._waiting.get(queue))
+        waits = len(self._waiting.get(queue, ()))
+        fresh = queue in self._fresh or self._taken.pop(queue, 0) >= waits
         self._watched.discard(queue)
         self._fresh.discard(queue)
         if self._client.closed or not (waits or queue in self._taps):
             return
-        if self._claiming[queue] or (self._wanted(queue) and (fresh or not waits)):
+        if self._claiming[queue] or (self._wanted(queue) and fresh):
             self._watch(queue)
         else:
             self.stop(queue)
@@ -284,13 +290,14 @@ class Intake:
     def was_full(self, queue: str, count: int) -> None:
         """A claim got all of the ``count`` messages that it wanted."""
         now_ms = self._client.clock.now_ms()
-        busy = now_ms - self._full_ms.get(queue, 0) <= _BUSY_MS
+        gap_ms = now_ms - self._full_ms.get(queue, 0)
         self._full_ms[queue] = now_ms
-        if busy and queue not in self._taps and queue not in self._bells and self._wanted(queue):
-            self._open(queue, min(count, _AHEAD))
+        idle = gap_ms > _BUSY_MS or queue in self._taps or queue in self._bells
+        if not idle and self._wanted(queue):
+            self._open(queue, min(count * max(_SETTLING_MS // max(gap_ms, 1), 1), _AHEAD))
 
     def _open(self, queue: str, size: int) -> None:
-        """Let the broker push what the next two claims take; besides these, ``size`` are in our hands."""
+        """Let the broker push twice ``size`` ahead; besides these, ``size`` are in our hands."""
         client = self._client
         tap = self._taps[queue] = _Tap(size)
         client.channel.basic_qos(prefetch_count=3 * size)
