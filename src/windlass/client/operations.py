@@ -546,14 +546,21 @@ class LostJob(TypedDict):
 class LostWorker(TypedDict):
     """LostWorker."""
 
-    id: str
     hostname: str
     pid: int
+    tag: str
     queues: list[str]
+    version: str
     started_ms: int
     beat_ms: int
     busy: int
-    version: str
+    concurrency: int
+    rss_kb: int
+    cpu_percent: float
+    quiet: bool
+    leader: bool
+    command: str | None
+    id: str
     jobs: list[LostJob]
 
 
@@ -790,7 +797,6 @@ class Why(TypedDict):
 class WorkerEntry(TypedDict):
     """WorkerEntry."""
 
-    id: str
     hostname: str
     pid: int
     tag: str
@@ -805,6 +811,7 @@ class WorkerEntry(TypedDict):
     quiet: bool
     leader: bool
     command: str | None
+    id: str
     running: list[WorkerJob]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from windlass.core.states import JobState
 from windlass.dashboard.shapes.base import Shape
+from windlass.dashboard.shapes.workers import LostWorker
 
 
 class FindingEntry(Shape):
@@ -23,31 +23,6 @@ class FindingEntry(Shape):
     count: int | None
     #: Since when, when known.
     since_ms: int | None
-
-
-class LostJob(Shape):
-    """A job that a lost worker held, as it stands now."""
-
-    queue: str
-    id: str
-    task: str
-    state: JobState
-
-
-class LostWorker(Shape):
-    """A worker that fell silent without saying goodbye in the last day."""
-
-    id: str
-    hostname: str
-    pid: int
-    queues: list[str]
-    started_ms: int
-    beat_ms: int
-    #: Slots that were busy at its last heartbeat.
-    busy: int
-    version: str
-    #: Jobs whose record still names it (at most 50).
-    jobs: list[LostJob]
 
 
 class HealthReport(Shape):

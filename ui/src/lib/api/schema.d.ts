@@ -573,14 +573,21 @@ export interface components {
         };
         /** LostWorker */
         LostWorker: {
-            id: string;
             hostname: string;
             pid: number;
+            tag: string;
             queues: string[];
+            version: string;
             started_ms: number;
             beat_ms: number;
             busy: number;
-            version: string;
+            concurrency: number;
+            rss_kb: number;
+            cpu_percent: number;
+            quiet: boolean;
+            leader: boolean;
+            command: string | null;
+            id: string;
             jobs: components["schemas"]["LostJob"][];
         };
         /** Mark */
@@ -674,25 +681,25 @@ export interface components {
         };
         /** Process */
         Process: {
-            /** @default heartbeat */
-            type: string;
-            identity: string;
             hostname: string;
             pid: number;
             tag: string;
-            concurrency: number;
-            busy: number;
-            beat: number;
-            rss_kb: number;
-            cpu_percent: number;
             queues: string[];
             version: string;
             started_ms: number;
             beat_ms: number;
+            busy: number;
+            concurrency: number;
+            rss_kb: number;
+            cpu_percent: number;
             quiet: boolean;
             leader: boolean;
             command: string | null;
-            running: components["schemas"]["RunningJob"][];
+            /** @default heartbeat */
+            type: string;
+            identity: string;
+            beat: number;
+            running: components["schemas"]["WorkerJob"][];
         };
         /** Queue */
         Queue: {
@@ -750,14 +757,6 @@ export interface components {
             error_message: string;
             error_class: string;
             job: components["schemas"]["WireJob"];
-        };
-        /** RunningJob */
-        RunningJob: {
-            queue: string;
-            id: string;
-            task: string;
-            started_ms: number | null;
-            progress: unknown;
         };
         /** ScheduleBody */
         ScheduleBody: {
@@ -957,7 +956,6 @@ export interface components {
         };
         /** WorkerEntry */
         WorkerEntry: {
-            id: string;
             hostname: string;
             pid: number;
             tag: string;
@@ -972,6 +970,7 @@ export interface components {
             quiet: boolean;
             leader: boolean;
             command: string | null;
+            id: string;
             running: components["schemas"]["WorkerJob"][];
         };
         /** WorkerJob */
@@ -1031,8 +1030,21 @@ export interface components {
             busy_workers: number;
             quiet_workers: number;
             slots: number;
+            workers: components["schemas"]["WorkerLoad"][];
             /** @default null */
             names: string[] | null;
+            /** @default null */
+            worker_ids: string[] | null;
+        };
+        /**
+         * WorkerLoad
+         * @description What a worker used at its last heartbeat: slots, memory, and percent of one processor.
+         */
+        WorkerLoad: {
+            id: string;
+            busy: number;
+            rss_kb: number;
+            cpu_percent: number;
         };
     };
     responses: never;
