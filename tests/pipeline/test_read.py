@@ -139,7 +139,9 @@ async def test_the_dashboard_says_that_a_lake_cannot_be_read(tmp_path: Path) -> 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1") as client:
         health = (await client.get("/api/v1/health")).json()
     await guard.desk.app.close()
-    assert [finding["text"] for finding in health["findings"]] == ["the lake cannot be read"]
+    assert [finding["text"] for finding in health["findings"]] == [
+        "the lake cannot be read, or does not answer"
+    ]
     assert health["lake"]["behind"] is None
 
 

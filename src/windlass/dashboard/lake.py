@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from windlass.api.app import Windlass
 from windlass.api.health import archivers_behind
 from windlass.backend.health import Finding
 from windlass.core.text import many, show_age
 from windlass.dashboard.shapes.figures import LakeFailure, LakeSource, LakeState, Point
-from windlass.dashboard.store_view import StoreView
-from windlass.errors import ConfigError, WindlassError
+from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
     from windlass.pipeline.status import LakeStatus
@@ -38,9 +38,9 @@ class LakeFigures:
         self._looked_ms = 0.0
         self._state = _UNREADABLE
 
-    async def state(self, store_view: StoreView) -> LakeState:
-        """How the lake stands, and how far it is behind the queues that are shown."""
-        now_ms = store_view.app.clock.monotonic_ms()
+    async def state(self, app: Windlass, queues: Collection[str]) -> LakeState:
+        """How the lake stands, and how far it is behind the history of these queues."""
+        now_ms = app.clock.monotonic_ms()
         if self._look is None or (self._look.done() and now_ms - self._looked_ms >= _FRESH_MS):
             self._looked_ms = now_ms
             self._look = asyncio.create_task(asyncio.to_thread(_state_of, self._root))
@@ -48,8 +48,7 @@ class LakeFigures:
             await asyncio.wait([self._look], timeout=_PATIENCE_S)
         if self._look.done():
             self._state = self._look.result()
-        shown = {info.name for info in await store_view.queues()}
-        lags = await archivers_behind(store_view.app, shown)
+        lags = await archivers_behind(app, queues)
         behind = [lag.behind for lag in lags if lag.archiver.name == self._state.archiver]
         return msgspec.structs.replace(self._state, behind=behind[0] if behind else None)
 
@@ -92,7 +91,7 @@ def _state_of(root: str) -> LakeState:
 
         lake = Lake(root).open()
         return _as_state(lake.archiver, lake_status(lake))
-    except (ImportError, WindlassError):
+    except Exception:  # whatever is wrong with the lake, health must say so and not fail itself
         return _UNREADABLE
 
 
@@ -113,7 +112,7 @@ def lake_findings(state: LakeState, now_ms: int) -> Iterator[Finding]:
     """What is wrong with a lake."""
     look = "windlass pipeline status --lake LAKE says more"
     if not state.archiver:
-        yield Finding("warning", "the lake cannot be read", look, "pipeline")
+        yield Finding("warning", "the lake cannot be read, or does not answer", look, "pipeline")
     if state.failure is not None:
         text = f"the pipeline's last run of {state.failure.source} failed: {state.failure.error}"
         yield Finding("problem", text, look, "pipeline", since_ms=state.failure.at_ms)
