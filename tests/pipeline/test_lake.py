@@ -122,6 +122,18 @@ def test_a_file_that_was_compacted_is_not_replaced_again(root: str) -> None:
     assert values(root) == [4]
 
 
+def test_two_compactions_at_once_leave_every_row_once(root: str) -> None:
+    """Delta would let this pass too."""
+    lake = Lake(root).create()
+    for number in (1, 2, 3):
+        change(lake, number, replace=False)
+    stale = Lake(root).open()
+    assert compact(lake, slack=1) == 2
+    assert compact(stale, slack=1) == 0
+    assert values(root) == [1, 2, 3]
+    assert len(stale.entries(TABLE)) == 1
+
+
 def test_adding_goes_on_while_another_compacts(tmp_path: Path) -> None:
     root = str(tmp_path / "lake")
     lake = Lake(root).create()

@@ -275,12 +275,13 @@ class Lake:
         *,
         batches: Mapping[str, int] | None = None,
         note: Mapping[str, Any] | None = None,
+        data_change: bool = True,
     ) -> None:
         """One commit of one table. ``Conflict`` when it changed in a way that this commit does not know of.
 
         ``batches``: the number of the newest batch by source. Another commit that names one of these sources
         meanwhile is such a change; any other is when files are removed, or when a note is left that holds
-        more than this commit's own.
+        more than this commit's own. ``data_change``: False when the same rows are in other files now.
         """
         from deltalake.exceptions import CommitFailedError
 
@@ -291,7 +292,7 @@ class Lake:
         facts = properties(batches, note, strict=bool(remove) or note is not None)
         try:
             with self._reached():
-                _commit(delta, _actions(add, remove, self.clock.now_ms()), facts)
+                _commit(delta, _actions(add, remove, self.clock.now_ms(), data_change), facts)
         except CommitFailedError as exc:
             raise Conflict(table.path) from exc
         reach("lake.committed", table=table.path)
@@ -391,17 +392,25 @@ def properties(
     )
 
 
-def _actions(add: Iterable[FileEntry], remove: Iterable[FileEntry], now_ms: int) -> list[Any]:
+def _actions(
+    add: Iterable[FileEntry], remove: Iterable[FileEntry], now_ms: int, data_change: bool = True
+) -> list[Any]:
     """Files that a commit adds and removes, as Delta spells it."""
     from deltalake.transaction import AddAction, RemoveAction
 
     added = [
         AddAction(
-            entry.path, entry.bytes, {PARTITION: entry.date}, now_ms, data_change=True, stats=entry.statistics
+            entry.path,
+            entry.bytes,
+            {PARTITION: entry.date},
+            now_ms,
+            data_change=data_change,
+            stats=entry.statistics,
         )
         for entry in add
     ]
     removed = [
-        RemoveAction(entry.path, True, now_ms, entry.bytes, {PARTITION: entry.date}) for entry in remove
+        RemoveAction(entry.path, data_change, now_ms, entry.bytes, {PARTITION: entry.date})
+        for entry in remove
     ]
     return [*added, *removed]
