@@ -158,12 +158,19 @@ class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TableWriter:
-    """Rows as new files of a table, by date. No reader sees them until they are committed."""
+    """Rows as new files of a table, by date. No reader sees them until they are committed.
 
-    def __init__(self, where: Place, table: Table) -> None:
+    ``parted``: also by the parts of a day that the table names.
+    """
+
+    def __init__(
+        self, where: Place, table: Table, *, parted: bool = True, rows_per_file: int = ROWS_PER_FILE
+    ) -> None:
         import pyarrow as pa
 
         self.table = table
+        self._chunk_ms = table.chunk_ms if parted else None
+        self._rows_per_file = rows_per_file
         self._files = where.files(table)
         self._schema = pa.schema([table.arrow.field(name) for name in table.stored])
         self._open: dict[Any, _File] = {}
@@ -176,8 +183,8 @@ class TableWriter:
 
         kept = rows.select(self.table.stored).cast(self._schema)
         days = place = rows.column(PARTITION)
-        if self.table.chunk_ms is not None:  # one number for the day and the part of it
-            part = pc.divide(rows.column(self.table.ranged[0]), self.table.chunk_ms)
+        if self._chunk_ms is not None:  # one number for the day and the part of it
+            part = pc.divide(rows.column(self.table.ranged[0]), self._chunk_ms)
             place = pc.add(pc.multiply(pc.cast(pc.cast(days, pa.int32()), pa.int64()), 10**9), part)
         found = pc.unique(place)
         for value in found:
@@ -185,7 +192,7 @@ class TableWriter:
             part, day = (kept, days) if len(found) == 1 else (kept.filter(chosen), days.filter(chosen))
             file = self._file(value, day[0])
             file.add(part)
-            if file.rows >= ROWS_PER_FILE:
+            if file.rows >= self._rows_per_file:
                 self._close(value)
 
     def close(self) -> list[FileEntry]:

@@ -438,6 +438,7 @@ export interface components {
             at_ms: number;
             findings: components["schemas"]["FindingEntry"][];
             lost_workers: components["schemas"]["LostWorker"][];
+            lake?: components["schemas"]["LakeState"] | null;
         };
         /** HoldBody */
         HoldBody: {
@@ -530,6 +531,27 @@ export interface components {
          * @enum {string}
          */
         JobState: "waiting" | "scheduled" | "retrying" | "blocked" | "parked" | "suspended" | "active" | "completed" | "failed" | "cancelled";
+        /** LakeFailure */
+        LakeFailure: {
+            source: string;
+            error: string;
+            at_ms: number;
+        };
+        /** LakeSource */
+        LakeSource: {
+            source: string;
+            read_ms: number;
+            newest_ms: number | null;
+        };
+        /** LakeState */
+        LakeState: {
+            archiver: string;
+            sources: components["schemas"]["LakeSource"][];
+            attempts: number;
+            lost: number;
+            failure: components["schemas"]["LakeFailure"] | null;
+            behind?: number | null;
+        };
         /** LastError */
         LastError: {
             error_class: string;
@@ -610,6 +632,7 @@ export interface components {
             backlog: components["schemas"]["Backlog"];
             marks: components["schemas"]["Mark"][];
             deploys: components["schemas"]["Deploy"][];
+            lake?: components["schemas"]["LakeState"] | null;
         };
         /** NewJobBody */
         NewJobBody: {
@@ -827,6 +850,7 @@ export interface components {
             step: string;
             source: string;
             points: components["schemas"]["Point"][];
+            lake?: components["schemas"]["LakeState"] | null;
         };
         /** Session */
         Session: {
