@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from windlass import Windlass
+from windlass.core.options import OPTION_NAMES
+from windlass.worker import WorkerOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,6 +44,13 @@ def test_what_a_design_claims_stands_beside_what_was_measured(claim: str) -> Non
     elsewhere = page.replace(row, "")
     for figure in figures:
         assert figure.split()[0] in elsewhere, f"{figure} is in no table of a run"
+
+
+def test_the_guide_lists_every_option_of_a_job_and_every_setting_of_a_worker() -> None:
+    page = (ROOT / "docs" / "guide.md").read_text()
+    cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", page, re.MULTILINE)
+    listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert (OPTION_NAMES | set(WorkerOptions.__struct_fields__)) - listed == set()
 
 
 def test_every_figure_of_the_readme_is_one_of_the_benchmarks() -> None:

@@ -416,6 +416,11 @@ async def a_path_where_a_module_belongs(app: Windlass, folder: Path) -> None:
     command("worker", "jobs.py")
 
 
+@answers("Name the app, such as shop.jobs:app", "$WINDLASS_WORKER_APP", "[tool.windlass] app")
+async def a_worker_without_an_app(app: Windlass, folder: Path) -> None:
+    command("worker")
+
+
 @answers("name the module instead: 'jobs:app'")
 async def a_path_and_an_app(app: Windlass, folder: Path) -> None:
     command("worker", "jobs.py:app")

@@ -35,7 +35,15 @@ class ConfiguredCommand(click.Command):
         except ConfigError as exc:
             raise click.UsageError(str(exc)) from exc
         extra.setdefault("auto_envvar_prefix", ENVIRONMENT)
-        return super().make_context(info_name, args, parent, **extra)
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.MissingParameter as exc:
+            if exc.param is None or exc.param.name != "app":
+                raise
+            advice = (
+                f"Name the app, such as shop.jobs:app, or set ${variable_of('app')} or [tool.windlass] app."
+            )
+            raise click.UsageError(advice, exc.ctx) from exc
 
 
 def setting_name(param: click.Parameter) -> str:
