@@ -14,7 +14,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.pipeline.support import START_MS, Bench, busy_day
+from tests.pipeline.support import START_MS, Bench, busy_day, fill_lake
 from tests.pipeline.test_run import run, totals
 from windlass.backend import requests as rq
 from windlass.cli.pipeline import command
@@ -24,9 +24,7 @@ from windlass.core.states import JobState
 from windlass.dashboard import create_app
 from windlass.errors import ConfigError
 from windlass.pipeline import schemas
-from windlass.pipeline.files import TableWriter
 from windlass.pipeline.gold import Gold
-from windlass.pipeline.lake import Lake
 from windlass.pipeline.replay import replay, select_failed
 from windlass.pipeline.report import build_report, show_ms, to_html
 from windlass.pipeline.source import attempts_batch
@@ -192,15 +190,7 @@ def test_replay_retries_what_is_still_there_and_reports_the_rest(
 def lake_of_records(root: str, records: list[AttemptRecord]) -> None:
     """What a run makes of records of jobs that left one each, without Spark."""
     attempts = as_bronze(attempts_batch(records), "default", 1)
-    rows = {schemas.SILVER_ATTEMPTS.path: attempts, schemas.SILVER_JOBS.path: job_parts(attempts)}
-    lake = Lake(root).create()
-    note = {"source": "default", "batch": 1, "offsets": {"default": {}}, "gaps": []}
-    for table in schemas.BATCHED:
-        writer = TableWriter(lake.place, table)
-        if table.path in rows:
-            writer.write(rows[table.path])
-        first = table is schemas.BRONZE_ATTEMPTS
-        lake.commit(table, writer.close(), batches={"default": 1}, note=note if first else None)
+    fill_lake(root, {schemas.SILVER_ATTEMPTS: attempts, schemas.SILVER_JOBS: job_parts(attempts)})
 
 
 def test_replay_chooses_by_message_and_by_arguments(bench: Bench, tmp_path: Path) -> None:
