@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 from windlass.backend import limit_requests as lrq
 from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
+from windlass.backend.gathering import gather_limited
 from windlass.backend.health import Finding
-from windlass.backend.together import at_once
 from windlass.core.job import (
     HISTORY_HELD,
     WORKER_KEPT_MS,
@@ -163,7 +163,7 @@ async def check_spikes(context: CheckContext) -> AsyncIterator[Finding]:
     if not context.app.store.capabilities.metrics:
         return
     since_ms = context.now - _SPIKE_MS
-    now = await at_once(
+    now = await gather_limited(
         _failures(context, info.name, since_ms, context.now + 60_000) for info in context.queues
     )
     for info, (failed, runs) in zip(context.queues, now, strict=True):
@@ -274,7 +274,7 @@ HEALTH_CHECKS: tuple[Callable[[CheckContext], AsyncIterator[Finding]], ...] = (
 
 async def look_around(context: CheckContext) -> list[Finding]:
     """Everything that the checks find. They ask the store at the same time."""
-    found = await at_once(_findings(check(context)) for check in HEALTH_CHECKS)
+    found = await gather_limited(_findings(check(context)) for check in HEALTH_CHECKS)
     return [finding for one in found for finding in one]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from windlass.api.metrics import roll_up, stats_of
 from windlass.backend import metric_requests as mq
-from windlass.backend.together import at_once
+from windlass.backend.gathering import gather_limited
 from windlass.core import histogram
 from windlass.core.rollups import STEP_MS, Measure, MetricsRow, Step, merged, total
 from windlass.dashboard.shapes.figures import Bucket, Day, Point
@@ -84,7 +84,7 @@ class Figures:
         self, queues: Iterable[str], step: Step, since_ms: int, until_ms: int, task: str | None = None
     ) -> Rows:
         names = list(queues)
-        found = await at_once(self._read(name, step, since_ms, until_ms, task) for name in names)
+        found = await gather_limited(self._read(name, step, since_ms, until_ms, task) for name in names)
         return dict(zip(names, found, strict=True))
 
     async def _read(
@@ -115,7 +115,7 @@ class Figures:
         first_ms = today_ms - (count - 1) * DAY_MS
         await self.roll()
         names = list(queues)
-        found = await at_once(self._past_days(name, first_ms, today_ms) for name in names)
+        found = await gather_limited(self._past_days(name, first_ms, today_ms) for name in names)
         today = await self._read_all(names, "hour", today_ms, today_ms + DAY_MS)
         found += [_by_day(rows) for rows in today.values()]
         sums: dict[int, tuple[int, int]] = {}

@@ -20,8 +20,8 @@ import msgspec
 
 from windlass.api.search import Search
 from windlass.backend import requests as rq
+from windlass.backend.gathering import gather_limited
 from windlass.backend.store import Store
-from windlass.backend.together import at_once
 from windlass.core.job import JobRecord
 from windlass.core.order import Sort, check_cursor, cursor_of, place_of
 from windlass.dashboard.problems import ApiError
@@ -120,7 +120,7 @@ class Listing:
                 if found.scanned and (found.scanned >= SCAN or self.clock() >= until):
                     return
                 looks = (self._read_on(line, size) for line in short)
-                found.scanned += sum(await at_once(looks, READ_AT_ONCE))
+                found.scanned += sum(await gather_limited(looks, READ_AT_ONCE))
                 continue
             ready = [line for line in lines if line.pending]
             if not ready:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from windlass.backend.urls import DEFAULT_NAMESPACE
 
 DAY_S = 86_400
+#: The exclusive queue that the coordinator of a namespace holds.
+SEAT = "windlass.coordinator"
 
 
 class Names:
@@ -27,7 +29,7 @@ class Names:
         self.log = f"{prefix}windlass.log"
         self.kept = f"{prefix}windlass.kept"
         self.mark = f"{prefix}windlass.mark"
-        self.seat = f"{prefix}windlass.coordinator"
+        self.seat = f"{prefix}{SEAT}"
         self.news = f"{prefix}windlass.news"
 
     @property
