@@ -245,7 +245,7 @@ def fill_lake(root: str, rows: Mapping[schemas.Table, pa.Table], queues: Mapping
     from windlass.pipeline.lake import Lake
 
     lake = Lake(root).create()
-    note = {"source": "default", "batch": 1, "offsets": {"default": queues}, "gaps": []}
+    note = {"source": "default", "batch": 1, "offsets": {"default": queues}, "gaps": [], "seen_ms": START_MS}
     for table in schemas.BATCHED:
         writer = TableWriter(lake.place, schemas.TABLES[table.path])
         if table in rows:

@@ -6,6 +6,7 @@ import functools
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,6 @@ from windlass.cli.store import carry_out, examples_epilog, url_option
 from windlass.cli.values import DURATION
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.masks import DEFAULT_MASK
-from windlass.core.text import printable
 
 if TYPE_CHECKING:
     from windlass.pipeline.batch import BatchResult
@@ -313,32 +313,18 @@ def prune(out: Out, *, lake: str, dry_run: bool, **days: int) -> int:
 @lake_option
 def status(out: Out, *, lake: str) -> int:
     """Show how fresh the lake is, what it holds, and why a run stopped last."""
-    from dataclasses import asdict
-
     from windlass.pipeline.lake import Lake
-    from windlass.pipeline.report import show_time
+    from windlass.pipeline.report import status_lines
     from windlass.pipeline.status import lake_status
 
     found = lake_status(Lake(lake).open())
     if out.as_json:
         out.document(asdict(found))
         return 0
-    for source in found.sources:
-        newest = "none" if source.newest_ms is None else show_time(source.newest_ms)
-        out.text(
-            f"{source.source}: batch {source.batch} read {show_time(source.read_ms)}, newest attempt {newest}"
-        )
-        if source.lacking:
-            out.text(f"  not yet in {', '.join(source.lacking)}: a run is writing it, or the next will")
+    for line in status_lines(found):
+        out.text(line)
     columns = [Column("TABLE"), Column("ROWS", right=True), Column("BYTES", right=True)]
     out.table(columns, [[path, f"{rows:,}", f"{found.bytes[path]:,}"] for path, rows in found.rows.items()])
-    if found.gaps:
-        out.text(f"{found.lost:,} records were lost unread, in {found.gaps:,} gaps")
-    failure = found.last_failure
-    if failure is not None:
-        after = "; batches went through since" if failure.is_over else ""
-        text = printable(f"{failure.error}: {failure.message}" if failure.message else failure.error)
-        out.text(f"last failure of {failure.source}, {show_time(failure.at_ms)}: {text}{after}")
     return 0
 
 
@@ -441,7 +427,7 @@ windlass pipeline report --lake lake --last 7d --html report.html
 def report(out: Out, *, lake: str, last: float | None, html: Path | None) -> int:
     """Show throughput, run and waiting times, failures and errors."""
     from windlass.pipeline.gold import Gold
-    from windlass.pipeline.report import NUMBERS, build_report, show_time, tables, to_html
+    from windlass.pipeline.report import NUMBERS, build_report, show_time, status_lines, tables, to_html
 
     now_ms = SYSTEM_CLOCK.now_ms()
     since = None if last is None else now_ms - round(last * 1000)
@@ -449,15 +435,15 @@ def report(out: Out, *, lake: str, last: float | None, html: Path | None) -> int
     if html is not None:
         html.write_text(to_html(built), encoding="utf-8")
     if out.as_json:
-        out.document(
-            {
-                "total": built.total,
-                "erased": built.erased,
-                "tasks": built.by_task,
-                "errors": built.errors,
-                "alive": built.alive,
-            }
-        )
+        figures = {
+            "total": built.total,
+            "erased": built.erased,
+            "tasks": built.by_task,
+            "errors": built.errors,
+            "alive": built.alive,
+            "lake": asdict(built.status),
+        }
+        out.document(figures)
         return 0
     if built.is_empty:
         out.text("No attempts in this period.")
@@ -469,6 +455,10 @@ def report(out: Out, *, lake: str, last: float | None, html: Path | None) -> int
             columns = [Column(name, right=name in NUMBERS) for name in head]
             out.text(title, "bold")
             out.table(columns, rows)
+    out.text()
+    out.text("Pipeline", "bold")
+    for line in status_lines(built.status):
+        out.text(line)
     if built.erased:
         out.note(f"{built.erased:,} of these attempts were erased: counted above, and in no other table")
     if html is not None:

@@ -420,6 +420,7 @@ class HealthReport(TypedDict):
     at_ms: int
     findings: list[FindingEntry]
     lost_workers: list[LostWorker]
+    lake: NotRequired[LakeState | None]
 
 
 class HoldBody(TypedDict):
@@ -488,6 +489,33 @@ JobState = Literal[
     "failed",
     "cancelled",
 ]
+
+
+class LakeFailure(TypedDict):
+    """LakeFailure."""
+
+    source: str
+    error: str
+    at_ms: int
+
+
+class LakeSource(TypedDict):
+    """LakeSource."""
+
+    source: str
+    read_ms: int
+    newest_ms: int | None
+
+
+class LakeState(TypedDict):
+    """LakeState."""
+
+    archiver: str
+    sources: list[LakeSource]
+    attempts: int
+    lost: int
+    failure: LakeFailure | None
+    behind: NotRequired[int | None]
 
 
 class LastError(TypedDict):
@@ -580,6 +608,7 @@ class Metrics(TypedDict):
     backlog: Backlog
     marks: list[Mark]
     deploys: list[Deploy]
+    lake: NotRequired[LakeState | None]
 
 
 class NewJobBody(TypedDict):
@@ -922,7 +951,7 @@ class Operations(Connection):
         return found
 
     def get_health(self) -> HealthReport:
-        """What the checks of ``windlass doctor`` find now, and workers that fell silent in the ...."""
+        """What the checks of ``windlass doctor`` find now, workers that fell silent in the last ...."""
         found: HealthReport = self.send("GET", "/api/v1/health")
         return found
 

@@ -127,7 +127,7 @@ def run_batch(
     files, digest = copy_records(bench, url, source, number, plan, payloads)
     _commit_bronze(lake, files, source, number, plan)
     reach("pipeline.bronze")
-    fresh = LakeBatch(bench, source, number, digest).derive()
+    fresh = LakeBatch(bench, source, number, digest, files).derive()
     return BatchResult(source, number, plan.records, fresh, plan.behind, bench.ledger.summary())
 
 
@@ -189,24 +189,35 @@ def copy_records(
 
 
 class LakeBatch:
-    """A batch that bronze has, on its way into the other tables. ``digest``: of its rows in bronze."""
+    """A batch that bronze has, on its way into the other tables.
 
-    def __init__(self, bench: Workbench, source: str, number: int, digest: Digest | None = None) -> None:
+    ``digest`` and ``files``: of its rows in bronze, when this run has read them.
+    """
+
+    def __init__(
+        self,
+        bench: Workbench,
+        source: str,
+        number: int,
+        digest: Digest | None = None,
+        files: list[FileEntry] | None = None,
+    ) -> None:
         self.bench = bench
         self.lake = bench.lake
         self.source = source
         self.number = number
         #: Of the rows in bronze; then, when these are known, of those that silver has taken.
         self.digest = digest
+        self._files = files
 
     def derive(self) -> int:
         """Bring every table that lacks the batch up to it; returns how many attempts are new in silver."""
         self._step([schemas.BRONZE_GAPS], self._gap_rows)
         if self.lake.done(schemas.SILVER_ATTEMPTS, self.source) >= self.number:
             self.digest = None
-        self._step([schemas.SILVER_ATTEMPTS], self._silver)
+        taken = self._step([schemas.SILVER_ATTEMPTS], self._silver).get(schemas.SILVER_ATTEMPTS.path)
         reach("pipeline.silver")
-        entries = self._of_batch(schemas.SILVER_ATTEMPTS)
+        entries = self._of_batch(schemas.SILVER_ATTEMPTS) if taken is None else taken
         steps: list[tuple[list[schemas.Table], Callable[..., dict[str, Change]]]] = []
         if entries:
             digest = self.digest or self._digest(entries)
@@ -231,21 +242,23 @@ class LakeBatch:
 
     def _step(
         self, tables: list[schemas.Table], work: Callable[[list[schemas.Table]], dict[str, Change]]
-    ) -> None:
+    ) -> dict[str, list[FileEntry]]:
         """Commit the batch to those of ``tables`` that lack it; anew when one changed meanwhile.
 
         Another run may have done so by then, with the same outcome. The next commit of bronze decides which
-        of the two continues.
+        of the two continues. Returns the new files by table, of the tables that this run committed to.
         """
+        committed: dict[str, list[FileEntry]] = {}
         for _ in range(TRIES):
             lacking = [table for table in tables if self.lake.done(table, self.source) < self.number]
             if not lacking:
-                return
+                return committed
             changes = work(lacking)
             for table in lacking:
                 add, remove = changes.get(table.path, ([], []))
                 try:
                     self.lake.commit(table, add, remove, batches={self.source: self.number})
+                    committed[table.path] = add
                 except Conflict:
                     self.lake.refresh(table)
         raise LakeTakenError(f"{self.lake.url}: other writers were always quicker")
@@ -278,7 +291,7 @@ class LakeBatch:
 
     def _silver(self, tables: list[schemas.Table]) -> dict[str, Change]:
         """Attempts that silver does not have yet. Reads silver only where times overlap."""
-        entries = self._of_batch(schemas.BRONZE_ATTEMPTS)
+        entries = self._of_batch(schemas.BRONZE_ATTEMPTS) if self._files is None else self._files
         if not entries:
             return {}
         digest, overlapping = self.digest or self._digest(entries), self._overlapping(entries)

@@ -22,7 +22,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -34,6 +34,7 @@ from windlass.core.probe import reach
 from windlass.core.text import printable
 from windlass.errors import ConfigError, StorageError
 from windlass.pipeline.files import FileEntry, Place, place
+from windlass.pipeline.known import KnownTable
 from windlass.pipeline.schemas import (
     BATCHED,
     BRONZE_ATTEMPTS,
@@ -100,7 +101,7 @@ class Lake:
         self.place = where if isinstance(where, Place) else place(where)
         self.clock = clock
         self._tables: dict[str, DeltaTable] = {}
-        self._entries: dict[str, tuple[int, Any]] = {}
+        self._known: dict[str, KnownTable] = {}
 
     @property
     def url(self) -> str:
@@ -108,8 +109,13 @@ class Lake:
 
     @property
     def lake_id(self) -> str:
-        """Drawn when the lake was made; the store knows it by this name."""
+        """Drawn when the lake was made."""
         return str(self.delta(BRONZE_ATTEMPTS).metadata().configuration[_ID])
+
+    @property
+    def archiver(self) -> str:
+        """The name under which stores know this lake."""
+        return f"lake-{self.lake_id}"
 
     # --- opening ----------------------------------------------------------------------------------------
 
@@ -225,9 +231,16 @@ class Lake:
         """The versions of the tables that this lake shows, for a reader of another kind."""
         return {path: delta.version() for path, delta in self._tables.items()}
 
+    def known(self, table: Table) -> KnownTable:
+        """What this lake knows of a table at the version that was last looked at."""
+        delta, held = self.delta(table), self._known.get(table.path)
+        if held is None or held.version != delta.version():
+            held = self._known[table.path] = KnownTable(table, delta)
+        return held
+
     def done(self, table: Table, source: str) -> int:
         """The number of the newest batch of a source in a table; 0 before the first."""
-        return self.delta(table).transaction_version(source) or 0
+        return self.known(table).done(source)
 
     def last_snapshot(self, source: str) -> int:
         """When the newest snapshot of a source's jobs began, by its store's clock; 0 before the first."""
@@ -235,13 +248,23 @@ class Lake:
 
     def note(self, source: str | None = None, number: int | None = None) -> dict[str, Any]:
         """What the newest batch, or a certain one, wrote into bronze's log; empty before the first."""
+        known = self.known(BRONZE_ATTEMPTS)
+        if known.note is None:
+            known.note = self._find_note(lambda note: note)
+        if source is None:
+            return known.note
+
+        def of_batch(note: dict[str, Any]) -> dict[str, Any]:
+            return _of_batch(note, source, number)
+
+        return of_batch(known.note) or self._find_note(of_batch)
+
+    def _find_note(self, wanted: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        """The newest note in bronze's log of which ``wanted`` finds something, and what it finds."""
         delta = self.delta(BRONZE_ATTEMPTS)
         for limit in (1, _RECENT, None):
             for commit in delta.history(limit):
-                found: dict[str, Any] = json.loads(commit.get(NOTE, "{}"))
-                if source is not None and found:
-                    found = _of_batch(found, source, number)
-                if found:
+                if found := wanted(json.loads(commit.get(NOTE, "{}"))):
                     return found
         if delta.history()[-1]["version"] > 0:
             raise LakeError(f"{self.url}: the log of bronze/attempts does not say any more how far it goes")
@@ -269,28 +292,7 @@ class Lake:
 
     def entries(self, table: Table, dates: Iterable[str] | None = None) -> list[FileEntry]:
         """The files of a table, of these dates only if given."""
-        import pyarrow.compute as pc
-
-        rows = self._actions(table)
-        if dates is not None:
-            import pyarrow as pa
-
-            wanted = pa.array(sorted(set(dates)), pa.string())
-            rows = rows.filter(pc.is_in(rows.column("date"), wanted))
-        return [_entry(table, row) for row in rows.to_pylist()]
-
-    def _actions(self, table: Table) -> Any:
-        import pyarrow as pa
-
-        delta = self.delta(table)
-        version = delta.version()
-        held = self._entries.get(table.path)
-        if held is None or held[0] != version:
-            rows = pa.table(delta.get_add_actions(flatten=True))
-            day = rows.column(f"partition.{PARTITION}").cast(pa.string())
-            held = version, rows.append_column("date", day)
-            self._entries[table.path] = held
-        return held[1]
+        return self.known(table).files(dates)
 
     def uris(self, entries: Iterable[FileEntry]) -> list[str]:
         """Where files are, as Spark spells it."""
@@ -316,8 +318,8 @@ class Lake:
         """
         from deltalake.exceptions import CommitFailedError
 
-        delta = self.delta(table)
-        before = delta.version()
+        delta, known = self.delta(table), self.known(table)
+        before = known.version
         self.place.sync(self.uris(add))
         reach("lake.commit", table=table.path)
         facts = properties(batches, note, strict=strict or bool(remove) or note is not None)
@@ -328,6 +330,8 @@ class Lake:
             raise Conflict(table.path) from exc
         reach("lake.committed", table=table.path)
         self.refresh(table)
+        if delta.version() == before + 1:
+            known.advance(add, remove, batches, note)
         self.place.sync(self._log_since(table, before))
 
     def _log_since(self, table: Table, version: int) -> list[str]:
@@ -450,12 +454,3 @@ def _actions(add: Iterable[FileEntry], remove: Iterable[FileEntry], now_ms: int)
         RemoveAction(entry.path, True, now_ms, entry.bytes, {PARTITION: entry.date}) for entry in remove
     ]
     return [*added, *removed]
-
-
-def _entry(table: Table, row: Mapping[str, Any]) -> FileEntry:
-    ranges = {
-        name: (row[f"min.{name}"], row[f"max.{name}"])
-        for name in table.ranged
-        if row.get(f"min.{name}") is not None and row.get(f"max.{name}") is not None
-    }
-    return FileEntry(row["path"], table.path, row["date"], row["num_records"], row["size_bytes"], ranges)

@@ -13,9 +13,12 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-from windlass.core.text import printable
+from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.text import many, printable, show_age
 from windlass.pipeline import charts, schemas
 from windlass.pipeline.gold import Gold, Row, add_up
+from windlass.pipeline.lake import Lake
+from windlass.pipeline.status import LakeStatus, lake_status
 from windlass.pipeline.transforms.grains import GRAIN_MS
 
 #: At most this many points in a chart: the grain follows from the length of the period.
@@ -42,6 +45,8 @@ class Report:
     queues_over_time: dict[str, list[Row]]
     errors: list[Row]
     workers: list[Row]
+    #: The lake itself, as of now.
+    status: LakeStatus
     backlog: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     gaps: int = 0
     #: Attempts among the counted whose rows were erased.
@@ -85,6 +90,7 @@ def build_report(gold: Gold, since_ms: int | None, until_ms: int | None) -> Repo
         },
         errors=_errors(gold.rows(schemas.GOLD_ERRORS, since, until)),
         workers=_workers(gold.rows(schemas.GOLD_WORKERS, since - since % GRAIN_MS["hour"], until)),
+        status=lake_status(Lake(gold.lake.place).open()),
         backlog=_backlog(gold.rows(schemas.GOLD_BACKLOG, None, until), windows),
         gaps=sum(entry.rows for entry in gold.lake.entries(schemas.BRONZE_GAPS)),
         erased=gold.erased(since, until),
@@ -185,13 +191,20 @@ def to_html(report: Report) -> str:
     ]
     if report.is_empty:
         parts = [parts[0], "<p>No attempts in this period.</p>"]
-    body = "\n".join([*parts, _table(_alive_title(report), _ALIVE_HEAD, _alive_cells(report))])
+    alive = _table(_alive_title(report), _ALIVE_HEAD, _alive_cells(report))
+    body = "\n".join([*parts, alive, _lake_section(report.status)])
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Windlass report</title><style>{charts.STYLE}</style></head><body><main>{body}</main>"
         "</body></html>\n"
     )
+
+
+def _lake_section(status: LakeStatus) -> str:
+    """How fresh the figures are, and what the pipeline did last."""
+    items = "".join(f"<li>{escape(line)}</li>" for line in status_lines(status))
+    return f"<h2>Pipeline</h2><ul>{items}</ul>"
 
 
 def _charts(report: Report) -> list[tuple[str, str, str]]:
@@ -350,6 +363,31 @@ def _alive_cells(report: Report) -> list[list[str]]:
     for row in report.alive:
         found[row["queue"], row["state"] or "ran since"] += row["jobs"]
     return [[queue, state, f"{count:,}"] for (queue, state), count in sorted(found.items())]
+
+
+def status_lines(status: LakeStatus) -> list[str]:
+    """How a lake stands, one fact per line."""
+    now_ms = SYSTEM_CLOCK.now_ms()
+    lines = []
+    for source in status.sources:
+        newest = "none" if source.newest_ms is None else show_time(source.newest_ms)
+        age = show_age(max(now_ms - source.read_ms, 0))
+        lines.append(
+            f"{source.source}: batch {source.batch} read {show_time(source.read_ms)} ({age} ago), "
+            f"newest attempt {newest}"
+        )
+        if source.lacking:
+            lines.append(f"  not yet in {', '.join(source.lacking)}: a run is writing it, or the next will")
+    rows = status.rows
+    lines.append(f"{many(rows['silver/attempts'], 'attempt')} of {many(rows['silver/jobs'], 'job')}")
+    if status.gaps:
+        lines.append(f"{status.lost:,} records were lost unread, in {many(status.gaps, 'gap')}")
+    failure = status.last_failure
+    if failure is not None:
+        after = "; batches went through since" if failure.is_over else ""
+        text = printable(f"{failure.error}: {failure.message}" if failure.message else failure.error)
+        lines.append(f"last failure of {failure.source}, {show_time(failure.at_ms)}: {text}{after}")
+    return lines
 
 
 def _task_cells(row: Row) -> list[str]:

@@ -89,7 +89,7 @@ class Pipeline:
     @property
     def archiver(self) -> str:
         """The name under which the store knows this lake."""
-        return f"lake-{self.lake.lake_id}"
+        return self.lake.archiver
 
     @property
     def done(self) -> Positions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from windlass.core.states import JobState
 from windlass.dashboard.shapes.base import Shape
+from windlass.dashboard.shapes.figures import LakeState
 
 
 class FindingEntry(Shape):
@@ -57,6 +58,8 @@ class HealthReport(Shape):
     at_ms: int
     findings: list[FindingEntry]
     lost_workers: list[LostWorker]
+    #: Null: this dashboard has no lake.
+    lake: LakeState | None = None
 
 
 class ErrorSample(Shape):

@@ -432,6 +432,7 @@ export interface components {
             at_ms: number;
             findings: components["schemas"]["FindingEntry"][];
             lost_workers: components["schemas"]["LostWorker"][];
+            lake?: components["schemas"]["LakeState"] | null;
         };
         /** HoldBody */
         HoldBody: {
@@ -524,6 +525,27 @@ export interface components {
          * @enum {string}
          */
         JobState: "waiting" | "scheduled" | "retrying" | "blocked" | "parked" | "suspended" | "active" | "completed" | "failed" | "cancelled";
+        /** LakeFailure */
+        LakeFailure: {
+            source: string;
+            error: string;
+            at_ms: number;
+        };
+        /** LakeSource */
+        LakeSource: {
+            source: string;
+            read_ms: number;
+            newest_ms: number | null;
+        };
+        /** LakeState */
+        LakeState: {
+            archiver: string;
+            sources: components["schemas"]["LakeSource"][];
+            attempts: number;
+            lost: number;
+            failure: components["schemas"]["LakeFailure"] | null;
+            behind?: number | null;
+        };
         /** LastError */
         LastError: {
             error_class: string;
@@ -597,6 +619,7 @@ export interface components {
             backlog: components["schemas"]["Backlog"];
             marks: components["schemas"]["Mark"][];
             deploys: components["schemas"]["Deploy"][];
+            lake?: components["schemas"]["LakeState"] | null;
         };
         /** NewJobBody */
         NewJobBody: {
@@ -820,6 +843,7 @@ export interface components {
             step: string;
             source: string;
             points: components["schemas"]["Point"][];
+            lake?: components["schemas"]["LakeState"] | null;
         };
         /** Session */
         Session: {
