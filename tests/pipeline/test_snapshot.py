@@ -28,7 +28,7 @@ from windlass.pipeline.gold import Gold
 from windlass.pipeline.lake import Lake, snapshot_of
 from windlass.pipeline.payloads import Payloads
 from windlass.pipeline.report import build_report, tables, to_html
-from windlass.pipeline.snapshot import is_due
+from windlass.pipeline.snapshot import is_due, take_snapshot
 from windlass.pipeline.sqlquery import query
 from windlass.pipeline.transforms.jobs import job_parts, merged_jobs
 from windlass.pipeline.transforms.sights import sighted, sights_of
@@ -73,27 +73,23 @@ ALIVE = [
 @pytest.mark.feature("Q11")
 def test_jobs_has_every_job_that_was_seen(spark: SparkSession, bench: Bench, tmp_path: Path) -> None:
     alive_store(bench)
-    bench.add("void", ["lost"])
-    lost = ("lost", "waiting", None, False, 0, True)
     lake = tmp_path / "lake"
     pipeline = run(spark, bench, lake)
-    assert states(lake) == [*ALIVE[:3], lost, ALIVE[3]]
+    assert states(lake) == ALIVE
     assert query(str(lake), "SELECT tags, \"group\", task FROM jobs WHERE job_id = 'new'").rows == [
         (["vip"], "g", "work")
     ]
     assert totals(lake, "attempts") == totals(lake, "day") == bench.counters()
     assert pipeline.take_daily_snapshot() is None  # it was taken today
 
-    # Two end, which the log says; one vanishes with its queue.
+    # Two end, which the log says.
     bench.now_ms = SYSTEM_CLOCK.now_ms()
     bench.work("mail")
     bench.ask(rq.RemoveJobs(refs=[JobRef("mail", "later")]))
-    bench.ask(rq.Purge(queue="void", states=[JobState.WAITING], forget=True))
     pipeline.run_once()
     want = [
         *ALIVE[:2],
         ("later", "cancelled", "cancelled", True, 1, True),
-        lost,
         ("new", "completed", "completed", True, 1, True),
     ]
     assert states(lake) == want
@@ -106,6 +102,12 @@ def test_jobs_has_every_job_that_was_seen(spark: SparkSession, bench: Bench, tmp
     rebuild(spark, pipeline.lake)
     assert contents(lake) == before
     assert totals(lake, "attempts") == totals(lake, "day") == bench.counters()
+
+    # All jobs are gone, with their store: they stay as they were seen last, and none is alive.
+    with Bench(f"sqlite:///{tmp_path / 'empty.db'}") as empty:
+        taken = take_snapshot(spark, pipeline.lake, empty.url, "default", SYSTEM_CLOCK.now_ms())
+    assert (taken.jobs, states(lake)) == (0, want)
+    assert Gold(str(lake)).alive() == []
 
 
 def test_a_snapshot_that_dies_leaves_nothing_and_is_taken_by_the_next_run(

@@ -18,7 +18,7 @@ from windlass.backends.amqp import direct_replies, verbs, wire
 from windlass.backends.amqp.direct_replies import ReplyListeners
 from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
 from windlass.backends.amqp.names import SEAT, Names
-from windlass.backends.amqp.session import AmqpSession, delivery_of
+from windlass.backends.amqp.session import EXCLUSIVE, AmqpSession, delivery_of
 from windlass.core import bad_records
 from windlass.core.clock import SteadyClock
 from windlass.core.probe import reach
@@ -211,7 +211,7 @@ class AmqpClient(AmqpSession):
         """Take the coordinator's seat if it is free; else try again from time to time."""
         refused: IoFuture[Any] = IoFuture()
         channel = await self.open_channel(refused.set)
-        channel.queue_declare(self.names.seat, exclusive=True, callback=refused.set)
+        channel.queue_declare(self.names.seat, exclusive=True, arguments=EXCLUSIVE, callback=refused.set)
         answer = await self.expect(refused)
         if isinstance(answer, ChannelClosedByBroker) and answer.reply_code == _LOCKED:
             reach("amqp.seat_taken")
