@@ -16,7 +16,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.pipeline.support import START_MS, Bench, busy_day
+from tests.pipeline.support import START_MS, Bench, busy_day, fill_lake
 from tests.pipeline.test_run import run, totals
 from windlass.backend import requests as rq
 from windlass.cli.pipeline import command
@@ -27,7 +27,6 @@ from windlass.dashboard import create_app
 from windlass.errors import ConfigError, HistoryTrimmedError
 from windlass.pipeline import schemas
 from windlass.pipeline.batch import write_literal
-from windlass.pipeline.files import TableWriter
 from windlass.pipeline.gold import Gold
 from windlass.pipeline.lake import Lake
 from windlass.pipeline.replay import replay, select_failed
@@ -258,16 +257,7 @@ def test_replay_retries_what_is_still_there_and_reports_the_rest(
 def lake_of_records(root: str, records: list[AttemptRecord]) -> Lake:
     """What a run makes of records of jobs that left one each, without Spark; gold stays empty."""
     attempts = as_bronze(attempts_batch(records), "default", 1)
-    rows = {schemas.SILVER_ATTEMPTS.path: attempts, schemas.SILVER_JOBS.path: job_parts(attempts)}
-    lake = Lake(root).create()
-    note = {"source": "default", "batch": 1, "offsets": {"default": {}}, "gaps": [], "seen_ms": START_MS}
-    for table in schemas.BATCHED:
-        writer = TableWriter(lake.place, table)
-        if table.path in rows:
-            writer.write(rows[table.path])
-        first = table is schemas.BRONZE_ATTEMPTS
-        lake.commit(table, writer.close(), batches={"default": 1}, note=note if first else None)
-    return lake
+    return fill_lake(root, {schemas.SILVER_ATTEMPTS: attempts, schemas.SILVER_JOBS: job_parts(attempts)})
 
 
 def test_replay_chooses_by_message_and_by_arguments(bench: Bench, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from windlass.cli.output import Column, Out
 from windlass.cli.store import carry_out, examples_epilog, url_option
 from windlass.cli.values import DURATION
 from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.masks import DEFAULT_MASK
 
 if TYPE_CHECKING:
     from windlass.pipeline.batch import BatchResult
@@ -43,6 +44,25 @@ master_option = click.option(
 conf_option = click.option(
     "--conf", "-c", multiple=True, metavar="NAME=VALUE", help="A Spark setting (repeatable)."
 )
+
+
+def payload_options(work: Work) -> Work:
+    """What is kept of arguments and results."""
+    size = click.option(
+        "--payload-bytes",
+        type=click.IntRange(1),
+        default=10_000,
+        show_default=True,
+        help="With --payloads: longer texts are left out.",
+    )
+    masks = click.option(
+        "--mask",
+        multiple=True,
+        metavar="FIELD",
+        help="With --payloads: another field whose values are hidden (repeatable).",
+    )
+    asked = click.option("--payloads", is_flag=True, help="Keep arguments and results of jobs as JSON text.")
+    return asked(size(masks(work)))
 
 
 @click.group("pipeline", context_settings={"help_option_names": ["-h", "--help"]})
@@ -81,6 +101,7 @@ def pipeline_command(name: str, *, examples: str) -> Callable[[Work], click.Comm
 windlass pipeline run --lake lake                        what is new, then stop
 windlass pipeline run --lake lake --continuous --interval 30s
 windlass pipeline run --lake /mnt/lake --master spark://host:7077
+windlass pipeline run --lake lake --payloads --mask iban    also arguments and results
 """,
 )
 @url_option
@@ -106,14 +127,28 @@ windlass pipeline run --lake /mnt/lake --master spark://host:7077
     show_default=True,
     help="When unread records were trimmed: fail, or record the gap and continue.",
 )
+@click.option(
+    "--snapshot/--no-snapshot",
+    default=True,
+    show_default=True,
+    help="Once a day, also list all jobs of the store.",
+)
+@payload_options
 def run(
-    out: Out, *, url: str | None, once: bool, master: str | None, conf: tuple[str, ...], **values: Any
+    out: Out,
+    *,
+    url: str | None,
+    once: bool,
+    master: str | None,
+    conf: tuple[str, ...],
+    mask: tuple[str, ...],
+    **values: Any,
 ) -> int:
     """Copy new records of a store's history into the lake."""
     from windlass.pipeline.run import Pipeline, RunOptions
     from windlass.pipeline.session import session
 
-    options = RunOptions(url=url or DEFAULT_URL, **values)
+    options = RunOptions(url=url or DEFAULT_URL, mask=(*DEFAULT_MASK, *mask), **values)
     with _starting(out), session(_session_options(master, conf)) as spark:
         pipeline = Pipeline(spark, options)
         pipeline.open()
@@ -155,6 +190,41 @@ def _run_on(pipeline: Pipeline, out: Out) -> int:
             out.text(f"{result.attempts:>10,} attempts copied, {result.behind:,} to go")
 
     pipeline.run_continuously(stop, step)
+    return 0
+
+
+@pipeline_command(
+    "snapshot",
+    examples="""
+windlass pipeline snapshot --lake lake                   jobs of the store as they are now
+windlass pipeline sql --lake lake "select state, count(*) from jobs where not final group by 1"
+""",
+)
+@url_option
+@lake_option
+@source_option
+@master_option
+@conf_option
+@payload_options
+def snapshot(
+    out: Out,
+    *,
+    url: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    mask: tuple[str, ...],
+    **values: Any,
+) -> int:
+    """List all jobs of the store into the lake now; 'run' does so once a day."""
+    from windlass.pipeline.run import Pipeline, RunOptions
+    from windlass.pipeline.session import session
+
+    options = RunOptions(url=url or DEFAULT_URL, mask=(*DEFAULT_MASK, *mask), **values)
+    with _starting(out), session(_session_options(master, conf)) as spark:
+        pipeline = Pipeline(spark, options)
+        pipeline.open()
+        found = pipeline.take_snapshot()
+    out.done(f"{found.jobs:,} jobs in the store, {found.fresh:,} of them new to the lake.", vars(found))
     return 0
 
 
@@ -292,7 +362,9 @@ windlass pipeline vacuum --lake lake --hours 0           and from older versions
 """,
 )
 @lake_option
-@click.option("--where", required=True, metavar="SQL", help="A condition on the columns of 'jobs'.")
+@click.option(
+    "--where", required=True, metavar="SQL", help="A condition on the columns of 'jobs', and on args."
+)
 @click.option("--dry-run", is_flag=True, help="Only say how many jobs would go.")
 def erase(out: Out, *, lake: str, where: str, dry_run: bool) -> int:
     """Remove jobs and their attempts from every table, for good. Counts in gold stay."""
@@ -368,6 +440,7 @@ def report(out: Out, *, lake: str, last: float | None, html: Path | None) -> int
             "erased": built.erased,
             "tasks": built.by_task,
             "errors": built.errors,
+            "alive": built.alive,
             "lake": asdict(built.status),
         }
         out.document(figures)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 #: Rows of one file at most, and of one row group.
 ROWS_PER_FILE = 1_000_000
 _ROWS_PER_GROUP = 128_000
+#: Bytes in memory of one row group: rows with arguments may be long.
+_BYTES_PER_GROUP = 64 << 20
 #: Bytes that are written to a store at once.
 _CHUNK_BYTES = 4 << 20
 #: Files that one task writes side by side.
@@ -225,7 +227,7 @@ class _File:
         self.path = f"{PARTITION}={day}/part-{new_id()}.parquet"
         self.rows = 0
         self._waiting: list[pa.Table] = []
-        self._waits = 0
+        self._waits = self._bytes = 0
         self._footers: list[Any] = []
         self._stream = open_output(files, self.path)
         self._writer = pq.ParquetWriter(
@@ -235,8 +237,9 @@ class _File:
     def add(self, rows: pa.Table) -> None:
         self._waiting.append(rows)
         self._waits += rows.num_rows
+        self._bytes += rows.nbytes
         self.rows += rows.num_rows
-        if self._waits >= _ROWS_PER_GROUP:
+        if self._waits >= _ROWS_PER_GROUP or self._bytes >= _BYTES_PER_GROUP:
             self._flush()
 
     def _flush(self) -> None:
@@ -244,7 +247,7 @@ class _File:
 
         if self._waits:
             self._writer.write_table(pa.concat_tables(self._waiting))
-        self._waiting, self._waits = [], 0
+        self._waiting, self._waits, self._bytes = [], 0, 0
 
     def close(self) -> tuple[int, Any]:
         """Its size and its footer."""

@@ -17,10 +17,14 @@ Test points: ``lake.commit`` and ``lake.committed``, before and after each commi
 
 from __future__ import annotations
 
+import atexit
 import json
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +35,15 @@ from windlass.core.text import printable
 from windlass.errors import ConfigError, StorageError
 from windlass.pipeline.files import FileEntry, Place, place
 from windlass.pipeline.known import KnownTable
-from windlass.pipeline.schemas import BATCHED, BRONZE_ATTEMPTS, PARTITION, TABLES, Table
+from windlass.pipeline.schemas import (
+    BATCHED,
+    BRONZE_ATTEMPTS,
+    PARTITION,
+    SILVER_ERASED_JOBS,
+    SILVER_JOBS,
+    TABLES,
+    Table,
+)
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -53,6 +65,8 @@ _LOG_SETTINGS = {
 }
 #: A log is cut after this many batches.
 TRIM_EVERY = 50
+#: A day before all others.
+_NO_DAY = "0001-01-01"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 #: How many commits are looked at for a note before all are.
 _RECENT = 64
@@ -114,6 +128,9 @@ class Lake:
             try:
                 self._tables[table.path] = self._load(table)
             except TableNotFoundError:
+                if table is SILVER_ERASED_JOBS:  # of an earlier release, until the first run of this one
+                    self._tables[table.path] = _stand_in(table)
+                    continue
                 expected = "a folder or URL that 'windlass pipeline run' has filled"
                 raise ConfigError("lake", expected, self.url) from None
         return self
@@ -159,6 +176,18 @@ class Lake:
         missing = [item for item in wanted if item.name not in known]
         if missing:
             delta.alter.add_columns([Field(item.name, item.type, nullable=True) for item in missing])
+            delta.update_incremental()
+        may_be_null = {item.name for item in wanted if item.nullable}
+        fields: list[Field] = delta.schema().fields
+        if any(item.name in may_be_null and not item.nullable for item in fields):
+            eased = [
+                Field(item.name, item.type, nullable=item.nullable or item.name in may_be_null)
+                for item in fields
+            ]
+            # A commit takes a new schema only if it overwrites; this one overwrites a day that has no files.
+            delta.create_write_transaction(
+                [], "overwrite", Schema(eased), [PARTITION], [(PARTITION, "=", _NO_DAY)]
+            )
             delta.update_incremental()
 
     def _add_settings(self, table: Table) -> None:
@@ -212,6 +241,10 @@ class Lake:
     def done(self, table: Table, source: str) -> int:
         """The number of the newest batch of a source in a table; 0 before the first."""
         return self.known(table).done(source)
+
+    def last_snapshot(self, source: str) -> int:
+        """When the newest snapshot of a source's jobs began, by its store's clock; 0 before the first."""
+        return self.done(SILVER_JOBS, snapshot_of(source))
 
     def note(self, source: str | None = None, number: int | None = None) -> dict[str, Any]:
         """What the newest batch, or a certain one, wrote into bronze's log; empty before the first."""
@@ -276,12 +309,14 @@ class Lake:
         batches: Mapping[str, int] | None = None,
         note: Mapping[str, Any] | None = None,
         data_change: bool = True,
+        strict: bool = False,
     ) -> None:
         """One commit of one table. ``Conflict`` when it changed in a way that this commit does not know of.
 
         ``batches``: the number of the newest batch by source. Another commit that names one of these sources
-        meanwhile is such a change; any other is when files are removed, or when a note is left that holds
-        more than this commit's own. ``data_change``: False when the same rows are in other files now.
+        meanwhile is such a change; any other is when files are removed, when a note is left that holds more
+        than this commit's own, or when the commit is ``strict``. ``data_change``: False when the same rows are
+        in other files now.
         """
         from deltalake.exceptions import CommitFailedError
 
@@ -289,7 +324,7 @@ class Lake:
         before = known.version
         self.place.sync(self.uris(add))
         reach("lake.commit", table=table.path)
-        facts = properties(batches, note, strict=bool(remove) or note is not None)
+        facts = properties(batches, note, strict=strict or bool(remove) or note is not None)
         try:
             with self._reached():
                 _commit(delta, _actions(add, remove, self.clock.now_ms(), data_change), facts)
@@ -329,6 +364,11 @@ class Lake:
         return {source: self.done(BRONZE_ATTEMPTS, source) for source in self.offsets()}
 
 
+def snapshot_of(source: str) -> str:
+    """The application whose transactions are the snapshots of a source's jobs; no source has such a name."""
+    return f"{source}/jobs"
+
+
 def _of_batch(note: Mapping[str, Any], source: str, number: int | None) -> dict[str, Any]:
     """What a note says of a certain batch; empty when it is of others."""
     if (note.get("source"), note.get("batch")) == (source, number):  # as earlier releases wrote it
@@ -356,6 +396,16 @@ def _make(where: Place, table: Table, settings: Mapping[str, str]) -> None:
             storage_options=dict(where.options),
             raise_if_key_not_exists=False,
         )
+
+
+@cache
+def _stand_in(table: Table) -> DeltaTable:
+    """An empty table outside the lake, since reading a lake does not write to it."""
+    from deltalake import DeltaTable
+
+    folder = tempfile.mkdtemp(prefix="windlass-lake-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return DeltaTable.create(folder, table.arrow, partition_by=[PARTITION])
 
 
 def append_files(

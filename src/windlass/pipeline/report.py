@@ -1,10 +1,12 @@
 """What the lake says about a period: figures for the terminal, and one HTML page with charts in it.
 
-Reads gold only, without a JVM. The page needs nothing from the network: styles and charts are inside.
+Reads gold, and which jobs are alive, without a JVM. The page needs nothing from the network: styles and
+charts are inside.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -49,6 +51,8 @@ class Report:
     gaps: int = 0
     #: Attempts among the counted whose rows were erased.
     erased: int = 0
+    #: Jobs that were alive when their store was last listed, by source, queue and state.
+    alive: list[Row] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
@@ -90,6 +94,7 @@ def build_report(gold: Gold, since_ms: int | None, until_ms: int | None) -> Repo
         backlog=_backlog(gold.rows(schemas.GOLD_BACKLOG, None, until), windows),
         gaps=sum(entry.rows for entry in gold.lake.entries(schemas.BRONZE_GAPS)),
         erased=gold.erased(since, until),
+        alive=gold.alive(),
     )
 
 
@@ -186,7 +191,8 @@ def to_html(report: Report) -> str:
     ]
     if report.is_empty:
         parts = [parts[0], "<p>No attempts in this period.</p>"]
-    body = "\n".join([*parts, _lake_section(report.status)])
+    alive = _table(_alive_title(report), _ALIVE_HEAD, _alive_cells(report))
+    body = "\n".join([*parts, alive, _lake_section(report.status)])
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -330,8 +336,9 @@ _QUEUE_HEAD = (
 )
 _ERROR_HEAD = ("error", "queue", "task", "times", "final", "first", "last", "example")
 _WORKER_HEAD = ("worker", "attempts", "failed", "busy", "slots busy")
+_ALIVE_HEAD = ("queue", "state", "jobs")
 #: Columns that are set to the right.
-NUMBERS = {*_TASK_HEAD[2:], *_QUEUE_HEAD[1:], "times", "final", "busy", "slots busy"}
+NUMBERS = {*_TASK_HEAD[2:], *_QUEUE_HEAD[1:], "times", "final", "busy", "slots busy", "jobs"}
 
 
 def tables(report: Report) -> list[tuple[str, Sequence[str], list[list[str]]]]:
@@ -341,7 +348,21 @@ def tables(report: Report) -> list[tuple[str, Sequence[str], list[list[str]]]]:
         ("Queues", _QUEUE_HEAD, [_queue_cells(row) for row in report.by_queue]),
         ("Errors", _ERROR_HEAD, [_error_cells(row) for row in report.errors[:_TOP]]),
         ("Workers", _WORKER_HEAD, [_worker_cells(row) for row in report.workers[:_TOP]]),
+        (_alive_title(report), _ALIVE_HEAD, _alive_cells(report)),
     ]
+
+
+def _alive_title(report: Report) -> str:
+    """With the time at which the stores were listed, the oldest of several."""
+    seen = min((row["seen_ms"] for row in report.alive), default=0)
+    return f"Jobs alive, seen {show_time(seen)} UTC"
+
+
+def _alive_cells(report: Report) -> list[list[str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for row in report.alive:
+        found[row["queue"], row["state"] or "ran since"] += row["jobs"]
+    return [[queue, state, f"{count:,}"] for (queue, state), count in sorted(found.items())]
 
 
 def status_lines(status: LakeStatus) -> list[str]:
