@@ -89,6 +89,8 @@ class BulkBody(TypedDict):
     action: Literal["retry", "delete", "cancel", "kill", "trigger"]
     refs: NotRequired[list[Ref] | None]
     filter: NotRequired[Filter | None]
+    sort: NotRequired[Sort]
+    order: NotRequired[Literal["oldest", "newest"]]
     cursor: NotRequired[str | None]
     limit: NotRequired[int]
     reason: NotRequired[str]
@@ -655,6 +657,8 @@ class Point(TypedDict):
     duration_p95_ms: float | None
     duration_p99_ms: float | None
     waiting_avg: NotRequired[float | None]
+    waiting_max: NotRequired[int | None]
+    oldest_max_ms: NotRequired[int | None]
     complete: NotRequired[bool]
 
 
@@ -1049,11 +1053,16 @@ class Operations(Connection):
         return found
 
     def list_errors(
-        self, *, queue: list[str] | None = None, hours: int | None = None, limit: int | None = None
+        self,
+        *,
+        queue: list[str] | None = None,
+        task: str | None = None,
+        hours: int | None = None,
+        limit: int | None = None,
     ) -> ErrorGroups:
         """Errors of failed and retrying jobs by fingerprint: how often, since when, where, with ...."""
         found: ErrorGroups = self.send(
-            "GET", "/api/v1/errors", query={"queue": queue, "hours": hours, "limit": limit}
+            "GET", "/api/v1/errors", query={"queue": queue, "task": task, "hours": hours, "limit": limit}
         )
         return found
 
@@ -1066,7 +1075,7 @@ class Operations(Connection):
         cursor: str | None = None,
         limit: int | None = None,
     ) -> FlowPage:
-        """Flows whose last job is in one of these queues and states, with what their jobs are doing."""
+        """Flows whose last job is in one of these queues and states, the newest first, with what ...."""
         found: FlowPage = self.send(
             "GET",
             "/api/v1/flows",

@@ -13,7 +13,7 @@ from windlass.dashboard.access import of_queues
 from windlass.dashboard.errors_seen import ErrorTally
 from windlass.dashboard.injected import TheLake, TheStoreView
 from windlass.dashboard.lake import lake_findings
-from windlass.dashboard.params import Limit, Queues
+from windlass.dashboard.params import Limit, Queues, Text
 from windlass.dashboard.shapes.health import (
     ErrorGroups,
     FindingEntry,
@@ -45,7 +45,11 @@ async def get_health(store_view: TheStoreView, lake: TheLake) -> HealthReport:
 
 @get("/api/v1/errors", tags=["health"], access=of_queues())
 async def list_errors(
-    store_view: TheStoreView, queue: Queues = None, hours: Hours = 24, limit: Limit = 100
+    store_view: TheStoreView,
+    queue: Queues = None,
+    task: Text = None,
+    hours: Hours = 24,
+    limit: Limit = 100,
 ) -> ErrorGroups:
     """Errors of failed and retrying jobs by fingerprint: how often, since when, where, with a sample."""
     for name in queue or ():
@@ -53,7 +57,7 @@ async def list_errors(
     infos = [info for info in await store_view.queues() if not queue or info.name in queue]
     seen = await store_view.errors_seen.of(infos, await store_view.counters(), hours)
     now_ms = store_view.now_ms()
-    tally = ErrorTally(store_view.mask, now_ms, now_ms - hours * 3_600_000)
+    tally = ErrorTally(store_view.mask, now_ms, now_ms - hours * 3_600_000, task or None)
     for name, errors in seen.items():
         tally.add(name, errors)
     return ErrorGroups(groups=tally.groups()[:limit], scanned=tally.scanned, done=tally.done)

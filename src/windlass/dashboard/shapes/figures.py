@@ -32,6 +32,10 @@ class Point(Shape):
     #: How many jobs waited at a time, on average, of those that ran in this window: all their waiting
     #: together, over its width. Null: the lake does not keep it.
     waiting_avg: float | None = None
+    #: The most jobs that waited at once, and the longest that one had waited, of the samples that a worker
+    #: took in this window; jobs that are not claimed count. Null: nothing waited, or no worker ran.
+    waiting_max: int | None = None
+    oldest_max_ms: int | None = None
     #: The window is over. The last one usually is not: it holds less than it will.
     complete: bool = True
 

@@ -99,6 +99,12 @@ export interface components {
             action: "retry" | "delete" | "cancel" | "kill" | "trigger";
             refs?: components["schemas"]["Ref"][] | null;
             filter?: components["schemas"]["Filter"] | null;
+            sort?: components["schemas"]["Sort"];
+            /**
+             * @default oldest
+             * @enum {string}
+             */
+            order: "oldest" | "newest";
             cursor?: string | null;
             /** @default 1000 */
             limit: number;
@@ -684,6 +690,8 @@ export interface components {
             duration_p95_ms: number | null;
             duration_p99_ms: number | null;
             waiting_avg?: number | null;
+            waiting_max?: number | null;
+            oldest_max_ms?: number | null;
             /** @default true */
             complete: boolean;
         };
@@ -879,7 +887,7 @@ export interface components {
         };
         /**
          * Sort
-         * @description By the time of adding, of being due (scheduled, retrying, suspended), or of the end (completed, failed, cancelled).
+         * @description By the time of adding, by the time when a job is due, by the time when it ended.
          * @default added
          * @enum {string}
          */
