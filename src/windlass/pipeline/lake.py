@@ -315,8 +315,8 @@ class Lake:
 
         ``batches``: the number of the newest batch by source. Another commit that names one of these sources
         meanwhile is such a change; any other is when files are removed, when a note is left that holds more
-        than this commit's own, or when the commit is ``strict``. ``data_change``: False when the same rows are
-        in other files now.
+        than this commit's own, or when the commit is ``strict``. ``data_change``: False when the same rows
+        are in other files now.
         """
         from deltalake.exceptions import CommitFailedError
 
