@@ -77,8 +77,8 @@ def main() -> None:
     result = replay(url, select_failed(lake, WHERE))
     print(len(result.retried), "payments run again,", len(result.pruned), "already pruned")
     copy_history(url, lake)
-    for row in Gold(lake).alive():
-        print("alive:", row["queue"], row["state"], row["jobs"])
+    for alive in Gold(lake).alive():
+        print("alive:", alive["queue"], alive["state"], alive["jobs"])
 
     async def good_day() -> None:
         async with app:

@@ -24,9 +24,9 @@ from windlass.dashboard.injected import TheGuard, TheStoreView, TheTickers
 from windlass.dashboard.params import JobId, QueueName, StreamSeconds
 from windlass.dashboard.scope import address_of
 from windlass.dashboard.shapes.server import Tick, WorkerLoad
+from windlass.dashboard.shapes.wire import Queue
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.timeline import event_entry
-from windlass.dashboard.wire import Queue
 
 Anyone = Request[Any, Any, Any]
 L = TypeVar("L")

@@ -48,9 +48,9 @@ from windlass.dashboard.shapes.figures import (
     TaskSeries,
     Usage,
 )
+from windlass.dashboard.shapes.wire import JobMetric, JobQueues
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.totals import queue_totals
-from windlass.dashboard.wire import JobMetric, JobQueues
 
 Period = Annotated[
     float,

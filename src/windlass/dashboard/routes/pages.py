@@ -21,8 +21,8 @@ from windlass.dashboard.routes.processes import list_processes
 from windlass.dashboard.routes.queues import get_queue
 from windlass.dashboard.scope import BASE
 from windlass.dashboard.shapes.figures import QueueEntry
+from windlass.dashboard.shapes.wire import DeadJob, JobMetric, JobQueues, Process, RetryJob, ScheduledJob
 from windlass.dashboard.static import NOT_BUILT, Asset, Static
-from windlass.dashboard.wire import DeadJob, JobMetric, JobQueues, Process, RetryJob, ScheduledJob
 
 Anyone = Request[Any, Any, Any]
 _HTML = "text/html"

@@ -32,8 +32,8 @@ from windlass.dashboard.shapes.changes import (
     WaitBody,
 )
 from windlass.dashboard.shapes.figures import QueueEntry
+from windlass.dashboard.shapes.wire import Queue, WireJob
 from windlass.dashboard.totals import queue_totals
-from windlass.dashboard.wire import Queue, WireJob
 from windlass.errors import ConfigError, GroupFullError, OrderedGroupError, WaitTimeoutError
 from windlass.jobs.job import Job
 

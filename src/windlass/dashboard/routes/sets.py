@@ -15,8 +15,8 @@ from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import answer, page_of_state
 from windlass.dashboard.params import Cursor, JobId, Limit, Offset, OptionalQueue
 from windlass.dashboard.problems import ApiError
+from windlass.dashboard.shapes.wire import DeadJob, RetryJob, ScheduledJob
 from windlass.dashboard.store_view import StoreView
-from windlass.dashboard.wire import DeadJob, RetryJob, ScheduledJob
 from windlass.jobs.job import Job
 
 Anyone = Request[Any, Any, Any]

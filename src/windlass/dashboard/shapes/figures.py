@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windlass.dashboard.shapes.base import Body, Shape, TaskText
-from windlass.dashboard.wire import Queue
+from windlass.dashboard.shapes.wire import Queue
 
 
 class Day(Shape):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from windlass.dashboard.shapes.base import Shape
-from windlass.dashboard.wire import Queue
+from windlass.dashboard.shapes.wire import Queue
 
 
 class AuditEntry(Shape):
