@@ -4,6 +4,7 @@
 
 prints a table. The store holds so many finished jobs; a worker runs, a producer adds, another worker dies.
 Every task begins at the overview. Typing is no click; a call is a request to the API, streams left out.
+With ``--keyboard`` the same tasks are done without a mouse.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from playwright.sync_api import Locator, Page, Request, expect
@@ -40,6 +41,8 @@ CHUNK = 1_000
 #: The jobs of the flow that is followed.
 FLOW = 300
 MOST_CLICKS = 4
+#: The way to anything on a page, by Tab.
+MOST_TABS = 120
 #: Jobs of the error that is searched for, retried and exported.
 EXPORTED = 3
 P95_MS = 300
@@ -53,6 +56,8 @@ class Done:
 
     name: str
     clicks: int = 0
+    #: Keys that were pressed, those of typed texts left out.
+    keys: int = 0
     calls: list[float] = field(default_factory=list)
     #: The route of each call: its path without names and ids.
     routes: list[str] = field(default_factory=list)
@@ -117,6 +122,14 @@ class Operator:
         box.fill(text)
         box.press("Enter")
 
+    def fill(self, where: Locator, text: str) -> None:
+        """Write into a field of a form."""
+        where.fill(text)
+
+    def undo(self) -> None:
+        """Take back what is held back."""
+        self.click(self.page.get_by_role("button", name="Undo"))
+
     def go(self, name: str) -> None:
         """Open a page by the menu."""
         menu = self.page.get_by_role("navigation", name="Views")
@@ -127,6 +140,55 @@ class Operator:
 
     def sees(self, where: Locator) -> None:
         expect(where.first).to_be_visible(timeout=_PATIENCE_MS)
+
+
+class KeyboardOperator(Operator):
+    """A person without a mouse: Tab, Enter, and the shortcuts that the help of the pages lists."""
+
+    #: Behind a ``g``.
+    _PLACES: ClassVar = {
+        "Errors": "e",
+        "Schedules": "c",
+        "Limits": "l",
+        "Flows": "w",
+        "Metrics": "m",
+        "Processes": "p",
+    }
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+            self.done[-1].keys += 1
+
+    def _reach(self, where: Locator) -> None:
+        """Tab until the focus is there."""
+        self.sees(where)
+        for _ in range(MOST_TABS):
+            if where.first.evaluate("(element) => element === document.activeElement"):
+                return
+            self.press("Tab")
+        raise AssertionError(f"{MOST_TABS} times Tab do not lead to {where}")
+
+    def click(self, where: Locator) -> None:
+        self._reach(where)
+        self.press("Enter")
+
+    def find(self, text: str) -> None:
+        self.press("/")
+        self.page.keyboard.type(text)
+        self.press("Enter")
+
+    def fill(self, where: Locator, text: str) -> None:
+        self._reach(where)
+        self.press("ControlOrMeta+a")
+        self.page.keyboard.type(text)
+
+    def undo(self) -> None:
+        self.sees(self.page.get_by_role("button", name="Undo"))
+        self.press("u")
+
+    def go(self, name: str) -> None:
+        self.press("g", self._PLACES[name])
 
 
 @dataclass
@@ -256,14 +318,14 @@ def _change_things(person: Operator, scene: Scene) -> None:
         person.find(scene.deleted)
         person.click(person.row(scene.deleted).get_by_role("button", name=re.compile("^Delete")))
         person.click(page.get_by_role("dialog").get_by_role("button", name="Delete"))
-        person.click(page.get_by_role("button", name="Undo"))
+        person.undo()
         expect(page.get_by_role("button", name="Undo")).to_have_count(0, timeout=_PATIENCE_MS)
         person.sees(person.row(scene.deleted))
     with person.task("change a schedule"):
         person.go("Schedules")
         person.click(page.get_by_role("button", name="Change nightly"))
         dialog = page.get_by_role("dialog")
-        dialog.get_by_label("Cron text").fill("30 4 * * *")
+        person.fill(dialog.get_by_label("Cron text"), "30 4 * * *")
         expect(dialog.locator("[data-words]")).to_contain_text("04:30", timeout=_PATIENCE_MS)
         person.click(dialog.get_by_role("button", name="Save"))
         person.sees(page.locator("[data-schedule=nightly]", has_text="30 4 * * *"))
@@ -271,7 +333,7 @@ def _change_things(person: Operator, scene: Scene) -> None:
         person.go("Limits")
         person.click(page.get_by_role("button", name="Change the limits of lane-06", exact=True))
         dialog = page.get_by_role("dialog")
-        dialog.get_by_label("Jobs at once").fill("20")
+        person.fill(dialog.get_by_label("Jobs at once"), "20")
         person.click(dialog.get_by_role("button", name="Save"))
         person.sees(page.locator("[data-limits=lane-06]", has_text="of 20"))
 
@@ -336,8 +398,8 @@ async def _on(url: str, do: Callable[[Windlass], Awaitable[T]]) -> T:
         return await do(app)
 
 
-def run(store: str, jobs: int) -> list[Done]:
-    """All tasks on a store with so many finished jobs."""
+def run(store: str, jobs: int, kind: type[Operator] = Operator) -> list[Done]:
+    """All tasks on a store with so many finished jobs, by such an operator."""
     with ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory()))
         gate = folder / "gate"
@@ -350,7 +412,7 @@ def run(store: str, jobs: int) -> list[Done]:
         producer = Producer(url)
         producer.start()
         ends.callback(producer.end)
-        person = Operator(ends.enter_context(chromium()).new_page(), site.address)
+        person = kind(ends.enter_context(chromium()).new_page(), site.address)
         _find_things(person, scene)
         _change_things(person, scene)
         _watch_things(person, scene)
@@ -359,14 +421,16 @@ def run(store: str, jobs: int) -> list[Done]:
 
 def table(done: list[Done]) -> str:
     """The counts of each task, and of all."""
-    lines = ["| task | clicks | calls | p50, ms | p95, ms | longest, ms |", "|---|---|---|---|---|---|"]
-    lines += [f"| {one.name} | {one.clicks} | {cells(one.calls)} |" for one in done]
+    head = "| task | clicks | keys | calls | p50, ms | p95, ms | longest, ms |"
+    lines = [head, "|---|---|---|---|---|---|---|"]
+    lines += [f"| {one.name} | {one.clicks} | {one.keys} | {cells(one.calls)} |" for one in done]
     calls = [ms for one in done for ms in one.calls]
     by_route: dict[str, list[float]] = {}
     for one in done:
         for name, ms in zip(one.routes, one.calls, strict=True):
             by_route.setdefault(name, []).append(ms)
-    lines.append(f"| all | {sum(one.clicks for one in done)} | {cells(calls)} |")
+    clicks, keys = sum(one.clicks for one in done), sum(one.keys for one in done)
+    lines.append(f"| all | {clicks} | {keys} | {cells(calls)} |")
     lines += ["", "| route | calls | p50, ms | p95, ms | longest, ms |", "|---|---|---|---|---|"]
     slowest = sorted(by_route.items(), key=lambda item: -p95(item[1]))
     lines += [f"| {name} | {cells(ms)} |" for name, ms in slowest]
@@ -377,8 +441,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Do an operator's tasks and count what they take.")
     parser.add_argument("--jobs", type=int, default=200_000)
     parser.add_argument("--store", choices=["sqlite", "valkey"], default="sqlite")
+    parser.add_argument("--keyboard", action="store_true", help="without a mouse")
     given = parser.parse_args()
-    done = run(given.store, given.jobs)
+    done = run(given.store, given.jobs, KeyboardOperator if given.keyboard else Operator)
     sys.stdout.write(f"{given.jobs:,} finished jobs, {given.store}\n\n{table(done)}\n")
     slow = p95([ms for one in done for ms in one.calls]) >= P95_MS
     many = any(one.clicks > MOST_CLICKS for one in done)

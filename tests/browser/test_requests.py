@@ -90,7 +90,9 @@ FEED = """async ([first, last]) => {
     const counts = { ...seen.counts, completed: at, waiting: at % 50 }
     const queues = seen.queues.map((queue) => ({ ...queue, counts, processed: at }))
     const tick = { ...seen, at_ms: Date.now(), counts, queues, names: null, enqueued_per_s: at % 7,
-      completed_per_s: at % 5, failed_per_s: 0, processed_total: at, failed_total: 0, quiet_workers: 0 }
+      completed_per_s: at % 5, failed_per_s: 0, processed_total: at, failed_total: 0, quiet_workers: 0,
+      workers: [{ id: 'one', busy: at % 8, rss_kb: 50_000 + at % 9, cpu_percent: at % 100 }],
+      worker_ids: ['one'] }
     const event = new MessageEvent('tick', { data: JSON.stringify(tick) })
     for (const source of window.fed) source.dispatchEvent(event)
     if (at % 10 === 0) await new Promise((resolve) => setTimeout(resolve))

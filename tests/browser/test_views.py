@@ -26,7 +26,7 @@ VIEWS = {
     "/job-queues": "Queues",
     "/scheduled-jobs": "Scheduled jobs",
     "/retries": "Retries",
-    "/dead-jobs": "Dead jobs",
+    "/dead-jobs": "Failed jobs",
     "/job-metrics": "Metrics",
     "/worker-processes": "Processes",
     "/schedules": "Schedules",
@@ -35,6 +35,7 @@ VIEWS = {
     "/limits": "Limits",
     "/flows": "Flows",
     "/audit": "Audit",
+    "/reference": "API",
 }
 
 
@@ -117,6 +118,10 @@ def test_a_process_is_quieted_resumed_and_stopped(
         expect(card).to_contain_text(re.compile(r"[\d.]+ MB"))
         expect(card.get_by_role("link", name="alone")).to_be_visible()
         expect(card).to_contain_text(re.compile(r"CPU\s*\d+ %"))
+        for figure in ("Busy", "Memory", "CPU"):
+            expect(
+                card.get_by_role("img", name=re.compile(f"{figure} of .* over five minutes"))
+            ).to_be_visible()
         card.get_by_role("button", name="Stacks").click()
         expect(card.get_by_label(f":{site.pid}").last).to_contain_text("thread MainThread", timeout=30_000)
         card.get_by_role("button", name="Quiet").click()
@@ -267,6 +272,50 @@ def test_charts_show_the_backlog_and_do_not_draw_an_open_minute_as_a_fall(look: 
     expect(page.locator(".when").first).to_contain_text("not over yet")
 
 
+@pytest.mark.feature("P2", "P16")
+def test_lists_are_sorted_by_their_columns(look: Look, still: Lane) -> None:
+    first, second = (still.add("export", {"day": day}) for day in range(2))
+    page = look.at(f"/job-queues/{still.name}")
+    rows = page.locator("tr[data-job]")
+    expect(rows.first).to_have_attribute("data-job", first)
+    head = page.get_by_role("columnheader", name="Waiting since")
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    page.get_by_label(f"Select export {first}").check()
+    head.get_by_role("button").press("Enter")
+    expect(rows.first).to_have_attribute("data-job", second)
+    expect(head).to_have_attribute("aria-sort", "descending")
+    expect(page.get_by_label(f"Select export {first}")).to_be_checked()
+    assert "order=newest" in page.url
+    look.at("/job-queues")
+    names = page.locator("tr[data-queue] a.strong")
+    expect(names.filter(has_text=still.name)).to_be_visible()
+    assert names.all_inner_texts() == sorted(names.all_inner_texts())
+    page.get_by_role("columnheader", name="Waiting").get_by_role("button").click()
+    expect(page.get_by_role("columnheader", name="Waiting")).to_have_attribute("aria-sort", "descending")
+    waiting = page.locator("[data-count$=':waiting']")
+    counts = [int(text) for text in waiting.all_inner_texts()]
+    assert counts == sorted(counts, reverse=True) and counts[0] >= 2
+
+
+@pytest.mark.feature("P16")
+def test_the_api_is_described_in_the_dashboard(look: Look) -> None:
+    page = look.at("/reference")
+    settled(page)
+    one = page.locator("[data-operation=search_jobs]")
+    expect(one.locator("summary")).to_contain_text("/api/v1/jobs")
+    one.locator("summary").click()
+    expect(one.get_by_label("Example", exact=True)).to_contain_text("curl")
+    expect(one.get_by_role("cell", name="limit", exact=True)).to_be_visible()
+    expect(one.get_by_label("Answer", exact=True)).to_contain_text("next_cursor")
+    page.get_by_label("Find an operation").fill("stacks")
+    expect(page.locator("[data-operation]")).to_have_count(1)
+    page.get_by_role("button", name="All routes").click()
+    page.get_by_label("Find an operation").fill("/api/processes")
+    expect(page.locator("[data-operation]").first).to_contain_text("/api/processes")
+    page.get_by_label("Find an operation").fill("no such thing")
+    expect(page.get_by_text("No operation matches")).to_be_visible()
+
+
 @pytest.mark.feature("P16")
 def test_the_keyboard_is_enough(look: Look, still: Lane) -> None:
     jobs = [still.add("export", {"day": day}) for day in range(3)]
@@ -277,7 +326,7 @@ def test_the_keyboard_is_enough(look: Look, still: Lane) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("g")
     page.keyboard.press("d")
-    expect(page.get_by_role("heading", name="Dead jobs")).to_be_visible()
+    expect(page.get_by_role("heading", name="Failed jobs")).to_be_visible()
     look.at(f"/job-queues/{still.name}")
     expect(page.locator("tr[data-job]")).to_have_count(3)
     page.keyboard.press("j")
@@ -310,7 +359,7 @@ def test_signing_in_under_a_prefix_as_reader_and_as_operator(
         expect(page.get_by_role("heading", name="Queues")).to_be_visible()
         expect(page.get_by_text("Read only")).to_be_visible()
         expect(
-            page.get_by_role("navigation", name="Views").get_by_role("link", name="Dead")
+            page.get_by_role("navigation", name="Views").get_by_role("link", name="Failed")
         ).to_have_attribute("href", "/admin/jobs/dead-jobs")
         look.at("/worker-processes")
         expect(page.locator("[data-process]")).to_be_visible()

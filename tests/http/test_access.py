@@ -49,6 +49,7 @@ PAGES = {
         "/search",
         "/limits",
         "/audit",
+        "/reference",
         "/errors",
         "/flows",
         "/favicon.svg",

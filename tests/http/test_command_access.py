@@ -31,11 +31,13 @@ SECRET = "shared with the proxy alone"
 def served(*arguments: str) -> Guard:
     """The application that a command line and the environment mean."""
     context = dashboard.command.make_context("dashboard", ["--url", "memory://command", *arguments])
-    return make(Options(**{k: v for k, v in context.params.items() if k not in ("as_json", "debug")}))
+    made = make(Options(**{k: v for k, v in context.params.items() if k not in ("as_json", "debug")}))
+    assert isinstance(made, Guard)
+    return made
 
 
 def settings(*arguments: str) -> Settings:
-    return served(*arguments).store_view.settings
+    return served(*arguments).settings
 
 
 def test_a_provider_by_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,10 @@ import uvicorn
 
 from tests.http.support import OPERATOR
 from windlass import Windlass, Worker
+from windlass.backend import requests as rq
 from windlass.backends.memory import MemoryBackend
 from windlass.core.ids import new_id
+from windlass.core.job import WorkerInfo
 from windlass.dashboard import ServerLimits, create_app
 from windlass.dashboard.guard import Guard
 from windlass.dashboard.routes.live import new_lines
@@ -150,6 +152,29 @@ async def test_figures_tell_only_of_queues_that_changed(app: Windlass, client: h
             _, last, _ = await events.next("tick")
         assert last["names"] == ["films", "mail", "post"]
         assert [queue["name"] for queue in last["queues"]] == ["post"]
+
+
+@pytest.mark.feature("P7", "P17")
+async def test_figures_hold_what_each_worker_uses_when_that_changed(
+    app: Windlass, client: httpx.AsyncClient
+) -> None:
+    async def beat(name: str, busy: int) -> None:
+        info = WorkerInfo(id=name, queues=("mail",), concurrency=4, busy=busy, rss_kb=1_000, cpu_percent=12.5)
+        await app.store.execute(rq.Beat(worker=info))
+
+    await app.queue("mail").add("send", delay=60)
+    await beat("one", 1)
+    await beat("two", 2)
+    async with stream(client, "/api/live?changes=true") as events:
+        _, first, _ = await events.next("tick")
+        assert first["worker_ids"] == ["one", "two"]
+        assert first["workers"][0] == {"id": "one", "busy": 1, "rss_kb": 1_000, "cpu_percent": 12.5}
+        await beat("two", 3)
+        _, tick, _ = await events.next("tick")
+        while not tick["workers"]:
+            _, tick, _ = await events.next("tick")
+        assert [(one["id"], one["busy"]) for one in tick["workers"]] == [("two", 3)]
+        assert not tick["worker_ids"]
 
 
 @pytest.mark.feature("P10", "P17")

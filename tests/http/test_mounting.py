@@ -16,7 +16,7 @@ from tests.http import django_host
 from tests.http.support import CSRF, OPERATOR
 from windlass import Windlass
 from windlass.core.ids import new_id
-from windlass.dashboard import create_app, create_stores_app
+from windlass.dashboard import OpenID, Roles, create_app, create_stores_app
 from windlass.dashboard.static import Static
 from windlass.errors import ConfigError
 
@@ -131,12 +131,12 @@ async def test_it_opens_and_closes_with_its_server() -> None:
 
 
 @pytest.mark.feature("P9")
-@pytest.mark.parametrize("root", ["", "/admin"])
-async def test_several_stores_are_shown_side_by_side(app: Windlass, root: str) -> None:
+@pytest.mark.parametrize(("root", "prefix"), [("", ""), ("/admin", ""), ("/admin", "/admin")])
+async def test_several_stores_are_shown_side_by_side(app: Windlass, root: str, prefix: str) -> None:
     async with Windlass(f"memory://mounting?namespace={new_id()}") as other:
         await other.queue("shop").add("charge", job_id="two")
-        both: Any = create_stores_app({"mail": app, "shop": other}, operator_tokens=OPERATOR)
-        if root:
+        both: Any = create_stores_app({"mail": app, "shop": other}, operator_tokens=OPERATOR, prefix=prefix)
+        if root and not prefix:
             both = Starlette(routes=[Mount(root, both)])
         transport = httpx.ASGITransport(both)
         async with httpx.AsyncClient(
@@ -153,6 +153,21 @@ async def test_several_stores_are_shown_side_by_side(app: Windlass, root: str) -
             assert f"Path={root}/shop;" in signed.headers["set-cookie"]
             assert (await client.get(f"{root}/")).headers["location"] == f"{root}/mail/"
             assert (await client.get(f"{root}/nowhere/api/v1/jobs")).status_code == 404
+
+
+def test_each_store_has_its_own_address_at_the_provider() -> None:
+    openid = OpenID(
+        issuer="https://login.example",
+        client_id="windlass",
+        public_url="https://jobs.example/",
+        roles=Roles(operator_users=["ada"]),
+    )
+    both = create_stores_app({"mail": "memory://", "shop": "memory://"}, openid=openid)
+    found = {name: one.settings.openid for name, one in both.dashboards.items()}
+    assert {name: one and one.redirect_uri for name, one in found.items()} == {
+        "mail": "https://jobs.example/mail/api/session/openid/callback",
+        "shop": "https://jobs.example/shop/api/session/openid/callback",
+    }
 
 
 def test_stores_need_names_that_fit_into_a_path() -> None:

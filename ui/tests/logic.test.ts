@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { Detail, Flow, FlowNode, Tick, Timeline } from '../src/lib/api/types.ts'
-import { split, unfinished } from '../src/lib/buckets.ts'
+import { lone, split, unfinished } from '../src/lib/buckets.ts'
 import { duration, relative } from '../src/lib/format.ts'
 import { gantt } from '../src/lib/gantt.ts'
 import { arrange } from '../src/lib/layout.ts'
@@ -10,7 +10,7 @@ import { orderOf } from '../src/lib/order.ts'
 import { describe, share } from '../src/lib/progress.ts'
 import { suggest } from '../src/lib/query.ts'
 import { story } from '../src/lib/story.ts'
-import { merge } from '../src/lib/ticks.ts'
+import { loadsOf, merge } from '../src/lib/ticks.ts'
 
 test('offers are what the server allows, each with its number', () => {
   const jobs = [{ can: ['retry', 'delete', 'again'] }, { can: ['cancel', 'delete'] }, { can: ['delete'] }]
@@ -44,18 +44,41 @@ test('a bucket that is not over is drawn apart', () => {
   assert.deepEqual(split([1, 2, 3], 0), { solid: [1, 2, 3], dashed: [null, null, null] })
 })
 
+test('a value that stands alone is drawn as a point', () => {
+  assert.deepEqual(lone([null, 7, null]), [1])
+  assert.equal(lone([null, 7, 8]), null, 'there is a line')
+  assert.equal(lone([null, undefined]), null)
+})
+
 test('a tick of changes is whole together with the one before', () => {
   const queue = (name: string, size: number) => ({ name, size, paused: false, counts: {}, latency_ms: 0, processed: 0, failed: 0 })
-  const first = { queues: [queue('a', 1), queue('b', 2)], names: ['a', 'b'] } as unknown as Tick
-  const second = merge(first, { queues: [queue('b', 3)], names: null } as unknown as Tick)
+  const load = (id: string, busy: number) => ({ id, busy, rss_kb: 1, cpu_percent: 0 })
+  const first = {
+    queues: [queue('a', 1), queue('b', 2)],
+    names: ['a', 'b'],
+    workers: [load('x', 1), load('y', 2)],
+    worker_ids: ['x', 'y'],
+  } as unknown as Tick
+  const second = merge(first, { queues: [queue('b', 3)], names: null, workers: [load('x', 5)], worker_ids: null } as unknown as Tick)
   assert.deepEqual(
     second.queues.map((one) => one.size),
     [1, 3],
   )
-  const third = merge(second, { queues: [queue('c', 9)], names: ['b', 'c'] } as unknown as Tick)
+  const third = merge(second, { queues: [queue('c', 9)], names: ['b', 'c'], workers: [], worker_ids: ['y'] } as unknown as Tick)
   assert.deepEqual(
     third.queues.map((one) => one.name),
     ['b', 'c'],
+  )
+  const loads = loadsOf([first, second, third])
+  assert.deepEqual(
+    loads.get('x')?.map((one) => one.busy),
+    [1, 5],
+    'a worker that ended is in no later tick',
+  )
+  assert.deepEqual(
+    loads.get('y')?.map((one) => one.busy),
+    [2, 2, 2],
+    'what did not change is as before',
   )
 })
 
@@ -70,6 +93,8 @@ test('lists begin with what comes next, or happened last', () => {
   assert.deepEqual(orderOf('failed'), { sort: 'finished', order: 'newest' })
   assert.deepEqual(orderOf('waiting'), { sort: 'added', order: 'oldest' })
   assert.deepEqual(orderOf(''), { sort: 'added', order: 'newest' })
+  assert.deepEqual(orderOf('failed', 'oldest'), { sort: 'finished', order: 'oldest' }, 'as the address says')
+  assert.deepEqual(orderOf('failed', 'sideways'), { sort: 'finished', order: 'newest' })
 })
 
 test('a query is completed by fields, then by values with their counts', () => {

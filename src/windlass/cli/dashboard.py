@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,9 @@ from windlass.cli.store import shown_url, store_command
 from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
+    from windlass.api.app import Windlass
     from windlass.dashboard.guard import Guard
+    from windlass.dashboard.stores import StoresDashboard
 
 
 def is_loopback(host: str) -> bool:
@@ -26,28 +29,28 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def make(options: Options) -> Guard:
+def make(options: Options) -> Guard | StoresDashboard:
     """The application that the options mean; refused when it would be open to others without a sign-in."""
     from windlass.cli.access import sign_in_options
-    from windlass.dashboard import DEFAULT_MASK, create_app
+    from windlass.dashboard import DEFAULT_MASK, create_app, create_stores_app
 
-    ways = sign_in_options(options)
-    app = create_app(
-        options.app(create=True),
-        operator_tokens=options.operator_token,
-        reader_tokens=options.reader_token,
-        users=_passwords(options.users, "--user"),
-        reader_users=_passwords(options.readers, "--reader"),
-        read_only=options.read_only,
-        mask=(*DEFAULT_MASK, *options.mask),
-        queues=options.queues or None,
-        prefix=options.prefix,
-        lake=options.lake,
-        audit_file=options.audit_file,
-        trace_url=options.trace_url,
-        **ways,
-    )
-    if not is_loopback(options.host) and not app.store_view.settings.methods:
+    shared: dict[str, Any] = {
+        "operator_tokens": options.operator_token,
+        "reader_tokens": options.reader_token,
+        "users": _passwords(options.users, "--user"),
+        "reader_users": _passwords(options.readers, "--reader"),
+        "read_only": options.read_only,
+        "mask": (*DEFAULT_MASK, *options.mask),
+        "queues": options.queues or None,
+        "prefix": options.prefix,
+        "lake": options.lake,
+        "audit_file": options.audit_file,
+        "trace_url": options.trace_url,
+        **sign_in_options(options),
+    }
+    stores = _open(options)
+    app = create_stores_app(stores, **shared) if options.stores else create_app(stores[""], **shared)
+    if not is_loopback(options.host) and not app.settings.methods:
         raise ConfigError(
             "host",
             "127.0.0.1 unless there is a sign-in: give --operator-token (or $WINDLASS_OPERATOR_TOKEN), "
@@ -55,6 +58,21 @@ def make(options: Options) -> Guard:
             options.host,
         )
     return app
+
+
+def _open(options: Options) -> dict[str, Windlass]:
+    """The stores to show by their names; only one, without a name, unless ``--store`` names them."""
+    if not options.stores:
+        return {"": options.app(create=True)}
+    if options.lake is not None:
+        raise ConfigError("--lake", "left out with --store: a lake holds the history of one store")
+    named: dict[str, str] = {}
+    for entry in options.stores:
+        name, _, url = entry.partition("=")
+        if "://" in name or not url or name in named:
+            raise ConfigError("--store", "NAME=URL, each name once")  # it may hold a password: not shown
+        named[name] = url
+    return {name: replace(options, url=url).app(create=True) for name, url in named.items()}
 
 
 def _passwords(given: tuple[str, ...], option: str) -> dict[str, str]:
@@ -74,24 +92,28 @@ async def run(options: Options, out: Out) -> int:
     """Serve until a signal stops it."""
     app = make(options)
     from windlass.dashboard.serve import DashboardServer  # after ``make`` has reported what is missing
+    from windlass.dashboard.stores import StoresDashboard
 
-    windlass = app.store_view.app
-    store = shown_url(windlass.url)
+    dashboards = app.dashboards if isinstance(app, StoresDashboard) else {"": app}
+    apps = {name: one.store_view.app for name, one in dashboards.items()}
 
-    def tell(port: int) -> None:
+    def report(port: int) -> None:
         host = f"[{options.host}]" if ":" in options.host else options.host
-        url = f"http://{host}:{port}{options.prefix}/"
-        if out.as_json:
-            out.line({"url": url, "store": store})
-        else:
-            out.text(f"dashboard of {store} on {url}")
+        for name, windlass in apps.items():
+            url = f"http://{host}:{port}{options.prefix}/" + (f"{name}/" if name else "")
+            store = shown_url(windlass.url)
+            if out.as_json:
+                out.line({"url": url, "store": store})
+            else:
+                out.text(f"dashboard of {store} on {url}")
 
     logging.getLogger("windlass.audit").setLevel(logging.INFO)
-    server = DashboardServer(app, options.host, options.port, tell)
+    server = DashboardServer(app, options.host, options.port, report)
     try:
         await server.serve()
     finally:
-        await windlass.close()
+        for windlass in apps.values():
+            await windlass.close()
     return 0 if server.started else 1
 
 
@@ -101,11 +123,19 @@ async def run(options: Options, out: Out) -> int:
     examples="""
 windlass dashboard --url sqlite:///jobs.db
 windlass dashboard --port 9000 --read-only
+windlass dashboard --store shop=valkey://cache:6379 --store mail=sqlite:///mail.db
 WINDLASS_OPERATOR_TOKEN=... windlass dashboard --host 0.0.0.0
 windlass dashboard --host 0.0.0.0 --user ada --reader bob     passwords in the environment
 windlass dashboard --host 0.0.0.0 --access access.toml        who may do what, in a file
 windlass dashboard --trusted-proxy 10.0.0.5 --proxy-user-header X-Forwarded-User --operator-role ada
 """,
+)
+@click.option(
+    "--store",
+    "stores",
+    multiple=True,
+    metavar="NAME=URL",
+    help="A store under a name of its own, instead of --url (repeatable).",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from windlass.cli.store import StoreOptions
 
@@ -11,6 +11,7 @@ from windlass.cli.store import StoreOptions
 class Options(StoreOptions):
     """Where to listen, who may come in, what is shown."""
 
+    stores: tuple[str, ...] = field(default=(), repr=False)
     host: str = "127.0.0.1"
     port: int = 8080
     operator_token: str | None = None

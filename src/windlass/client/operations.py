@@ -422,6 +422,7 @@ class HealthReport(TypedDict):
     at_ms: int
     findings: list[FindingEntry]
     lost_workers: list[LostWorker]
+    lake: NotRequired[LakeState | None]
 
 
 class HoldBody(TypedDict):
@@ -492,6 +493,33 @@ JobState = Literal[
 ]
 
 
+class LakeFailure(TypedDict):
+    """LakeFailure."""
+
+    source: str
+    error: str
+    at_ms: int
+
+
+class LakeSource(TypedDict):
+    """LakeSource."""
+
+    source: str
+    read_ms: int
+    newest_ms: int | None
+
+
+class LakeState(TypedDict):
+    """LakeState."""
+
+    archiver: str
+    sources: list[LakeSource]
+    attempts: int
+    lost: int
+    failure: LakeFailure | None
+    behind: NotRequired[int | None]
+
+
 class LastError(TypedDict):
     """LastError."""
 
@@ -546,14 +574,21 @@ class LostJob(TypedDict):
 class LostWorker(TypedDict):
     """LostWorker."""
 
-    id: str
     hostname: str
     pid: int
+    tag: str
     queues: list[str]
+    version: str
     started_ms: int
     beat_ms: int
     busy: int
-    version: str
+    concurrency: int
+    rss_kb: int
+    cpu_percent: float
+    quiet: bool
+    leader: bool
+    command: str | None
+    id: str
     jobs: list[LostJob]
 
 
@@ -582,6 +617,7 @@ class Metrics(TypedDict):
     backlog: Backlog
     marks: list[Mark]
     deploys: list[Deploy]
+    lake: NotRequired[LakeState | None]
 
 
 class NewJobBody(TypedDict):
@@ -790,7 +826,6 @@ class Why(TypedDict):
 class WorkerEntry(TypedDict):
     """WorkerEntry."""
 
-    id: str
     hostname: str
     pid: int
     tag: str
@@ -805,6 +840,7 @@ class WorkerEntry(TypedDict):
     quiet: bool
     leader: bool
     command: str | None
+    id: str
     running: list[WorkerJob]
 
 
@@ -926,7 +962,7 @@ class Operations(Connection):
         return found
 
     def get_health(self) -> HealthReport:
-        """What the checks of ``windlass doctor`` find now, and workers that fell silent in the ...."""
+        """What the checks of ``windlass doctor`` find now, workers that fell silent in the last ...."""
         found: HealthReport = self.send("GET", "/api/v1/health")
         return found
 

@@ -19,6 +19,7 @@ from windlass.dashboard.identity import Authenticator
 from windlass.dashboard.manners import Headless
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.scope import BASE, IDENTITY, LET_IN, ASGIApp, Receive, Scope, Send
+from windlass.dashboard.settings import Settings
 from windlass.dashboard.store_view import StoreView
 
 log = logging.getLogger("windlass.dashboard")
@@ -50,6 +51,11 @@ class Guard:
         self.allowance = Allowance(store_view.settings.limits, store_view.app.clock.monotonic_ms)
         self.reception = Authenticator(store_view, self.allowance)
         self.authority = Authority(store_view.settings, self.allowance)
+
+    @property
+    def settings(self) -> Settings:
+        """What was said to ``create_app``."""
+        return self._settings
 
     @property
     def desk(self) -> StoreView:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from windlass.core.states import JobState
 from windlass.core.text import printable
 from windlass.dashboard import views
-from windlass.dashboard.shapes.server import Tick
+from windlass.dashboard.shapes.server import Tick, WorkerLoad
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.totals import Totals, queue_totals
 from windlass.errors import StorageError
@@ -71,6 +71,10 @@ class Ticker:
             busy_workers=sum(info.busy for info in workers),
             quiet_workers=sum(info.quiet for info in workers),
             slots=sum(info.concurrency for info in workers),
+            workers=[
+                WorkerLoad(id=one.id, busy=one.busy, rss_kb=one.rss_kb, cpu_percent=one.cpu_percent)
+                for one in workers
+            ],
         )
 
     def _rates(self, totals: Totals) -> dict[str, float]:

@@ -14,9 +14,10 @@ from typing import NamedTuple
 from windlass.api.app import Windlass
 from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
-from windlass.core.job import AttemptOutcome, JobRecord, JobRef, QueueInfo, WorkerInfo
+from windlass.core.job import AttemptOutcome, JobRef, QueueInfo, WorkerInfo
 from windlass.core.states import JobState
-from windlass.dashboard.shapes.health import LostJob, LostWorker
+from windlass.dashboard.shapes.workers import LostWorker
+from windlass.dashboard.views import lost_worker
 from windlass.errors import HistoryTrimmedError
 
 #: Attempt records, the newest of a queue, in which the runs of lost workers are looked for.
@@ -58,8 +59,10 @@ class LostRuns:
         held = await self._held(infos, shown)
         refs = list({ref: None for one in held.values() for ref in one})
         answers = await self._app.store.execute(rq.GetJobs(refs=refs)) if refs else []
-        records = dict(zip(refs, answers, strict=True))
-        return [_entry(worker, [records[ref] for ref in held[worker.id]]) for worker in shown]
+        kept = {ref: record for ref, record in zip(refs, answers, strict=True) if record is not None}
+        return [
+            lost_worker(worker, [kept[ref] for ref in held[worker.id] if ref in kept]) for worker in shown
+        ]
 
     async def _held(self, infos: list[QueueInfo], lost: list[WorkerInfo]) -> dict[str, list[JobRef]]:
         """What each worker held when it fell silent."""
@@ -107,17 +110,3 @@ class LostRuns:
                 if one.outcome is AttemptOutcome.STALLED and one.worker is not None
             )
         return read.runs
-
-
-def _entry(worker: WorkerInfo, records: list[JobRecord | None]) -> LostWorker:
-    return LostWorker(
-        id=worker.id,
-        hostname=worker.hostname,
-        pid=worker.pid,
-        queues=list(worker.queues),
-        started_ms=worker.started_ms,
-        beat_ms=worker.beat_ms,
-        busy=worker.busy,
-        version=worker.version,
-        jobs=[LostJob(queue=one.queue, id=one.id, task=one.task, state=one.state) for one in records if one],
-    )

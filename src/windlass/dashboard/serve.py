@@ -12,6 +12,7 @@ import uvicorn
 
 from windlass.dashboard.connections import Connections, protocol_of
 from windlass.dashboard.guard import Guard
+from windlass.dashboard.stores import StoresDashboard
 
 #: Seconds that open requests get when the server stops; event streams do not end by themselves.
 _GRACE_S = 2
@@ -23,8 +24,10 @@ _BUSY = b"Service Unavailable"
 class DashboardServer(uvicorn.Server):
     """Reports its port once it listens. Connections are bounded by ``ServerLimits``, see ``connections``."""
 
-    def __init__(self, app: Guard, host: str, port: int, on_up: Callable[[int], None]) -> None:
-        limits = app.store_view.settings.limits
+    def __init__(
+        self, app: Guard | StoresDashboard, host: str, port: int, on_up: Callable[[int], None]
+    ) -> None:
+        limits = app.settings.limits
         self.open_connections = Connections(limits)
         super().__init__(
             uvicorn.Config(
@@ -60,7 +63,7 @@ class DashboardServer(uvicorn.Server):
 class AtOnce:
     """Answers 503 when more requests are being answered than the server takes on."""
 
-    def __init__(self, app: Guard, most: int) -> None:
+    def __init__(self, app: Guard | StoresDashboard, most: int) -> None:
         self._app = app
         self._most = most
         self._running = 0

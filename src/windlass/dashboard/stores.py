@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from windlass.dashboard.application import create_app
 from windlass.dashboard.guard import Guard
-from windlass.dashboard.scope import Receive, Scope, Send
+from windlass.dashboard.headers import inside
+from windlass.dashboard.scope import BASE, Receive, Scope, Send
+from windlass.dashboard.settings import Settings
 from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,15 +23,21 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 class StoresDashboard:
     """An ASGI application: ``/NAME/...`` is the dashboard of the store NAME, ``/`` leads to the first."""
 
-    def __init__(self, dashboards: Mapping[str, Guard]) -> None:
+    def __init__(self, dashboards: Mapping[str, Guard], prefix: str = "") -> None:
         self.dashboards = dict(dashboards)
+        self._prefix = prefix.rstrip("/")
+
+    @property
+    def settings(self) -> Settings:
+        """What all of them share."""
+        return next(iter(self.dashboards.values())).settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
-        root = scope.get("root_path", "").rstrip("/")
-        path = scope["path"].removeprefix(root)
+        seen = inside(scope, self._prefix)
+        root, path = seen[BASE], seen["path"]
         name = path.strip("/").partition("/")[0]
         if not name and scope["type"] == "http":
             await _lead_to(send, f"{root}/{next(iter(self.dashboards))}/")
@@ -63,14 +72,19 @@ async def _lead_to(send: Send, address: str) -> None:
 def create_stores_app(stores: Mapping[str, str | Windlass], **options: Any) -> StoresDashboard:
     """One dashboard for several stores, by name: ``{"shop": "valkey://...", "mail": "sqlite:///mail.db"}``.
 
-    ``options`` are those of ``create_app``, for all of them. Each store has its own pages, sessions and
-    audit; ``GET NAME/api/session`` says which others there are.
+    ``options`` are those of ``create_app``, for all of them. Register
+    ``<public_url>/NAME/api/session/openid/callback`` of each store at an OpenID Connect provider. Each store
+    has its own pages, sessions and audit; ``GET NAME/api/session`` says which others there are.
     """
     if not stores or not all(_NAME.fullmatch(name) for name in stores):
         raise ConfigError("stores", "a mapping from names such as shop to stores", list(stores))
-    if "prefix" in options:
-        raise ConfigError("prefix", "left out: mount the application instead", options["prefix"])
+    prefix, openid = options.pop("prefix", ""), options.pop("openid", None)
     names = tuple(stores)
-    return StoresDashboard(
-        {name: create_app(store, stores=names, store=name, **options) for name, store in stores.items()}
-    )
+
+    def dashboard(name: str, store: str | Windlass) -> Guard:
+        own = (
+            None if openid is None else replace(openid, public_url=f"{openid.public_url.rstrip('/')}/{name}")
+        )
+        return create_app(store, stores=names, store=name, openid=own, **options)
+
+    return StoresDashboard({name: dashboard(name, store) for name, store in stores.items()}, prefix)

@@ -15,7 +15,8 @@ from windlass.core.stream_rules import Chunk
 from windlass.core.text import clean_text
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes import jobs as shapes
-from windlass.dashboard.wire import DeadJob, Process, Queue, RetryJob, RunningJob, ScheduledJob, WireJob
+from windlass.dashboard.shapes.workers import LostJob, LostWorker, WorkerEntry, WorkerJob
+from windlass.dashboard.wire import DeadJob, Process, Queue, RetryJob, ScheduledJob, WireJob
 from windlass.errors import ConfigError
 from windlass.jobs.payload import Call, read_call
 from windlass.serde.codecs import Codecs
@@ -337,8 +338,8 @@ def queue_view(info: QueueInfo, now_ms: int, processed: int, failed: int) -> Que
     )
 
 
-def running_job(record: JobRecord, mask: Mask) -> RunningJob:
-    return RunningJob(
+def running_job(record: JobRecord, mask: Mask) -> WorkerJob:
+    return WorkerJob(
         queue=record.queue,
         id=record.id,
         task=record.task,
@@ -347,27 +348,40 @@ def running_job(record: JobRecord, mask: Mask) -> RunningJob:
     )
 
 
-def process_view(info: WorkerInfo, running: list[RunningJob]) -> Process:
+def facts_of(info: WorkerInfo) -> dict[str, Any]:
+    """The fields of ``WorkerFacts``."""
+    return {
+        "hostname": info.hostname,
+        "pid": info.pid,
+        "tag": info.tag,
+        "queues": list(info.queues),
+        "version": info.version,
+        "started_ms": info.started_ms,
+        "beat_ms": info.beat_ms,
+        "busy": info.busy,
+        "concurrency": info.concurrency,
+        "rss_kb": info.rss_kb,
+        "cpu_percent": info.cpu_percent,
+        "quiet": info.quiet,
+        "leader": info.leader,
+        "command": None if info.command is None else info.command.action,
+    }
+
+
+def process_view(info: WorkerInfo, running: list[WorkerJob]) -> Process:
     """A worker process."""
-    return Process(
-        identity=info.id,
-        hostname=info.hostname,
-        pid=info.pid,
-        tag=info.tag,
-        concurrency=info.concurrency,
-        busy=info.busy,
-        beat=seconds(info.beat_ms),
-        rss_kb=info.rss_kb,
-        cpu_percent=info.cpu_percent,
-        queues=list(info.queues),
-        version=info.version,
-        started_ms=info.started_ms,
-        beat_ms=info.beat_ms,
-        quiet=info.quiet,
-        leader=info.leader,
-        command=None if info.command is None else info.command.action,
-        running=running,
-    )
+    return Process(identity=info.id, beat=seconds(info.beat_ms), running=running, **facts_of(info))
+
+
+def worker_entry(info: WorkerInfo, running: list[WorkerJob]) -> WorkerEntry:
+    """A worker that is alive."""
+    return WorkerEntry(id=info.id, running=running, **facts_of(info))
+
+
+def lost_worker(info: WorkerInfo, held: list[JobRecord]) -> LostWorker:
+    """A worker that fell silent, with what it held."""
+    jobs = [LostJob(queue=one.queue, id=one.id, task=one.task, state=one.state) for one in held]
+    return LostWorker(id=info.id, jobs=jobs, **facts_of(info))
 
 
 Render = Callable[[JobRecord, Mask], Any]

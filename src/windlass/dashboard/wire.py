@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from windlass.dashboard.shapes.workers import WorkerFacts, WorkerJob
+
 
 class WireJob(msgspec.Struct, kw_only=True, rename={"class_": "class"}):
     """A job as any program in any language reads it."""
@@ -64,41 +66,14 @@ class DeadJob(msgspec.Struct, kw_only=True):
     reason: str
 
 
-class RunningJob(msgspec.Struct, kw_only=True):
-    """What a process runs now."""
-
-    queue: str
-    id: str
-    task: str
-    started_ms: int | None
-    progress: Any
-
-
-class Process(msgspec.Struct, kw_only=True):
+class Process(WorkerFacts, kw_only=True):
     """A worker process as its last heartbeat described it."""
 
     type: str = "heartbeat"
     identity: str
-    hostname: str
-    pid: int
-    tag: str
-    concurrency: int
-    busy: int
     beat: float
-    rss_kb: int
-    #: How much of one processor it used lately, in percent: 200 means two processors.
-    cpu_percent: float
-    queues: list[str]
-    version: str
-    started_ms: int
-    beat_ms: int
-    #: Takes no new jobs: paused or stopping.
-    quiet: bool
-    leader: bool
-    #: The last command sent to it: ``quiet``, ``resume``, ``stop``, ``dump``.
-    command: str | None
     #: Jobs that run there now, at most 100; those of hidden queues are left out.
-    running: list[RunningJob]
+    running: list[WorkerJob]
 
 
 class Queue(msgspec.Struct, kw_only=True):

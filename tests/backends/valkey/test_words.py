@@ -202,7 +202,7 @@ OWN_NUMBERS = {
     "58_groups": {13: "fields", 11: "fields", 12: "fields", 10: "fields"},
     "59_group_settings": {10: "steps"},
     "60_pick": {256: "fits a byte", 250: "fits a byte"},
-    "78_seats": {1000: "seats", 200: "fits a byte"},
+    "78_handoff": {1000: "seats", 200: "fits a byte"},
     "90_rows": {100: "looked at"},
     "94_metrics": {500000: "rows of one queue"},
     "95_sweep": {100: "read at once", 10: "steps"},

@@ -20,3 +20,9 @@ export function split(values: (number | null)[], open: number): Parts {
     dashed: values.map((value, at) => (open && at >= edge - 1 ? value : null)),
   }
 }
+
+/** Where a line has only one value, and so nothing to draw a line to: it is drawn as a point. */
+export function lone(values: ArrayLike<number | null | undefined>): number[] | null {
+  const there = Array.from(values).flatMap((value, at) => (value == null ? [] : [at]))
+  return there.length === 1 ? there : null
+}

@@ -26,6 +26,8 @@ class Keys {
     if (event.metaKey || event.ctrlKey || event.altKey || event.defaultPrevented) return
     const target = event.target as HTMLElement
     if (target.closest('input:not([type=checkbox]), textarea, select, [contenteditable], dialog[open]')) return
+    // What has the focus takes the keys that press it.
+    if ((event.key === 'Enter' || event.key === ' ') && target.closest('a, button, summary, input')) return
     const pressed = this.#first && event.timeStamp - this.#at < TWO_KEYS_MS ? `${this.#first} ${event.key}` : event.key
     this.#first = ''
     // The newest wins: a view may take a key over from the page around it.

@@ -54,6 +54,13 @@ export function href(path: string): string {
   return base + path.replace(/^\//, '')
 }
 
+/** The same view of another store of this dashboard, whose pages are beside these; what is about one thing of this store
+ * leads to the overview. */
+export function storeHref(name: string, path: string): string {
+  const view = path.slice(1)
+  return base.replace(/[^/]+\/$/, '') + encodeURIComponent(name) + '/' + (view.includes('/') ? '' : view)
+}
+
 export const jobPath = (queue: string, id: string): string => `/jobs/${encodeURIComponent(queue)}/${encodeURIComponent(id)}`
 export const flowPath = (queue: string, id: string): string => `/flows/${encodeURIComponent(queue)}/${encodeURIComponent(id)}`
 export const queuePath = (queue: string): string => `/job-queues/${encodeURIComponent(queue)}`

@@ -1,8 +1,8 @@
 /**
  * The words of the pages, in one place, so that other languages can follow.
  *
- * One word for one thing, as in the API: a job is *failed* when it gets no further attempt; the page of such jobs is
- * called Dead jobs. What is inserted comes as a finished text ("3 jobs").
+ * One word for one thing, as in the API: a job is *failed* when it gets no further attempt, also where an address says
+ * dead-jobs. What is inserted comes as a finished text ("3 jobs").
  */
 
 import { plural } from './format'
@@ -28,6 +28,8 @@ export const text = {
   },
   /** A part of a whole. */
   part: (some: number | string, all: number | string): string => `${some} of ${all}`,
+  /** What a row of buttons chooses. */
+  choice: { span: 'Time range', times: 'What the chart shows', flow: 'How the flow is shown', audit: 'Which requests are shown' },
   spans: { minutes5: '5 minutes', hour: '1 hour', hours6: '6 hours', day: '24 hours', days7: '7 days', days30: '30 days' },
   server: {
     silent: 'The server does not answer.',
@@ -433,6 +435,27 @@ export const text = {
     partly: (many: string): string => `counted over the newest ${many} jobs`,
     hours: (hours: number): string => (hours === 1 ? '1 hour' : hours < 48 ? `${hours} hours` : `${hours / 24} days`),
   },
+  reference: {
+    title: 'API',
+    nav: 'API',
+    text: (version: string): string => `Every operation of the HTTP API, version ${version}. The Python client has a method for each.`,
+    find: 'Find an operation',
+    routes: 'Which routes are shown',
+    versioned: 'Version 1',
+    all: 'All routes',
+    document: 'OpenAPI document',
+    none: 'No operation matches',
+    noneText: 'Remove a word, or show all routes.',
+    example: 'Example',
+    parameter: 'Parameter',
+    place: 'In',
+    kind: 'Type',
+    meaning: 'Meaning',
+    required: 'required',
+    body: 'Body',
+    answer: 'Answer',
+    client: 'In the Python client:',
+  },
   list: {
     fresh: (many: string): string => `${many} new`,
     freshTitle: 'Show the list as it is now',
@@ -483,6 +506,8 @@ export const text = {
       waiting: 'Waiting since',
     } as Record<string, string>,
     when: 'When',
+    newest: 'Newest first. Press to see the oldest first.',
+    oldest: 'Oldest first. Press to see the newest first.',
     keys: {
       next: 'Next job',
       before: 'Previous job',
@@ -509,7 +534,7 @@ export const text = {
       queues: 'Queues',
       scheduled: 'Scheduled',
       retries: 'Retries',
-      dead: 'Dead',
+      dead: 'Failed',
       metrics: 'Metrics',
       processes: 'Processes',
       schedules: 'Schedules',
@@ -647,7 +672,7 @@ export const text = {
       processes: 'Processes',
       scheduled: 'Scheduled',
       retries: 'Retries',
-      dead: 'Dead',
+      dead: 'Failed',
       errors: 'Errors',
       search: 'Search',
       schedules: 'Schedules',
@@ -698,6 +723,8 @@ export const text = {
       darkTheme: 'Dark theme',
       light: 'Light',
       dark: 'Dark',
+      store: 'Store',
+      stores: 'Stores',
     },
     auditPage: {
       audit: 'Audit',
@@ -808,6 +835,10 @@ export const text = {
       taskIn: (queue: string): string => (queue ? `Task in ${queue}` : 'Task'),
       whatTasksDidHow: 'What tasks did, how long it took, and how often it went wrong.',
       fromTheLake: 'from the lake',
+      live: 'live, from the store',
+      upTo: (age: string): string => `newest attempt ${age} ago`,
+      behind: (records: string): string => `${records} records behind`,
+      upToDate: 'up to date',
       completed: 'Completed',
       retried: 'Retried',
       failed: 'Failed',
@@ -886,6 +917,7 @@ export const text = {
     },
     processesPage: {
       processes: 'Processes',
+      overTime: (what: string, pid: number): string => `${what} of ${pid} over five minutes`,
       summary: (processes: string, busy: string, slots: string, memory: string): string =>
         `${processes}, ${busy} of ${slots} busy, ${memory}`,
       stopThis: (host: string, pid: number): string => `Stop ${host}:${pid}?`,
@@ -981,7 +1013,7 @@ export const text = {
       failedAndDueFor: 'Failed, and due for another try.',
       noJobWaitsFor: 'No job waits for a retry',
       whenAnAttemptFails: 'When an attempt fails and more are allowed, its job waits here.',
-      deadJobs: 'Dead jobs',
+      deadJobs: 'Failed jobs',
       failedForGoodThey: 'Failed for good. They stay until they are retried, deleted or old enough to be pruned.',
       noFailedJobs: 'No failed jobs',
       allIsWellNothing: 'All is well: nothing has run out of attempts.',

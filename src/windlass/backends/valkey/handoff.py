@@ -1,4 +1,4 @@
-"""Jobs that the server leases to a worker before it asks, see ``lua/includes/78_seats.lua``.
+"""Jobs that the server leases to a worker before it asks, see ``lua/includes/78_handoff.lua``.
 
 A worker that serves one queue and has nothing to do takes a seat with its claim. The job that it is then
 given comes with a message and waits here until the worker, woken as by any hint, claims: that claim is

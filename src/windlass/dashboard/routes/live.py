@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 from litestar import Request, get
@@ -23,13 +23,14 @@ from windlass.dashboard.guard import Guard
 from windlass.dashboard.injected import TheGuard, TheStoreView, TheTickers
 from windlass.dashboard.params import JobId, QueueName, StreamSeconds
 from windlass.dashboard.scope import address_of
-from windlass.dashboard.shapes.server import Tick
+from windlass.dashboard.shapes.server import Tick, WorkerLoad
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.timeline import event_entry
 from windlass.dashboard.wire import Queue
 
 Anyone = Request[Any, Any, Any]
 L = TypeVar("L")
+T = TypeVar("T")
 #: A comment is sent this often when nothing happens, so that proxies keep the stream open.
 _KEEPALIVE_MS = 15_000
 #: A job is looked at this often, hints or not; and not more often, however much it reports.
@@ -47,7 +48,9 @@ LastEventId = Annotated[
     int | None,
     HeaderParameter(name="Last-Event-ID", ge=0, le=2**53, required=False, description="Continue from here."),
 ]
-Changes = Annotated[bool, QueryParameter(description="Of the queues, only what changed since the last tick.")]
+Changes = Annotated[
+    bool, QueryParameter(description="Of queues and workers, only what changed since the last tick.")
+]
 After = Annotated[
     int | None, QueryParameter(ge=0, le=2**53, description="Replay after this event id; 0: all kept.")
 ]
@@ -102,9 +105,9 @@ async def live_figures(
 ) -> Stream:
     """Counts, rates and workers about once a second: event ``tick``, each complete in itself.
 
-    With ``changes``, only the first tick has all queues, and each after it those that changed or are new; one
-    of which ``names`` says nothing any more is gone. Event ``store_unreachable`` when the store does not
-    answer; ticks continue when it does.
+    With ``changes``, only the first tick has all queues and workers, and each after it those that changed or
+    are new; one of which ``names`` or ``worker_ids`` says nothing any more is gone. Event
+    ``store_unreachable`` when the store does not answer; ticks continue when it does.
     """
     until = Until(store_view, seconds)
     ticker = tickers.of(store_view)
@@ -132,15 +135,28 @@ class Differences:
     """What of each tick a listener does not know yet."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Queue] | None = None
+        self._queues: Difference[Queue] = Difference()
+        self._workers: Difference[WorkerLoad] = Difference()
 
     def of(self, tick: Tick) -> Tick:
-        """The tick with only the queues that changed, and the names of all when one came or went."""
-        known, self._known = self._known, {queue.name: queue for queue in tick.queues}
-        names = list(self._known) if known is None or list(known) != list(self._known) else None
+        """The tick with only the queues and workers that changed; all names when one came or went."""
+        queues, names = self._queues.of({queue.name: queue for queue in tick.queues})
+        workers, ids = self._workers.of({worker.id: worker for worker in tick.workers})
+        return msgspec.structs.replace(tick, queues=queues, names=names, workers=workers, worker_ids=ids)
+
+
+class Difference(Generic[T]):
+    """Things of one kind by name, as a listener knows them."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, T] | None = None
+
+    def of(self, now: dict[str, T]) -> tuple[list[T], list[str] | None]:
+        """Those that changed, and the names of all when one came or went."""
+        known, self._known = self._known, now
+        names = list(now) if known is None or list(known) != list(now) else None
         before = known or {}
-        fresh = [queue for queue in tick.queues if before.get(queue.name) != queue]
-        return msgspec.structs.replace(tick, queues=fresh, names=names)
+        return [one for name, one in now.items() if before.get(name) != one], names
 
 
 def _tick(tick: Tick, differences: Differences | None) -> bytes:

@@ -35,6 +35,7 @@ VIEWS = [
     "/limits",
     "/errors",
     "/audit",
+    "/reference",
     "/flows",
     "/jobs/{queue:str}/{jid:str}",
     "/flows/{queue:str}/{jid:str}",

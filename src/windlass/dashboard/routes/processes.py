@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from litestar import get, post
 from litestar.params import PathParameter
 
@@ -17,9 +16,9 @@ from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import holding, listing
 from windlass.dashboard.params import PathText, unescape
 from windlass.dashboard.problems import ApiError, not_found
-from windlass.dashboard.shapes.workers import WorkerEntry, WorkerJob, Workers, WorkerStacks
+from windlass.dashboard.shapes.workers import WorkerJob, Workers, WorkerStacks
 from windlass.dashboard.store_view import StoreView
-from windlass.dashboard.wire import Process, RunningJob
+from windlass.dashboard.wire import Process
 
 #: Active jobs that are looked at, and those that are shown for one process.
 _LOOKED = 1_000
@@ -27,10 +26,10 @@ _SHOWN = 100
 ActionName = Annotated[Literal["quiet", "resume", "stop", "dump"], PathParameter(description="The command.")]
 
 
-async def _running(store_view: StoreView, infos: list[QueueInfo]) -> dict[str, list[RunningJob]]:
+async def _running(store_view: StoreView, infos: list[QueueInfo]) -> dict[str, list[WorkerJob]]:
     """What runs now, by worker."""
     names = holding(infos, [JobState.ACTIVE])
-    running: dict[str, list[RunningJob]] = {}
+    running: dict[str, list[WorkerJob]] = {}
     found = await listing(store_view, Search(state=JobState.ACTIVE)).page(names, None, _LOOKED)
     for record in found.records:
         if record.worker is not None:
@@ -73,29 +72,8 @@ async def list_workers(store_view: TheStoreView) -> Workers:
     running = await _running(store_view, infos)
     living, lost = await store_view.workers_seen()
     return Workers(
-        workers=[_worker(info, running.get(info.id, [])) for info in living],
+        workers=[views.worker_entry(info, running.get(info.id, [])) for info in living],
         lost=await store_view.lost_runs.entries(infos, lost),
-    )
-
-
-def _worker(info: WorkerInfo, running: list[RunningJob]) -> WorkerEntry:
-    return WorkerEntry(
-        id=info.id,
-        hostname=info.hostname,
-        pid=info.pid,
-        tag=info.tag,
-        queues=list(info.queues),
-        version=info.version,
-        started_ms=info.started_ms,
-        beat_ms=info.beat_ms,
-        busy=info.busy,
-        concurrency=info.concurrency,
-        rss_kb=info.rss_kb,
-        cpu_percent=info.cpu_percent,
-        quiet=info.quiet,
-        leader=info.leader,
-        command=info.command.action if info.command is not None else None,
-        running=[WorkerJob(**msgspec.structs.asdict(job)) for job in running],
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from windlass.core.states import JobState
 from windlass.dashboard.shapes.base import Shape
+from windlass.dashboard.shapes.figures import LakeState
+from windlass.dashboard.shapes.workers import LostWorker
 
 
 class FindingEntry(Shape):
@@ -25,31 +26,6 @@ class FindingEntry(Shape):
     since_ms: int | None
 
 
-class LostJob(Shape):
-    """A job that a lost worker held, as it stands now."""
-
-    queue: str
-    id: str
-    task: str
-    state: JobState
-
-
-class LostWorker(Shape):
-    """A worker that fell silent without saying goodbye in the last day."""
-
-    id: str
-    hostname: str
-    pid: int
-    queues: list[str]
-    started_ms: int
-    beat_ms: int
-    #: Slots that were busy at its last heartbeat.
-    busy: int
-    version: str
-    #: Jobs whose record still names it (at most 50).
-    jobs: list[LostJob]
-
-
 class HealthReport(Shape):
     """What ``windlass doctor`` finds in the store that can change from minute to minute."""
 
@@ -57,6 +33,8 @@ class HealthReport(Shape):
     at_ms: int
     findings: list[FindingEntry]
     lost_workers: list[LostWorker]
+    #: Null: this dashboard has no lake.
+    lake: LakeState | None = None
 
 
 class ErrorSample(Shape):

@@ -44,6 +44,15 @@ class Health(Shape):
     backend: str
 
 
+class WorkerLoad(Shape):
+    """What a worker used at its last heartbeat: slots, memory, and percent of one processor."""
+
+    id: str
+    busy: int
+    rss_kb: int
+    cpu_percent: float
+
+
 class Tick(Shape):
     """What ``/api/live`` sends about once a second."""
 
@@ -61,8 +70,11 @@ class Tick(Shape):
     busy_workers: int
     quiet_workers: int
     slots: int
-    #: With ``changes``: the names of all queues, when one came or went.
+    #: All of them; with ``changes`` only those that changed since the tick before.
+    workers: list[WorkerLoad]
+    #: With ``changes``: the names of all queues, when one came or went, and the same of workers.
     names: list[str] | None = None
+    worker_ids: list[str] | None = None
 
 
 class Version(Shape):

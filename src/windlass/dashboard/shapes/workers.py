@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from windlass.core.states import JobState
 from windlass.dashboard.shapes.base import Shape
-from windlass.dashboard.shapes.health import LostWorker
 
 
 class WorkerJob(Shape):
@@ -18,10 +18,9 @@ class WorkerJob(Shape):
     progress: Any
 
 
-class WorkerEntry(Shape):
-    """A worker as its last heartbeat described it."""
+class WorkerFacts(Shape):
+    """What the last heartbeat of a worker said."""
 
-    id: str
     hostname: str
     pid: int
     tag: str
@@ -40,8 +39,31 @@ class WorkerEntry(Shape):
     leader: bool
     #: The last command that it was given: ``quiet``, ``resume``, ``stop``, ``dump``.
     command: str | None
+
+
+class WorkerEntry(WorkerFacts):
+    """A worker that is alive."""
+
+    id: str
     #: At most 100; those of hidden queues are left out.
     running: list[WorkerJob]
+
+
+class LostJob(Shape):
+    """A job that a lost worker held, as it stands now."""
+
+    queue: str
+    id: str
+    task: str
+    state: JobState
+
+
+class LostWorker(WorkerFacts):
+    """A worker that fell silent in the last day, without a goodbye."""
+
+    id: str
+    #: Jobs that it held (at most 50).
+    jobs: list[LostJob]
 
 
 class WorkerStacks(Shape):

@@ -1,6 +1,7 @@
 /** Every route that the dashboard uses, by name. */
 
 import { change, get, named, part, type Query } from './http'
+import type { OpenApi } from '../reference'
 import type * as t from './types'
 
 const job = (ref: t.Ref): string => `jobs/${part(ref.queue)}/${part(ref.id)}`
@@ -25,6 +26,7 @@ export const api = {
   signIn: (body: { token?: string; username?: string; password?: string }) => change<t.Session>('POST', 'session', body),
   signOut: () => change('DELETE', 'session'),
 
+  openapi: (signal?: AbortSignal) => get<OpenApi>('openapi.json', {}, signal),
   overview: (signal?: AbortSignal) => get<t.Overview>('overview', {}, signal),
   health: (signal?: AbortSignal) => get<t.HealthReport>('v1/health', {}, signal),
   errors: (query: Query, signal?: AbortSignal) => get<t.ErrorGroups>('v1/errors', query, signal),

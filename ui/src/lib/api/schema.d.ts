@@ -438,6 +438,7 @@ export interface components {
             at_ms: number;
             findings: components["schemas"]["FindingEntry"][];
             lost_workers: components["schemas"]["LostWorker"][];
+            lake?: components["schemas"]["LakeState"] | null;
         };
         /** HoldBody */
         HoldBody: {
@@ -530,6 +531,27 @@ export interface components {
          * @enum {string}
          */
         JobState: "waiting" | "scheduled" | "retrying" | "blocked" | "parked" | "suspended" | "active" | "completed" | "failed" | "cancelled";
+        /** LakeFailure */
+        LakeFailure: {
+            source: string;
+            error: string;
+            at_ms: number;
+        };
+        /** LakeSource */
+        LakeSource: {
+            source: string;
+            read_ms: number;
+            newest_ms: number | null;
+        };
+        /** LakeState */
+        LakeState: {
+            archiver: string;
+            sources: components["schemas"]["LakeSource"][];
+            attempts: number;
+            lost: number;
+            failure: components["schemas"]["LakeFailure"] | null;
+            behind?: number | null;
+        };
         /** LastError */
         LastError: {
             error_class: string;
@@ -573,14 +595,21 @@ export interface components {
         };
         /** LostWorker */
         LostWorker: {
-            id: string;
             hostname: string;
             pid: number;
+            tag: string;
             queues: string[];
+            version: string;
             started_ms: number;
             beat_ms: number;
             busy: number;
-            version: string;
+            concurrency: number;
+            rss_kb: number;
+            cpu_percent: number;
+            quiet: boolean;
+            leader: boolean;
+            command: string | null;
+            id: string;
             jobs: components["schemas"]["LostJob"][];
         };
         /** Mark */
@@ -603,6 +632,7 @@ export interface components {
             backlog: components["schemas"]["Backlog"];
             marks: components["schemas"]["Mark"][];
             deploys: components["schemas"]["Deploy"][];
+            lake?: components["schemas"]["LakeState"] | null;
         };
         /** NewJobBody */
         NewJobBody: {
@@ -674,25 +704,25 @@ export interface components {
         };
         /** Process */
         Process: {
-            /** @default heartbeat */
-            type: string;
-            identity: string;
             hostname: string;
             pid: number;
             tag: string;
-            concurrency: number;
-            busy: number;
-            beat: number;
-            rss_kb: number;
-            cpu_percent: number;
             queues: string[];
             version: string;
             started_ms: number;
             beat_ms: number;
+            busy: number;
+            concurrency: number;
+            rss_kb: number;
+            cpu_percent: number;
             quiet: boolean;
             leader: boolean;
             command: string | null;
-            running: components["schemas"]["RunningJob"][];
+            /** @default heartbeat */
+            type: string;
+            identity: string;
+            beat: number;
+            running: components["schemas"]["WorkerJob"][];
         };
         /** Queue */
         Queue: {
@@ -750,14 +780,6 @@ export interface components {
             error_message: string;
             error_class: string;
             job: components["schemas"]["WireJob"];
-        };
-        /** RunningJob */
-        RunningJob: {
-            queue: string;
-            id: string;
-            task: string;
-            started_ms: number | null;
-            progress: unknown;
         };
         /** ScheduleBody */
         ScheduleBody: {
@@ -828,6 +850,7 @@ export interface components {
             step: string;
             source: string;
             points: components["schemas"]["Point"][];
+            lake?: components["schemas"]["LakeState"] | null;
         };
         /** Session */
         Session: {
@@ -957,7 +980,6 @@ export interface components {
         };
         /** WorkerEntry */
         WorkerEntry: {
-            id: string;
             hostname: string;
             pid: number;
             tag: string;
@@ -972,6 +994,7 @@ export interface components {
             quiet: boolean;
             leader: boolean;
             command: string | null;
+            id: string;
             running: components["schemas"]["WorkerJob"][];
         };
         /** WorkerJob */
@@ -1031,8 +1054,21 @@ export interface components {
             busy_workers: number;
             quiet_workers: number;
             slots: number;
+            workers: components["schemas"]["WorkerLoad"][];
             /** @default null */
             names: string[] | null;
+            /** @default null */
+            worker_ids: string[] | null;
+        };
+        /**
+         * WorkerLoad
+         * @description What a worker used at its last heartbeat: slots, memory, and percent of one processor.
+         */
+        WorkerLoad: {
+            id: string;
+            busy: number;
+            rss_kb: number;
+            cpu_percent: number;
         };
     };
     responses: never;

@@ -22,7 +22,6 @@ export type Overview = Schemas['Overview']
 export type Series = Schemas['Series']
 export type TaskSeries = Schemas['TaskSeries']
 export type JobMetric = Schemas['JobMetric']
-export type RunningJob = Schemas['RunningJob']
 export type Process = Schemas['Process']
 export type WorkerStacks = Schemas['WorkerStacks']
 export type ScheduleEntry = Schemas['ScheduleEntry']
@@ -78,6 +77,8 @@ export interface Tick {
   busy_workers: number
   quiet_workers: number
   slots: number
-  /** The names of all queues, when one came or went. */
+  workers: { id: string; busy: number; rss_kb: number; cpu_percent: number }[]
+  /** The names of all queues, when one came or went, and the same of workers. */
   names: string[] | null
+  worker_ids: string[] | null
 }

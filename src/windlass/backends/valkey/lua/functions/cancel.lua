@@ -8,13 +8,13 @@
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local statuses = {}
-turn.load_items(queues, request[2])
+batch.load_items(queues, request[2])
 damaged.check(queues, request[2])
 for index, item in ipairs(request[2]) do
   statuses[index] = changes.cancel(queues[item[1]], item[2], request[1], request[3] == 1)
 end
 close_all(queues)
-local answer = { table.concat(statuses), flow.left(queues) }
+local answer = { table.concat(statuses), flow.open_outboxes(queues) }
 for _, q in ipairs(queues) do
   for worker in pairs(q.workers) do
     answer[#answer + 1] = worker

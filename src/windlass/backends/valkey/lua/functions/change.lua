@@ -25,8 +25,8 @@ if status == CHANGED.OK then
   if delay >= 0 then
     line.change_delay(q, id, head, delay)
   end
-  groups.poke(q, id, head)
-  file(q)
+  groups.recheck(q, id, head)
+  update_group(q)
   q.ready = q.ready or head[HEAD.STATE] < STATE.ACTIVE
 end
 close(q)

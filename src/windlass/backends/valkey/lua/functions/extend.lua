@@ -7,11 +7,11 @@ local now = now_from(args[1])
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now)
 local statuses = {}
-turn.load_items(queues, items)
+batch.load_items(queues, items)
 for index, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
   local head = q.heads[id]
-  if turn.check_token(head, item[3]) == SETTLED.OK then
+  if batch.check_token(head, item[3]) == SETTLED.OK then
     put(q.zadd, q.a, now + item[4], member_of(q, id, head))
     statuses[index] = head[HEAD.CANCEL] == '' and EXTENDED.OK or EXTENDED.CANCELLING
   else

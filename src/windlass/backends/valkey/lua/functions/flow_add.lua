@@ -26,7 +26,7 @@ for _, index in ipairs(unknown) do
 end
 for index = 1, #keys do
   write_plain(queues[index])
-  settle_down(queues[index])
+  apply_pending(queues[index])
 end
 for index, job in ipairs(jobs) do
   local q, answer, head = queues[job[JOB.QUEUE]], answers[index], head_of(queues[job[JOB.QUEUE]], job[JOB.ID])
@@ -36,7 +36,7 @@ for index, job in ipairs(jobs) do
     if answer[1][1] == ADDED.QUEUED then
       answer[3] = flow.make_edges(queues, q, job, fresh)
     end
-    local parent = job[JOB.PARENT] ~= 0 and flow.reach(queues, job[JOB.PARENT][1])
+    local parent = job[JOB.PARENT] ~= 0 and flow.reachable(queues, job[JOB.PARENT][1])
     if parent then
       answer[4] = flow.adopt(queues, parent, job[JOB.PARENT][2], name_of(q), job[JOB.ID], job[JOB.PARENT][3])
     end
@@ -46,7 +46,7 @@ end
 for index, item in ipairs(parents) do
   adopted[index] = flow.adopt(queues, queues[item[1]], item[2], item[3], item[4], item[5])
 end
-flow.tell(queues)
+flow.notify_dependents(queues)
 for index, job in ipairs(jobs) do
   local head = head_of(queues[job[JOB.QUEUE]], job[JOB.ID])
   local answer = answers[index][1]
@@ -55,4 +55,4 @@ for index, job in ipairs(jobs) do
   end
 end
 close_all(queues)
-return { now, new, flow.left(queues), answers, adopted }
+return { now, new, flow.open_outboxes(queues), answers, adopted }

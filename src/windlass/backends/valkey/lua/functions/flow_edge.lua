@@ -6,7 +6,7 @@
 local valued, items = unpack(cmsgpack.unpack(args[1]))
 local queues = open_all(keys, 0)
 local answer = {}
-turn.load_items(queues, items)
+batch.load_items(queues, items)
 for index, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
   local stored = false

@@ -6,7 +6,7 @@
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local answer = {}
-turn.load_items(queues, items)
+batch.load_items(queues, items)
 for index, item in ipairs(items) do
   answer[index] = flow.link_all(queues[item[1]], item[2], item[3])[1]
 end

@@ -9,20 +9,20 @@
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local answer = {}
-turn.load_items(queues, items)
+batch.load_items(queues, items)
 for index, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
   local head, edges = q.heads[id] or stubs.head(q, id), q.root .. ':D:' .. id
   local holder, state = '', 0
   if item[5] ~= 0 then
-    holder, state = unique.foresee(q, item[5], item[3])
+    holder, state = unique.predict_add(q, item[5], item[3])
   end
   local room = item[6] ~= 0 and groups.free(q, item[6]) or -1
   if item[6] ~= 0 and item[7] == 1 and groups.is_ordered(q, item[6]) then
     room = 0
   end
   answer[index] = {
-    head and head[HEAD.STATE] or 0, flow.foresee(q, id, head, item[3]), redis.call('HLEN', edges),
+    head and head[HEAD.STATE] or 0, flow.predict_add(q, id, head, item[3]), redis.call('HLEN', edges),
     item[4] ~= '' and redis.call('HEXISTS', edges, item[4]) or 0, holder, state,
     room,
   }

@@ -8,13 +8,13 @@
 local limit, ends, items = unpack(cmsgpack.unpack(args[2]))
 local queues = open_all(keys, now_from(args[1]))
 local count = 0
-turn.load_items(queues, items)
+batch.load_items(queues, items)
 for _, item in ipairs(items) do
   local told = ends[item[4]]
   local fate = { unpack(told, 2) } -- behind the child
   fate[FATE.VALUE] = args[2 + item[4]]
   count = count + flow.settle_edge(queues[item[1]], item[2], item[3], told[1], fate)
 end
-count = count + flow.tell(queues, limit - count)
+count = count + flow.notify_dependents(queues, limit - count)
 close_all(queues)
-return { count, flow.left(queues) }
+return { count, flow.open_outboxes(queues) }

@@ -6,11 +6,11 @@
 local missed, items = unpack(cmsgpack.unpack(args[1]))
 local queues = open_all(keys, 0)
 local answer = {}
-turn.load_items(queues, items)
+batch.load_items(queues, items)
 for index, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
   answer[index] = missed == 0 and redis.call('SMEMBERS', q.root .. ':O:' .. id) or {}
-  for child in pairs(missed == 1 and flow.missed(q, id) or {}) do
+  for child in pairs(missed == 1 and flow.failed_edges(q, id) or {}) do
     table.insert(answer[index], child)
   end
   table.insert(answer[index], 1, q.heads[id] and q.heads[id][HEAD.SEQ] or 0)

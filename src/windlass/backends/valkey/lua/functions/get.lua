@@ -6,7 +6,7 @@
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local answer = {}
-turn.load_items(queues, items)
+batch.load_items(queues, items)
 for index, item in ipairs(items) do
   local q = queues[item[1]]
   answer[index] = q.heads[item[2]] and view(q, item[2], args[3] == '1') or stubs.view(q, item[2], args[3] == '1')

@@ -6,7 +6,7 @@
 --          next start only; then per group its own limits ('': none), 1 when paused, held until or 0
 -- flags: no-writes
 local q = open(keys[1], now_from(args[1]))
-local own = limits.marks(q).own or { 0, 0, 0, 0, 0 }
+local own = limits.settings(q).own or { 0, 0, 0, 0, 0 }
 local answer = { own[LIMIT.MOST], own[LIMIT.RATE], own[LIMIT.PER], own[LIMIT.HOLD] > q.now and own[LIMIT.HOLD] or 0, q.every[GROUP_LIMIT.TEXT] }
 local opens = math.max(own[LIMIT.HOLD] - q.now, 0)
 if opens == 0 and own[LIMIT.RATE] > 0 and limits.in_window(q, '', own[LIMIT.PER]) >= own[LIMIT.RATE] then

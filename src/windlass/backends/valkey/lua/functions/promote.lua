@@ -15,7 +15,7 @@ end
 lets_in = lets_in < 0 and limit - chosen.count or lets_in
 for _, q in ipairs(queues) do
   moved = moved + groups.advance_timed(q, lets_in - moved)
-  settle_down(q)
+  apply_pending(q)
   local due = next_due_in(q)
   if due and (next_due < 0 or due < next_due) then
     next_due = due

@@ -18,7 +18,7 @@ for index, root in ipairs(keys) do
     drop(q, found[at][3], q.heads[found[at][3]])
     jobs = jobs + 1
   end
-  settle_down(q)
+  apply_pending(q)
   groups.write(q)
   more = groups.prune(q) and 1 or more
   limits.prune(q)
@@ -34,7 +34,7 @@ for index, root in ipairs(keys) do
   rolled_up = rolled_up + metrics.prune(q, most_rows - rolled_up)
   sweep.drop_quiet_events(q)
   sweep.drop_empty_streams(q)
-  seats.prune(q)
+  handoff.prune(q)
   filled = filled + indexes.fill(q, STEP - filled)
 end
 if (rolled_up > 0 and rolled_up == most_rows) or filled == STEP then

@@ -33,7 +33,7 @@ for _, id in ipairs(ids) do
   remove(q, id, q.heads[id])
   q.done = true
 end
-settle_down(q)
+apply_pending(q)
 if forget == 1 and redis.call('HLEN', q.j) == 0 then
   redis.call('HDEL', q.root, 'paused', 'known', 'revoked')
   local last = redis.call('HGET', q.root, 'ev')
@@ -46,5 +46,5 @@ if forget == 1 and redis.call('HLEN', q.j) == 0 then
   groups.forget_all(q)
 end
 local queues = close(q) -- the events of this call are the first of what is left
-table.insert(ids, 1, flow.left(queues))
+table.insert(ids, 1, flow.open_outboxes(queues))
 return ids

@@ -26,4 +26,4 @@ for _, id in ipairs(ids) do
   end
 end
 local queues = close(q)
-return { given, #members == STEP and request[3] + STEP - given or -1, flow.left(queues) }
+return { given, #members == STEP and request[3] + STEP - given or -1, flow.open_outboxes(queues) }

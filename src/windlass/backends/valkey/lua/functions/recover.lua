@@ -9,7 +9,7 @@ local queues = open_all(keys, now_from(args[1]))
 local leases, others = unpack(cmsgpack.unpack(args[2]))
 local chosen = sweep.passed(queues, 'a', leases)
 local answer = { 0 }
-turn.load_items(queues, chosen.order)
+batch.load_items(queues, chosen.order)
 for _, item in ipairs(chosen.order) do
   local q, id = queues[item[1]], item[2]
   local head = q.heads[id]
@@ -23,10 +23,10 @@ for _, item in ipairs(chosen.order) do
   end
 end
 for _, q in ipairs(queues) do
-  settle_down(q)
+  apply_pending(q)
 end
 chosen = sweep.passed(queues, 'z', others)
-turn.load_items(queues, chosen.order)
+batch.load_items(queues, chosen.order)
 for index, q in ipairs(queues) do
   for _, member in ipairs(chosen[index]) do -- also of those that ran or went under an earlier release
     put(q.zrem, q.z, member)
@@ -43,5 +43,5 @@ for _, item in ipairs(chosen.order) do
   end
 end
 close_all(queues)
-answer[1] = flow.left(queues)
+answer[1] = flow.open_outboxes(queues)
 return answer

@@ -7,7 +7,7 @@
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local answer = { 0 }
-turn.load_items(queues, request[2])
+batch.load_items(queues, request[2])
 for _, item in ipairs(request[2]) do
   local q, id = queues[item[1]], item[2]
   local head = q.heads[id]
@@ -23,5 +23,5 @@ for _, item in ipairs(request[2]) do
   end
 end
 close_all(queues)
-answer[1] = flow.left(queues)
+answer[1] = flow.open_outboxes(queues)
 return answer

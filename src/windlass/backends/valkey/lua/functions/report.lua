@@ -15,7 +15,7 @@ if has_progress == 1 then
     if ENDS[head[HEAD.STATE]] then
       return { CHANGED.ILLEGAL, head[HEAD.STATE] }
     end
-  elseif turn.check_token(head, token) ~= SETTLED.OK then
+  elseif batch.check_token(head, token) ~= SETTLED.OK then
     return { CHANGED.LOST, head[HEAD.STATE] }
   end
   put(q.hset, q.g, id, args[3])

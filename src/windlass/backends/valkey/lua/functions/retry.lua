@@ -7,7 +7,7 @@
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))
 local answer = {}
-turn.load_items(queues, items)
+batch.load_items(queues, items)
 damaged.check(queues, items)
 local again = {}
 for _, item in ipairs(items) do
@@ -25,7 +25,7 @@ for _, item in ipairs(items) do
     end
   end
   local status = head and changes.retry(queues, q, id, head, known, again) or CHANGED.NOT_FOUND
-  settle_down(q)
+  apply_pending(q)
   answer[#answer + 1] = status
   answer[#answer + 1] = head and head[HEAD.STATE] or 0
 end

@@ -7,7 +7,7 @@ local id, token, first, most_chunks, most_bytes = unpack(cmsgpack.unpack(args[2]
 local head = head_of(q, id)
 if not head then
   return { CHANGED.NOT_FOUND, 0 }
-elseif turn.check_token(head, token) ~= SETTLED.OK then
+elseif batch.check_token(head, token) ~= SETTLED.OK then
   return { CHANGED.LOST, head[HEAD.STATE] }
 elseif not flow.append(q, id, head, first, args, 3, most_chunks, most_bytes) then
   return { -1, head[HEAD.STATE] }

@@ -15,12 +15,12 @@
 local now = now_from(args[1])
 local request = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now)
-local answer = { now, turn.settle_all(queues, request[1]), -1, '', 0 }
+local answer = { now, batch.settle_all(queues, request[1]), -1, '', 0 }
 if request[2] ~= 0 then
-  local claim = turn.claim_jobs(queues, request[2])
+  local claim = batch.claim_jobs(queues, request[2])
   answer[3], answer[4] = claim.next_due, claim.left
-  turn.append_leased(answer, queues, claim)
+  batch.append_leased(answer, queues, claim)
 end
 close_all(queues)
-answer[5] = flow.left(queues)
+answer[5] = flow.open_outboxes(queues)
 return answer

@@ -21,7 +21,7 @@
 --   :r :g :e hash   id -> result, progress, errors
 --   :l:<id> list    log lines: 1, packed {text, time, level, attempt, delivery}; earlier releases wrote texts
 --   :v :h   stream  events and history, one entry per call, id = number of its last row; see `30_notes.lua`
--- and what `12_flows.lua`, `13_unique.lua`, `14_limits.lua`, `42_stubs.lua`, `78_seats.lua`, `87_schedules.lua` and `94_metrics.lua` describe.
+-- and what `12_flows.lua`, `13_unique.lua`, `14_limits.lua`, `42_stubs.lua`, `78_handoff.lua`, `87_schedules.lua` and `94_metrics.lua` describe.
 
 local LOG_LINE = '\1' -- before what a line of a log is packed in
 local LIST = 'list' -- of what `write_indexes` writes

@@ -39,7 +39,7 @@ local function begin(keys, looks)
 end
 
 -- Gives a head the fields that it has only once one of them is needed.
-function flow.widen(head)
+function flow.add_fields(head)
   if not head[HEAD.LINKED] then
     head[HEAD.LINKED], head[HEAD.AWAITS], head[HEAD.SIGNALS], head[HEAD.STREAMED] = 0, '', 0, 0
   end

@@ -30,7 +30,7 @@ local STARTS_KEPT_MS = 86400000 -- for this long starts are kept, if no window n
 limits.none = { '', 0, 0, 0, 0, 0, 0, 0, 0 } -- of a group
 
 -- The settings of a queue, read once per call.
-function limits.marks(q)
+function limits.settings(q)
   if not q.marked then
     local found = redis.call('HMGET', q.root, 'paused', 'limits', 'every', 'groups', 'refit', 'turns', 'cur', 'revoked')
     q.marked = true
@@ -90,7 +90,7 @@ end
 
 -- How many jobs may start now; if none, from when on by time alone (nil: not by time).
 function limits.room(q)
-  local own = limits.marks(q).own
+  local own = limits.settings(q).own
   if not own then
     return STEP * STEP
   elseif own[LIMIT.HOLD] > q.now then
@@ -122,14 +122,14 @@ end
 
 -- The limits of a queue, to be changed and saved.
 function limits.open(q)
-  limits.marks(q)
+  limits.settings(q)
   q.own = q.own or { 0, 0, 0, 0, 0 }
   return q.own
 end
 
 -- Jobs of the queue started.
 function limits.started(q, count)
-  local own = limits.marks(q).own
+  local own = limits.settings(q).own
   if own and own[LIMIT.RATE] > 0 and count > 0 then
     limits.note_starts(q, '', own[LIMIT.NUMBER], count, own[LIMIT.RATE])
     own[LIMIT.NUMBER] = own[LIMIT.NUMBER] + count
@@ -168,7 +168,7 @@ function limits.is_bounded(q)
   if not q.marked and redis.call('HEXISTS', q.root, 'limits') == 0 then -- most queues have none
     return false
   end
-  local own = limits.marks(q).own
+  local own = limits.settings(q).own
   return own and own[LIMIT.MOST] > 0
 end
 
@@ -177,7 +177,7 @@ end
 -- The revoked tasks of a queue, without those whose time is over.
 function limits.revoked(q)
   local held = {}
-  for task, one in pairs(limits.marks(q).revoked or {}) do
+  for task, one in pairs(limits.settings(q).revoked or {}) do
     if one[1] < 0 or q.now < one[1] then
       held[task] = one
     end
@@ -220,7 +220,7 @@ end
 
 -- Forgets starts that no longer count.
 function limits.prune(q)
-  local own = limits.marks(q).own
+  local own = limits.settings(q).own
   if own then
     redis.call('ZREMRANGEBYSCORE', limits.starts_key(q, ''), '-inf', text(q.now - math.max(own[LIMIT.PER], STARTS_KEPT_MS)))
   end

@@ -108,7 +108,7 @@ local function write_lean(q)
 end
 
 -- Makes everything that was decided so far visible to later reads of the same call.
-local function settle_down(q)
+local function apply_pending(q)
   write_lean(q)
   write_indexes(q)
   write_heads(q)

@@ -35,7 +35,7 @@ end
 -- Whether turns are counted.
 function line.turns(q)
   if q.turns == nil then
-    limits.marks(q)
+    limits.settings(q)
   end
   return q.turns
 end

@@ -40,7 +40,7 @@ local function count(q, outcome, task, more)
 end
 
 -- What history keeps of an error's message; 0: nothing.
-local function said_of(failure)
+local function stored_message(failure)
   local said = failure[FAILURE.SAID] or 0
   if said == 0 then
     said = failure[FAILURE.BRIEF] or string.sub(failure[FAILURE.MESSAGE], 1, KEPT.BRIEF)
@@ -61,7 +61,7 @@ local function record(q, id, head, outcome, item, failure)
     item and item[END.DURATION] or -1, outcome, 0, 0, groups.of(head) or 0, 0, item and item[END.FACTS] or 0,
   }
   if failure then
-    row[13], row[14], row[16] = failure[FAILURE.ERROR_CLASS], failure[FAILURE.FINGERPRINT], said_of(failure)
+    row[13], row[14], row[16] = failure[FAILURE.ERROR_CLASS], failure[FAILURE.FINGERPRINT], stored_message(failure)
   end
   local schedule, parent, cost = options[OPTION.SCHEDULE] or 0, options[OPTION.PARENT] or 0, options[OPTION.COST] or 1
   if head[HEAD.PRIORITY] ~= 0 or schedule ~= 0 or parent ~= 0 or cost ~= 1 or (options[OPTION.ROOT] or 0) ~= 0 then
@@ -123,7 +123,7 @@ end
 
 -- What is published where clients may wait for jobs. '' says: read the store. When a few plain jobs completed and nothing
 -- else ended: 1, then of each length and text of its id (2 + n), and of its head (4 + n), which holds its result.
-local function news(q)
+local function result_notice(q)
   local heads = q.published or {}
   if q.done ~= MARK.PLAIN or #heads == 0 or #heads > 16 then
     return ''
@@ -145,23 +145,23 @@ local function hint(q)
     redis.call('SPUBLISH', q.root .. ':ready', '')
   end
   if q.done then
-    redis.call('SPUBLISH', q.root .. ':done', news(q))
+    redis.call('SPUBLISH', q.root .. ':done', result_notice(q))
   end
 end
 
 -- What follows for its group from the last change of a job. Every change is filed before the next one begins.
-local function file(q)
+local function update_group(q)
   local filing = rawget(q, 'filing')
   if filing then
     q.filing = nil
-    groups.file(q, filing)
+    groups.apply_change(q, filing)
   end
 end
 
 -- Writes everything of one queue that is still open.
 local function close_one(q)
-  file(q)
-  settle_down(q)
+  update_group(q)
+  apply_pending(q)
   if rawget(q, 'touched') then
     groups.write(q)
   end
@@ -182,9 +182,9 @@ end
 -- Publishes what ended and writes everything that is still open. Every function that changes something ends with this.
 local function close_all(queues)
   for _, q in ipairs(queues) do
-    file(q)
+    update_group(q)
   end
-  flow.tell(queues)
+  flow.notify_dependents(queues)
   for _, q in ipairs(queues) do
     close_one(q)
   end

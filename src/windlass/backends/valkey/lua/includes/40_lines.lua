@@ -49,7 +49,7 @@ end
 
 -- Makes what was added and changed so far visible to later reads of the same call.
 local function make_visible(q)
-  settle_down(q)
+  apply_pending(q)
   write_plain(q)
 end
 
@@ -115,7 +115,7 @@ local function leave(q, id, head, gone)
   end
   local filing = rawget(q, 'filing')
   if filing and filing.head ~= head then
-    file(q)
+    update_group(q)
   end
   if state == STATE.NOWHERE or (group and groups.leave(q, id, head, group)) then
     return
@@ -236,7 +236,7 @@ local function drop(q, id, head)
   local group = groups.of(head)
   if group and not ENDS[head[HEAD.STATE]] then
     q.filing = { id = id, head = head, name = group }
-    file(q)
+    update_group(q)
   end
 end
 
@@ -256,16 +256,16 @@ local function waiting(q)
 end
 
 -- The first `amount` jobs of :f that were not picked yet.
-local function unpicked(q, amount)
+local function next_fresh(q, amount)
   return redis.call('XRANGE', q.f, '(' .. cursor_of(q), '+', 'COUNT', amount)
 end
 
 -- Whether any job waits; looks at the line itself, unless `front` just saw its end or what comes behind.
-local function anybody_waits(q)
+local function any_waiting(q)
   if q.more ~= nil then
     return q.more
   end
-  return redis.call('ZCARD', q.w) > 0 or #unpicked(q, 1) > 0
+  return redis.call('ZCARD', q.w) > 0 or #next_fresh(q, 1) > 0
 end
 
 -- Milliseconds until the next job of `q` is due, or time alone lets one in or start; nil when none.
@@ -275,12 +275,12 @@ local function next_due_in(q)
     local first = redis.call('ZRANGE', q.d, 0, 0, 'WITHSCORES')
     at = first[2] and tonumber(first[2])
   end
-  local marks = limits.marks(q)
+  local marks = limits.settings(q)
   if marks.has_groups then
     local opens = tonumber(redis.call('ZRANGE', q.H, 0, 0, 'WITHSCORES')[2])
     at = opens and math.min(at or opens, opens) or at
   end
-  if marks.own and anybody_waits(q) then
+  if marks.own and any_waiting(q) then
     local room, opens = limits.room(q)
     if room == 0 and opens then
       at = math.min(at or opens, opens)

@@ -44,11 +44,11 @@ function stubs.drop(q)
     return
   end
   q.going = nil
-  settle_down(q)
+  apply_pending(q)
   for _, one in ipairs(going) do
     stubs.put(q, one[1], one[2])
   end
-  settle_down(q)
+  apply_pending(q)
   local many = redis.call('ZCARD', q.n) - KEPT.STUBS
   if many > 0 then
     stubs.forget(q, redis.call('ZRANGE', q.n, 0, math.min(many, 4 * STEP) - 1))

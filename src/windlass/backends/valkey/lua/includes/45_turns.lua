@@ -19,7 +19,7 @@ function line.fresh_turn(q, priority, group)
     write_indexes(q)
   end
   local score = text(0 - priority)
-  local plain = priority == 0 and #unpicked(q, 1) > 0
+  local plain = priority == 0 and #next_fresh(q, 1) > 0
   local last = redis.call('ZREVRANGEBYSCORE', q.root .. ':W:' .. group, score, score, 'LIMIT', 0, 1)[1]
   local turn = 0
   if last then
@@ -41,7 +41,7 @@ function line.join(q, id, head)
     line.begin_turns(q)
   end
   if line.turns(q) then
-    flow.widen(head)
+    flow.add_fields(head)
     head[HEAD.TURN] = line.fresh_turn(q, head[HEAD.PRIORITY], group or '')
   end
   line.put(q, id, head)

@@ -50,7 +50,7 @@ local function promote(q, id, head)
   head[HEAD.DUE], head[HEAD.PLACE] = 0, fresh_place(q, head)
   note(q, EVENT.PROMOTED, id, head)
   enter(q, id, head)
-  file(q)
+  update_group(q)
 end
 
 -- When a job that is added now is due.
@@ -109,7 +109,7 @@ local function promote_members(q, members)
         promote(q, id, head)
       end
     end
-    settle_down(q)
+    apply_pending(q)
   end
   return #ids
 end
@@ -119,7 +119,7 @@ function line.cancel(q, id, head, reason)
   record(q, id, head, RAN.CANCELLED)
   finish(q, id, head, STATE.CANCELLED, reason)
   note(q, EVENT.CANCELLED, id, head, reason)
-  file(q)
+  update_group(q)
 end
 
 local function expire(q, id, head)
@@ -127,7 +127,7 @@ local function expire(q, id, head)
   record(q, id, head, RAN.EXPIRED, nil, { SAID.EXPIRED, message, '', '' })
   finish(q, id, head, STATE.FAILED, 'expired')
   note(q, EVENT.FAILED, id, head, 'expired', SAID.EXPIRED)
-  file(q)
+  update_group(q)
 end
 
 local function lease(q, id, head, token, worker, lease_ms)
@@ -242,7 +242,7 @@ local function settle(q, id, head, item)
     ends = end_cancelled
   end
   ends(q, id, head, item)
-  file(q)
+  update_group(q)
   local group = groups.of(head)
   if group and (item[END.HOLD] or 0) > 0 then
     groups.hold(q, group, item[END.HOLD])
@@ -264,7 +264,7 @@ local function fail_stalled(q, id, head)
   drop_lease(head, false)
   finish(q, id, head, STATE.FAILED, 'stalled')
   note(q, EVENT.FAILED, id, head, 'stalled', SAID.STALLED, message)
-  file(q)
+  update_group(q)
 end
 
 -- Takes back an expired lease; false when the job has now failed because that happened too often. It keeps its place in line,
@@ -277,7 +277,7 @@ local function recover(q, id, head)
     drop_lease(head, false)
     finish(q, id, head, STATE.CANCELLED, reason)
     note(q, EVENT.CANCELLED, id, head, reason)
-    file(q)
+    update_group(q)
     return true
   end
   if head[HEAD.STALLS] > options_of(head)[OPTION.MAX_STALLS] then
@@ -294,6 +294,6 @@ local function recover(q, id, head)
   end
   note(q, EVENT.STALLED, id, head, head[HEAD.WORKER], head[HEAD.STALLS], head[HEAD.DUE])
   enter(q, id, head)
-  file(q)
+  update_group(q)
   return true
 end

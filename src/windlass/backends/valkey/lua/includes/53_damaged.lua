@@ -122,7 +122,7 @@ function damaged.find_options(q, id, head)
   if added then
     head[HEAD.OPTIONS], head[HEAD.TASK], head[HEAD.ENQUEUED] = added[HEAD.OPTIONS], added[HEAD.TASK], added[HEAD.ENQUEUED]
   end
-  if not limits.marks(q).has_groups then
+  if not limits.settings(q).has_groups then
     return
   end
   local member, score, name
@@ -157,7 +157,7 @@ function damaged.stand_in(q, id)
     if member then
       head[HEAD.STATE], head[HEAD.PRIORITY], head[HEAD.PLACE] = STATE.WAITING, 0 - score, line.place_of(member)
       if line.turn_of(member) > 0 then
-        flow.widen(head)
+        flow.add_fields(head)
         head[HEAD.TURN] = line.turn_of(member)
       end
     elseif added then
@@ -166,7 +166,7 @@ function damaged.stand_in(q, id)
   end
   damaged.find_options(q, id, head)
   if redis.call('EXISTS', q.root .. ':N:' .. text(seq), q.root .. ':D:' .. id) > 0 then -- others wait for it, or it for them
-    flow.widen(head)
+    flow.add_fields(head)
     head[HEAD.LINKED] = 1
   end
   if head[HEAD.STATE] == STATE.COMPLETED and head[HEAD.OPTIONS] == 0 and not redis.call('ZSCORE', q.P, member_of(q, id, head)) then
@@ -191,7 +191,7 @@ function damaged.set_aside(q, id, head)
   drop_lease(head, false)
   finish(q, id, head, STATE.FAILED, BAD_RECORD)
   note(q, EVENT.FAILED, id, head, BAD_RECORD, SAID.BAD_RECORD, why)
-  file(q)
+  update_group(q)
 end
 
 -- Ends every job of `q` that was met and cannot be read, unless this call only looks.
@@ -204,7 +204,7 @@ function damaged.end_lost(q)
   for id in pairs(lost) do
     damaged.set_aside(q, id, q.heads[id])
   end
-  settle_down(q)
+  apply_pending(q)
 end
 
 -- Whether a job has no record that can be read, or ended because of that.
@@ -223,7 +223,7 @@ function damaged.check(queues, items)
     local head = head_of(q, id)
     if head and not ENDS[head[HEAD.STATE]] and damaged.is_bad(q, id, head) then
       damaged.set_aside(q, id, head)
-      settle_down(q)
+      apply_pending(q)
     end
   end
 end

@@ -4,7 +4,7 @@
 -- describes both.
 
 -- The queue of that name, if it can be reached from this call.
-function flow.reach(queues, name)
+function flow.reachable(queues, name)
   if not queues.names then
     queues.names = {}
     for _, q in ipairs(queues) do
@@ -21,7 +21,7 @@ function flow.reach(queues, name)
 end
 
 -- The first 500 bytes, without a broken character at the end.
-local function brief(message)
+local function clip_message(message)
   if #message <= 500 then
     return message
   end
@@ -32,7 +32,7 @@ local function brief(message)
   return message:sub(1, last)
 end
 
-function flow.fate(q, id, head)
+function flow.end_of(q, id, head)
   local codec = options_of(head)[OPTION.CODEC]
   local fate = { head[HEAD.SEQ], 0, codec ~= 0 and codec or 'json', 'removed', '', 0, '' } -- as `layouts.Fate`
   if head[HEAD.STATE] == STATE.COMPLETED then
@@ -46,7 +46,7 @@ function flow.fate(q, id, head)
     local errors = damaged.unpacked(known, {})
     local last = errors[#errors]
     fate[FATE.REASON] = head[HEAD.REASON] ~= '' and head[HEAD.REASON] or 'failed'
-    fate[FATE.ERROR] = last and brief(last[3] .. ': ' .. last[4]) or ''
+    fate[FATE.ERROR] = last and clip_message(last[3] .. ': ' .. last[4]) or ''
   elseif head[HEAD.STATE] == STATE.CANCELLED then
     fate[FATE.REASON] = 'cancelled'
   end
@@ -55,7 +55,7 @@ end
 
 -- Says in the head that an edge names this job.
 function flow.mark(q, id, head)
-  flow.widen(head)
+  flow.add_fields(head)
   if head[HEAD.LINKED] == 1 then
     return
   end
@@ -93,7 +93,7 @@ function flow.link(q, id, dependent)
       redis.call('ZADD', key, redis.call('HINCRBY', q.root, 'xn', 1), dependent)
     end
   end
-  return not ENDS[head[HEAD.STATE]] or flow.fate(q, id, head)
+  return not ENDS[head[HEAD.STATE]] or flow.end_of(q, id, head)
 end
 
 function flow.read_edge(q, id, child)
@@ -145,7 +145,7 @@ function flow.block(q, id, head)
   head[HEAD.STATE] = STATE.BLOCKED
   note(q, EVENT.BLOCKED, id, head)
   enter(q, id, head)
-  settle_down(q)
+  apply_pending(q)
 end
 
 function flow.unblock(q, id, head)
@@ -160,7 +160,7 @@ function flow.unblock(q, id, head)
     note(q, EVENT.PROMOTED, id, head)
     enter(q, id, head)
   end
-  file(q)
+  update_group(q)
 end
 
 -- Ends a blocked job whose child did not complete.
@@ -171,8 +171,8 @@ function flow.fail(q, id, head, child, edge)
   keep_error(q, id, head, failure, 0)
   record(q, id, head, RAN.FAILED, nil, failure)
   finish(q, id, head, STATE.FAILED, 'dependency_failed')
-  note(q, EVENT.FAILED, id, head, 'dependency_failed', SAID.DEPENDENCY, brief(message))
-  file(q)
+  note(q, EVENT.FAILED, id, head, 'dependency_failed', SAID.DEPENDENCY, clip_message(message))
+  update_group(q)
 end
 
 -- Decides about a job that was blocked just now.
@@ -210,7 +210,7 @@ function flow.settle_edge(q, id, seq, child, fate)
 end
 
 -- The edges of a job to children that did not complete, by the name of the child.
-function flow.missed(q, id)
+function flow.failed_edges(q, id)
   local found = {}
   for _, child in ipairs(redis.call('HKEYS', q.root .. ':D:' .. id)) do
     local edge = flow.read_edge(q, id, child)
@@ -222,9 +222,9 @@ function flow.missed(q, id)
 end
 
 -- What became of a child that did not complete before: its fate, true when it is open, false when it is gone.
-function flow.fate_now(queues, q, id, head, child)
+function flow.present_end(queues, q, id, head, child)
   local name, child_id = string.match(child, '^([^:]*):(.*)$')
-  local there = flow.reach(queues, name)
+  local there = flow.reachable(queues, name)
   return there and flow.link(there, child_id, flow.name_of_dependent(q, id, head))
 end
 
@@ -238,11 +238,11 @@ end
 -- A finished dependent is put back: what it missed counts if it has completed since, and blocks if it is open; what failed, or
 -- is gone, is forgiven. `known`: child -> fate, or 1 when it is open, of those that cannot be reached from here. `again`: child
 -- -> true for those that the same call retries, which are as good as open. Whether it waits for something.
-function flow.look_again(queues, q, id, head, known, again)
+function flow.recheck_children(queues, q, id, head, known, again)
   redis.call('UNLINK', q.root .. ':B:' .. id)
-  for child, edge in pairs(flow.missed(q, id)) do
+  for child, edge in pairs(flow.failed_edges(q, id)) do
     local far = known[child]
-    local fate = far or flow.fate_now(queues, q, id, head, child)
+    local fate = far or flow.present_end(queues, q, id, head, child)
     if fate == true or fate == 1 or again[child] then
       flow.reopen(q, id, child, edge)
       if far then
@@ -267,7 +267,7 @@ function flow.note_end(q, id, head, gone)
 end
 
 -- Puts an end that is left to relay into the outbox.
-function flow.put_out(q, id, fate)
+function flow.to_outbox(q, id, fate)
   local number = redis.call('HINCRBY', q.root, 'xn', 1)
   local told = cmsgpack.pack({ unpack(fate, 1, FATE.HAS_VALUE) })
   redis.call('XADD', q.x, text(number), 'i', id, 'f', told, 'v', fate[FATE.VALUE])
@@ -277,20 +277,20 @@ end
 
 -- Notifies the dependents of one end that can be reached, at most `budget`. Returns how many edges were settled and how many
 -- were looked at. The rest goes to the outbox.
-function flow.spread(queues, one, budget)
+function flow.notify_some(queues, one, budget)
   local q, id, seq = one.q, one.id, one.head[HEAD.SEQ]
   local key = flow.links(q, seq)
   local from = '(' .. (redis.call('ZSCORE', key, '') or 0)
   if redis.call('HEXISTS', q.y, text(seq)) == 1 then -- an earlier end of it comes first
-    flow.put_out(q, id, flow.fate(q, id, one.head))
+    flow.to_outbox(q, id, flow.end_of(q, id, one.head))
     return 0, 0
   end
   local members = redis.call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, budget)
   local news, fate, last, left = 0, nil, nil, false
   for at = 1, #members, 2 do
     local number, name, dependent = string.match(members[at], '^(%d+):([^:]*):(.*)$')
-    local target = flow.reach(queues, name)
-    fate = fate or flow.fate(q, id, one.head)
+    local target = flow.reachable(queues, name)
+    fate = fate or flow.end_of(q, id, one.head)
     if target then
       news = news + flow.settle_edge(target, dependent, tonumber(number), name_of(q) .. ':' .. id, fate)
     else
@@ -302,7 +302,7 @@ function flow.spread(queues, one, budget)
     redis.call('ZADD', key, last, '')
   end
   if left or redis.call('ZCOUNT', key, last and ('(' .. last) or from, '+inf') > 0 then
-    flow.put_out(q, id, fate or flow.fate(q, id, one.head))
+    flow.to_outbox(q, id, fate or flow.end_of(q, id, one.head))
   elseif one.gone then
     redis.call('UNLINK', key)
   end
@@ -311,16 +311,16 @@ end
 
 -- Notifies the dependents of all that ended during this call, and of what ends because of that, at most `budget` edges.
 -- Returns how many edges were settled.
-function flow.tell(queues, budget)
+function flow.notify_dependents(queues, budget)
   local count, room, at = 0, budget or STEP, 1
   if not flow.ended then
     return 0
   end
   for _, q in ipairs(queues) do
-    settle_down(q)
+    apply_pending(q)
   end
   while flow.ended[at] do
-    local news, seen = flow.spread(queues, flow.ended[at], math.max(room, 0))
+    local news, seen = flow.notify_some(queues, flow.ended[at], math.max(room, 0))
     count, room, at = count + news, room - seen, at + 1
   end
   flow.ended = nil
@@ -328,7 +328,7 @@ function flow.tell(queues, budget)
 end
 
 -- The names of queues whose outbox holds something since this call.
-function flow.left(queues)
+function flow.open_outboxes(queues)
   local names = {}
   for _, q in ipairs(queues) do
     if rawget(q, 'left') then

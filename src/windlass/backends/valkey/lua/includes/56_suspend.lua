@@ -27,15 +27,15 @@ function flow.wait(q, id, head, item)
   head[HEAD.STATE] = STATE.BLOCKED
   note(q, EVENT.BLOCKED, id, head)
   enter(q, id, head)
-  file(q)
-  settle_down(q)
+  update_group(q)
+  apply_pending(q)
   flow.review(q, id, head)
 end
 
 -- The name of the signal comes as the reason of the end.
 function flow.suspend(q, id, head, item)
   record(q, id, head, RAN.SNOOZED, item)
-  flow.widen(head)
+  flow.add_fields(head)
   head[HEAD.AWAITS] = item[END.REASON]
   if head[HEAD.SIGNALS] > 0 and redis.call('HEXISTS', q.root .. ':S:' .. id, item[END.REASON]) == 1 then
     put_back(q, id, head, STATE.WAITING, 0)
@@ -57,7 +57,7 @@ function flow.signal(q, id, head, name, value, most)
   if ENDS[head[HEAD.STATE]] then
     return CHANGED.ILLEGAL
   end
-  flow.widen(head)
+  flow.add_fields(head)
   local is_new = redis.call('HEXISTS', key, name) == 0
   if is_new and head[HEAD.SIGNALS] >= most then
     return -1
@@ -77,7 +77,7 @@ function flow.signal(q, id, head, name, value, most)
     q.dirty[id], q.fresh[id] = head, nil
   end
   note(q, EVENT.CHANGED, id, head, 'signal')
-  groups.poke(q, id, head)
+  groups.recheck(q, id, head)
   return CHANGED.OK
 end
 

@@ -98,7 +98,7 @@ function unique.decide(q, wanted, request_id)
 end
 
 -- The id of the job whose key will answer instead of a new one ('': none), and its state.
-function unique.foresee(q, wanted, request_id)
+function unique.predict_add(q, wanted, request_id)
   local verdict, entry, holder = unique.decide(q, wanted, request_id)
   if verdict == 'new' or verdict == 'follow' then
     return '', 0
@@ -169,7 +169,7 @@ function unique.replace(q, id, head, job, tail, left)
     head[HEAD.PRIORITY], head[HEAD.PLACE] = job[JOB.PRIORITY], fresh_place(q, head)
   end
   unique.replace_times(q, id, head, job)
-  file(q)
+  update_group(q)
   if moves and before then
     groups.advance(q, groups.get(q, before), STEP)
   end
@@ -184,7 +184,7 @@ function unique.replace_times(q, id, head, job)
     head[HEAD.EXPIRES] = line.first_deadline(job, q.now)
   end
   enter(q, id, head)
-  settle_down(q) -- but not filed: the delay may be changed, too
+  apply_pending(q) -- but not filed: the delay may be changed, too
   local debounced = unique.of(job[JOB.OPTIONS])[UNIQUE.MODE] == MODE.DEBOUNCE
   if head[HEAD.STATE] == STATE.SUSPENDED or (ran and not debounced) then
     return
@@ -230,7 +230,7 @@ function unique.answer(q, job, tail, wanted)
     entry = { id, unique.until_of(q, wanted), request_id, left }
     unique.put(q, wanted[UNIQUE.KEY], entry)
   end
-  settle_down(q)
+  apply_pending(q)
   local outcome = verdict == 'duplicate' and ADDED.DUPLICATE or ADDED.REPLACED
   local left = outcome == ADDED.REPLACED and entry[ENTRY.LEFT] or {}
   return { outcome, holder[HEAD.STATE], holder[HEAD.ENQUEUED], holder[HEAD.DUE], view(q, id), left }

@@ -16,7 +16,7 @@ end
 
 -- The limits that hold for a group.
 function groups.limits(q, g)
-  return g.r[GROUP.OWN] ~= 0 and g.r[GROUP.OWN] or limits.marks(q).every
+  return g.r[GROUP.OWN] ~= 0 and g.r[GROUP.OWN] or limits.settings(q).every
 end
 
 function groups.line_key(q, g)
@@ -299,7 +299,7 @@ end
 
 -- Lets in what time allows now, in all groups of a queue; returns how many jobs it moved.
 function groups.advance_timed(q, budget)
-  if not limits.marks(q).has_groups then
+  if not limits.settings(q).has_groups then
     return 0
   end
   if q.refit then
@@ -368,7 +368,7 @@ function groups.enter(q, id, head, name)
 end
 
 -- What follows from the change of a job: it may have to be parked, or others have room now.
-function groups.file(q, filing)
+function groups.apply_change(q, filing)
   local g, head, id = groups.get(q, filing.name), filing.head, filing.id
   local l = groups.limits(q, g)
   q.moving = true
@@ -389,7 +389,7 @@ function groups.file(q, filing)
 end
 
 -- A job was changed without moving: its group is looked at all the same.
-function groups.poke(q, id, head)
+function groups.recheck(q, id, head)
   local name = groups.of(head)
   if name and not rawget(q, 'filing') then
     q.filing = { id = id, head = head, name = name }

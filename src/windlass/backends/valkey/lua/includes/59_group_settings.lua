@@ -63,7 +63,7 @@ end
 -- Whether a change of limits makes groups ordered which have jobs with a priority or `lifo`: the name of the first, or nil.
 -- `name` nil: the limits of every group that has none of its own are to change.
 function groups.refuses_order(q, name, l)
-  local every = limits.marks(q).every
+  local every = limits.settings(q).every
   local after = l ~= 0 and l or (name and every or limits.none)
   if after[GROUP_LIMIT.ORDERED] ~= 1 then
     return nil
@@ -78,7 +78,7 @@ function groups.refuses_order(q, name, l)
 end
 
 function groups.set_every(q, l)
-  limits.marks(q).every = l ~= 0 and l or limits.none
+  limits.settings(q).every = l ~= 0 and l or limits.none
   if l ~= 0 then
     redis.call('HSET', q.root, 'every', cmsgpack.pack(l))
   else
@@ -143,7 +143,7 @@ end
 
 -- Forgets groups that are empty and used nothing that still counts; true when it has not seen all of them.
 function groups.prune(q)
-  if not limits.marks(q).has_groups then
+  if not limits.settings(q).has_groups then
     return false
   end
   local names = groups.names(q, redis.call('HGET', q.root, 'tidy') or '')

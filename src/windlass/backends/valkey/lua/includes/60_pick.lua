@@ -8,7 +8,7 @@ local function front(q, amount)
   local ranked = redis.call('ZRANGE', q.w, 0, amount - 1, 'WITHSCORES')
   local fresh, others = {}, {}
   if #ranked == 0 then -- the usual case
-    local entries = unpicked(q, amount + 1)
+    local entries = next_fresh(q, amount + 1)
     for index = 1, math.min(#entries, amount) do
       fresh[index] = entries[index][2][2]
     end
@@ -22,7 +22,7 @@ local function front(q, amount)
     local score = ranked[at] and tonumber(ranked[at + 1])
     local place, entry
     if not score or score >= 0 then
-      plain = plain or unpicked(q, amount - #order)
+      plain = plain or next_fresh(q, amount - #order)
       entry = plain[plain_at]
       place = entry and tonumber(string.match(entry[1], '^%d+'))
     end
@@ -148,7 +148,7 @@ local function take(q, id, record, claim)
   end
   local group = groups.of(head)
   if group and not groups.may_start(q, id, head, group) then
-    file(q)
+    update_group(q)
     return false
   end
   if q.revoked and limits.uses_revocation(q, head[HEAD.TASK]) then
@@ -159,7 +159,7 @@ local function take(q, id, record, claim)
   note_pick(claim, q, id)
   if group then
     groups.started(q, group, head)
-    file(q)
+    update_group(q)
   end
   return true
 end
@@ -219,7 +219,7 @@ local function pick(q, room, claim)
       q.more = nil
     end
     q.picking = false
-    settle_down(q)
+    apply_pending(q)
   end
   if q.own then
     limits.started(q, taken)

@@ -80,7 +80,7 @@ function adds.answer_known(q, id, head, tail, made)
     return { outcome, head[HEAD.STATE], head[HEAD.ENQUEUED], head[HEAD.DUE] }
   end
   note(q, EVENT.DEDUPLICATED, id, head)
-  settle_down(q)
+  apply_pending(q)
   return { outcome, head[HEAD.STATE], head[HEAD.ENQUEUED], head[HEAD.DUE], q.heads[id] and view(q, id) or stubs.view(q, id) }
 end
 
@@ -184,7 +184,7 @@ function adds.add_one(q, job, tail, seq)
   if head then
     after = head[HEAD.ENQUEUED]
     remove(q, id, head)
-    settle_down(q)
+    apply_pending(q)
   elseif stub then
     after, q.stubs[id] = stub.head[HEAD.ENQUEUED], nil
     stubs.remove(q, id)

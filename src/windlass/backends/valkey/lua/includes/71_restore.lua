@@ -58,6 +58,6 @@ function adds.restore(q, job, tail, seq)
   note(q, EVENT.CHANGED, id, head, 'restored')
   put(q.zadd, q.i, seq, id)
   enter(q, id, head)
-  file(q)
+  update_group(q)
   return { ADDED.QUEUED, head[HEAD.STATE], head[HEAD.ENQUEUED], head[HEAD.DUE] }
 end

@@ -4,7 +4,7 @@
 function flow.create(q, job, stored, seq, later, blocked)
   local id, head = job[JOB.ID], unpack_fresh(stored)
   if blocked or (job[JOB.KIND] or 0) > 0 then
-    flow.widen(head)
+    flow.add_fields(head)
     head[HEAD.LINKED] = 1
   end
   if blocked then
@@ -18,7 +18,7 @@ function flow.create(q, job, stored, seq, later, blocked)
   q.heads[id], q.joins[head] = head, true
   put(q.zadd, q.i, seq, id)
   enter(q, id, head)
-  file(q)
+  update_group(q)
   count(q, 'enqueued', head[HEAD.TASK])
   return { ADDED.QUEUED, head[HEAD.STATE], head[HEAD.ENQUEUED], head[HEAD.DUE] }
 end
@@ -27,7 +27,7 @@ end
 function flow.create_behind(q, job, stored, seq, follows)
   local answer = flow.create(q, job, stored, seq, false, true)
   local id, own = job[JOB.ID], { q }
-  settle_down(q)
+  apply_pending(q)
   flow.make(own, q, id, q.heads[id], name_of(q), follows, ON.IGNORE)
   return answer
 end
@@ -50,7 +50,7 @@ function flow.make(queues, q, id, head, name, child_id, on)
   end
   flow.mark(q, id, head)
   local edge = { redis.call('HLEN', key), 0, on, EDGE_IS.OPEN, 'json', '', '', 0 }
-  local there = flow.reach(queues, name)
+  local there = flow.reachable(queues, name)
   local fate = there and flow.link(there, child_id, flow.name_of_dependent(q, id, head))
   if type(fate) == 'table' then
     return flow.close_edge(q, id, child, edge, fate), false
@@ -87,7 +87,7 @@ function flow.make_edges(queues, q, job, fresh)
     flow.wait_for_links(q, id)
   end
   if fresh and head[HEAD.STATE] == STATE.BLOCKED then
-    settle_down(q)
+    apply_pending(q)
     flow.review(q, id, head)
   end
   return left
@@ -100,9 +100,9 @@ function flow.adopt(queues, q, id, name, child_id, on)
   if not head or ENDS[head[HEAD.STATE]] then
     return { 0, 0 }
   end
-  settle_down(q)
+  apply_pending(q)
   local edge, unlinked = flow.make(queues, q, id, head, name, child_id, on)
-  settle_down(q)
+  apply_pending(q)
   if unlinked then
     flow.wait_for_links(q, id)
   end
@@ -113,7 +113,7 @@ function flow.adopt(queues, q, id, name, child_id, on)
     if edge[EDGE.STATUS] ~= EDGE_IS.OPEN then
       flow.after_edge(q, id, head, name .. ':' .. child_id, edge)
     end
-    file(q)
+    update_group(q)
   end
   return { head[HEAD.SEQ], unlinked and 1 or 0 }
 end
@@ -129,7 +129,7 @@ function flow.link_all(q, id, links)
 end
 
 -- What would become of adding an id.
-function flow.foresee(q, id, head, request_id)
+function flow.predict_add(q, id, head, request_id)
   if head then
     return adds.outcome_of(q, id, head, request_id) or ADDED.WOULD_BE_NEW
   end

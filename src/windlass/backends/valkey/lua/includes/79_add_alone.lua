@@ -1,7 +1,7 @@
 -- Adding one plain job whose id is new, which most calls do. It comes to the same as `75_add_plain.lua`, but the root is read
--- once and written once, and a worker that waits for the job (`78_seats.lua`) is given it before it joins the line.
+-- once and written once, and a worker that waits for the job (`78_handoff.lua`) is given it before it joins the line.
 
--- Writes that the job is leased, by what `seats.give` answered.
+-- Writes that the job is leased, by what `handoff.give` answered.
 function adds.write_given(root, id, task, seq, now, worker, token, lease_ms)
   local head = struct.pack(LEAN_FORMAT, seq, now, now, #token, token, #worker, worker, #task, task)
   redis.call('ZADD', root .. ':a', text(now + lease_ms), struct.pack('>I7', seq) .. id)
@@ -24,7 +24,7 @@ function adds.add_alone(root, id, text_of_job, now, micros)
   local worker, token, lease_ms
   if not (marks[7] or marks[8] or marks[9] or marks[10]) and redis.call('XLEN', root .. ':f') == tonumber(passed) then
     if bare or redis.call('EXISTS', root .. ':w') == 0 then -- no other job waits
-      worker, token, lease_ms = seats.give(root, id, record, now)
+      worker, token, lease_ms = handoff.give(root, id, record, now)
     end
   end
   redis.call('XADD', root .. ':f', number, 'i', id)

@@ -1,9 +1,9 @@
 -- A worker's turn: ending attempts and claiming the next jobs.
 
-local turn = {}
+local batch = {}
 
 -- What a settlement under `token` is answered.
-function turn.check_token(head, token)
+function batch.check_token(head, token)
   if not head then
     return SETTLED.GONE
   elseif head[HEAD.STATE] == STATE.ACTIVE and head[HEAD.TOKEN] == token then
@@ -13,7 +13,7 @@ function turn.check_token(head, token)
 end
 
 -- Reads the heads of items {queue, id, ...}, one read per queue.
-function turn.load_items(queues, items)
+function batch.load_items(queues, items)
   local ids = {}
   for _, item in ipairs(items) do
     local list = ids[item[1]] or {}
@@ -26,19 +26,19 @@ function turn.load_items(queues, items)
 end
 
 -- Ends come as runs and others, see `work.lua`.
-function turn.is_run(part)
+function batch.is_run(part)
   return type(part[2]) == 'table'
 end
 
-function turn.load_ends(queues, ends)
-  if #ends == 1 and turn.is_run(ends[1]) then -- the usual case
+function batch.load_ends(queues, ends)
+  if #ends == 1 and batch.is_run(ends[1]) then -- the usual case
     load_ended(queues[ends[1][1]], ends[1][2])
     return
   end
   local all = {}
   for _, part in ipairs(ends) do
     local list = list_of(all, part[1])
-    for _, id in ipairs(turn.is_run(part) and part[2] or { part[2] }) do
+    for _, id in ipairs(batch.is_run(part) and part[2] or { part[2] }) do
       list[#list + 1] = id
     end
   end
@@ -48,7 +48,7 @@ function turn.load_ends(queues, ends)
 end
 
 -- Ends one attempt; returns what `check_token` says.
-function turn.settle_one(q, item)
+function batch.settle_one(q, item)
   local id, token = item[END.ID], item[END.TOKEN]
   local lean = q.lean[id]
   if lean then
@@ -59,7 +59,7 @@ function turn.settle_one(q, item)
     q.heads[id], q.lean[id] = unpack_lean(q, id, lean), nil
   end
   local head = q.heads[id]
-  local status = turn.check_token(head or stubs.head(q, id), token)
+  local status = batch.check_token(head or stubs.head(q, id), token)
   if status == SETTLED.OK then
     settle(q, id, head, item)
   end
@@ -67,12 +67,12 @@ function turn.settle_one(q, item)
 end
 
 -- What a run says of one of its jobs: in a list, or the same of all.
-function turn.of_run(values, at)
+function batch.of_run(values, at)
   return type(values) == 'table' and values[at] or values
 end
 
 -- Ends the attempts of a run; returns one character for each.
-function turn.settle_run(q, run)
+function batch.settle_run(q, run)
   local ids, tokens = run[2], run[3]
   local statuses, at, size = {}, 1, #ids
   while at <= size do
@@ -82,31 +82,31 @@ function turn.settle_run(q, run)
       at = complete_plain(q, run, first)
       statuses[#statuses + 1] = string.rep(SETTLED.OK, at - first)
     else
-      local duration, result = turn.of_run(run[4], at), turn.of_run(run[5], at)
+      local duration, result = batch.of_run(run[4], at), batch.of_run(run[5], at)
       local item = { run[1], ids[at], tokens[at], OUTCOME.COMPLETE, duration, result }
       item[END.FACTS] = run[6]
-      statuses[#statuses + 1] = turn.settle_one(q, item)
+      statuses[#statuses + 1] = batch.settle_one(q, item)
       at = at + 1
     end
   end
   return table.concat(statuses)
 end
 
-function turn.settle_all(queues, ends)
+function batch.settle_all(queues, ends)
   local statuses = {}
-  turn.load_ends(queues, ends)
+  batch.load_ends(queues, ends)
   for index, part in ipairs(ends) do
-    statuses[index] = (turn.is_run(part) and turn.settle_run or turn.settle_one)(queues[part[1]], part)
+    statuses[index] = (batch.is_run(part) and batch.settle_run or batch.settle_one)(queues[part[1]], part)
   end
-  flow.tell(queues) -- so that what is unblocked here can be claimed here
+  flow.notify_dependents(queues) -- so that what is unblocked here can be claimed here
   for _, q in ipairs(queues) do
     stubs.drop(q)
-    settle_down(q)
+    apply_pending(q)
   end
   return table.concat(statuses)
 end
 
-function turn.rounds(queues, claim, lines, limit)
+function batch.rounds(queues, claim, lines, limit)
   local taken = {}
   for bound = 2, 3 do -- the share first, then the cap
     for index, one in ipairs(lines) do
@@ -119,28 +119,28 @@ function turn.rounds(queues, claim, lines, limit)
   return taken
 end
 
--- The one line of a claim may also say to take a seat (`78_seats.lua`), to leave one, or both.
-function turn.claim_jobs(queues, request)
+-- The one line of a claim may also say to take a seat (`78_handoff.lua`), to leave one, or both.
+function batch.claim_jobs(queues, request)
   local lines = request[5]
   local claim = new_claim(request, queues[1].now)
   local budget, seat = STEP, lines[1] and lines[1][5] or 0
   for index, one in ipairs(lines) do
     local q = queues[one[1]]
     q.claiming = true
-    claim.paused[index] = limits.marks(q).paused
+    claim.paused[index] = limits.settings(q).paused
     budget = budget - promote_due(q, budget)
   end
   for _, one in ipairs(lines) do
     budget = budget - groups.advance_timed(queues[one[1]], budget)
   end
   if seat >= SEAT.LEAVE then
-    seats.leave(queues[lines[1][1]], claim)
+    handoff.leave(queues[lines[1][1]], claim)
   end
-  local taken = turn.rounds(queues, claim, lines, request[4])
+  local taken = batch.rounds(queues, claim, lines, request[4])
   local left = {}
   for index, one in ipairs(lines) do
     local q = queues[one[1]]
-    local more = anybody_waits(q)
+    local more = any_waiting(q)
     left[index] = (more and not claim.paused[index] and not (q.own and limits.room(q) == 0)) and 1 or 0
     if (taken[index] or 0) + one[4] > 0 and not more and not (q.has_groups and redis.call('EXISTS', q.Q) == 1) then
       note(q, EVENT.DRAINED, '')
@@ -150,7 +150,7 @@ function turn.claim_jobs(queues, request)
       claim.next_due = due
     end
   end
-  if seat % SEAT.LEAVE == SEAT.TAKE and left[1] == 0 and seats.take(queues[lines[1][1]], claim, request[4]) then
+  if seat % SEAT.LEAVE == SEAT.TAKE and left[1] == 0 and handoff.take(queues[lines[1][1]], claim, request[4]) then
     left[1] = SEAT.TAKEN
   end
   claim.left = table.concat(left) .. claim.seat
@@ -158,7 +158,7 @@ function turn.claim_jobs(queues, request)
 end
 
 -- Adds every leased job to `answer`: queue, ids, records of plain ones; else -queue, id, record, head, errors, signals.
-function turn.append_leased(answer, queues, claim)
+function batch.append_leased(answer, queues, claim)
   local position = {}
   for index, q in ipairs(queues) do
     position[q] = index

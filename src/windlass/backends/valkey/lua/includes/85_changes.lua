@@ -21,7 +21,7 @@ function changes.cancel(q, id, reason, dead)
     record(q, id, head, RAN.FAILED, nil, { SAID.KILLED, '', '', '' })
     finish(q, id, head, STATE.FAILED, reason)
     note(q, EVENT.FAILED, id, head, reason, SAID.KILLED)
-    file(q)
+    update_group(q)
   else
     line.cancel(q, id, head, reason)
   end
@@ -33,7 +33,7 @@ function changes.may_run_again(head)
   return ENDS[head[HEAD.STATE]] and head[HEAD.REASON] ~= BAD_RECORD
 end
 
--- Puts a finished job back with a fresh budget; hurries a retrying one. `known`, `again`: see `flow.look_again`.
+-- Puts a finished job back with a fresh budget; hurries a retrying one. `known`, `again`: see `flow.recheck_children`.
 function changes.retry(queues, q, id, head, known, again)
   if head[HEAD.STATE] == STATE.RETRYING then
     promote(q, id, head)
@@ -44,7 +44,7 @@ function changes.retry(queues, q, id, head, known, again)
   leave(q, id, head)
   put(q.hdel, q.r, id)
   q.inline[id] = nil
-  local blocked = head[HEAD.LINKED] == 1 and flow.look_again(queues, q, id, head, known, again)
+  local blocked = head[HEAD.LINKED] == 1 and flow.recheck_children(queues, q, id, head, known, again)
   head[HEAD.STATE] = blocked and STATE.BLOCKED or STATE.WAITING
   head[HEAD.ATTEMPTS], head[HEAD.STALLS], head[HEAD.MISSES] = 0, 0, 0
   head[HEAD.MANUAL_RETRIES] = head[HEAD.MANUAL_RETRIES] + 1
@@ -55,7 +55,7 @@ function changes.retry(queues, q, id, head, known, again)
   unique.take_again(q, id, head)
   note(q, blocked and EVENT.BLOCKED or EVENT.ENQUEUED, id, head, 'retried')
   enter(q, id, head)
-  file(q)
+  update_group(q)
   return CHANGED.OK
 end
 
@@ -75,13 +75,13 @@ function changes.change_priority(q, id, head, priority)
   head[HEAD.PRIORITY], head[HEAD.PLACE] = priority, fresh_place(q, head)
   note(q, EVENT.CHANGED, id, head, 'priority', priority)
   enter(q, id, head)
-  settle_down(q) -- but not filed: the delay may be changed, too
+  apply_pending(q) -- but not filed: the delay may be changed, too
 end
 
 -- Whether a request with (or without) `token` may change the job.
 function changes.may_change(head, token, moves, delays)
   if token ~= '' then
-    if turn.check_token(head, token) ~= SETTLED.OK then
+    if batch.check_token(head, token) ~= SETTLED.OK then
       return CHANGED.LOST
     end
     return moves and CHANGED.ILLEGAL or CHANGED.OK

@@ -43,7 +43,7 @@ function flow.append(q, id, head, first, args, from, most_chunks, most_bytes)
   end
   flow.trim_output(key, out, most_chunks, most_bytes)
   put(q.hset, q.q, id, cmsgpack.pack(out))
-  flow.widen(head)
+  flow.add_fields(head)
   head[HEAD.STREAMED], q.dirty[id] = 1, head
   return true
 end

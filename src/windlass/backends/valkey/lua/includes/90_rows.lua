@@ -81,7 +81,7 @@ end
 function listing.rows_in(q, name)
   local rows = {}
   if name == 'f' then
-    for index, entry in ipairs(unpicked(q, STEP)) do
+    for index, entry in ipairs(next_fresh(q, STEP)) do
       rows[index] = { tonumber(string.match(entry[1], '^%d+')), entry[2][2] }
     end
     return rows
@@ -362,7 +362,7 @@ end
 -- priorities or returned ones wait; beyond that, of those that are first in line.
 function listing.oldest_ready(q)
   local ids = {}
-  local plain = unpicked(q, 100) -- in order of their times, except for a few
+  local plain = next_fresh(q, 100) -- in order of their times, except for a few
   for index, entry in ipairs(plain) do
     ids[index] = entry[2][2]
   end

@@ -41,7 +41,7 @@ function indexes.fill(q, most)
       put(q.zadd, q.J, seq, id)
     end
   end
-  settle_down(q)
+  apply_pending(q)
   redis.call('HSET', q.root, 'ix', more and text(rows[#rows][1]) or indexes.whole(q))
   return #rows
 end

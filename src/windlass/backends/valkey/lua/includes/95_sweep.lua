@@ -172,7 +172,7 @@ local PENDING = { [STATE.WAITING] = 'w', [STATE.PARKED] = 'Q', [STATE.ACTIVE] = 
 function sweep.oldest_pending(q, state, before, limit, found)
   local ids, wanted = {}, math.max(limit, STEP)
   if state == STATE.WAITING then
-    for _, entry in ipairs(unpicked(q, limit)) do
+    for _, entry in ipairs(next_fresh(q, limit)) do
       ids[#ids + 1] = entry[2][2]
     end
   end

@@ -13,10 +13,10 @@
 local SEATS_TRIED, SEATS_KEPT = 3, 1000
 local SEAT_FORMAT = '>I6Bc0'
 
-local seats = {}
+local handoff = {}
 
 -- Gives the plain job `id` to the worker that has waited longest; returns the worker, its token and its lease, or nil.
-function seats.give(root, id, record, now)
+function handoff.give(root, id, record, now)
   for _ = 1, SEATS_TRIED do
     local worker = redis.call('ZPOPMIN', root .. ':Z')[1]
     if not worker then
@@ -37,7 +37,7 @@ end
 
 -- The worker of a claim leaves its seat: `claim.seat` says which. What it was given there becomes the first job of
 -- the claim, leased anew.
-function seats.leave(q, claim)
+function handoff.leave(q, claim)
   local seat = redis.call('HGET', q.U, claim.worker)
   if not seat then
     return
@@ -55,7 +55,7 @@ function seats.leave(q, claim)
 end
 
 -- The worker of a claim takes a seat, if nothing is left for it and it may have one job more; whether it did.
-function seats.take(q, claim, limit)
+function handoff.take(q, claim, limit)
   if q.paused or q.own or not claim.fits or #claim.id > 200 or claim.count >= limit then
     return false
   end
@@ -65,7 +65,7 @@ function seats.take(q, claim, limit)
 end
 
 -- Seats are only a shorter way: when they become too many, those whose workers are gone among them, all are cleared.
-function seats.prune(q)
+function handoff.prune(q)
   if redis.call('HLEN', q.U) > SEATS_KEPT then
     redis.call('UNLINK', q.Z, q.U)
   end
