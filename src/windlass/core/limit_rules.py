@@ -154,7 +154,6 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.bucket is None or cost <= self.bucket.capacity
 
 
-NO_QUEUE_LIMITS = QueueLimits()
 NO_GROUP_LIMITS = GroupLimits()
 
 

@@ -8,10 +8,11 @@ MessagePack array of runs; the records of a chunk are numbered one by one from i
 from __future__ import annotations
 
 from itertools import groupby
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from windlass.backends.sqlite.rows import pack
 from windlass.core.job import AttemptOutcome, AttemptRecord, Event, EventType
@@ -94,21 +95,17 @@ class AttemptRun(msgspec.Struct, array_like=True):
         ]
 
 
-#: What the attempts of a run have in common, and what differs.
-_common = attrgetter(
-    *("queue", "task", "group", "tags", "worker", "attempt", "delivery", "started_ms", "finished_ms"),
-    *("outcome", "error_class", "error_fingerprint"),
-    *("schema_version", "max_attempts", "worker_version", "worker_host", "error_message", "priority"),
-    *("schedule", "slot_ms", "parent", "root", "cost"),
-)
+#: What the attempts of a run have in common, out of a record's values, and what differs.
+_FIELDS = AttemptRecord.__struct_fields__
+_common = itemgetter(*(_FIELDS.index(name) for name in AttemptRun.__struct_fields__ if name != "attempts"))
+_own = itemgetter(*map(_FIELDS.index, ("run_id", "job_id", "enqueued_ms", "ready_ms", "duration_ms")))
 #: How many of the former stand before the attempts of a run.
 _BEFORE = AttemptRun.__struct_fields__.index("attempts")
-_own = attrgetter("run_id", "job_id", "enqueued_ms", "ready_ms", "duration_ms")
 
 
 def runs_of(ended: list[AttemptRecord]) -> list[AttemptRun]:
     """Attempts in their order, as few runs."""
-    return [_run(common, list(map(_own, its))) for common, its in groupby(ended, _common)]
+    return [_run(common, list(map(_own, its))) for common, its in groupby(map(astuple, ended), _common)]
 
 
 def _run(common: tuple[Any, ...], attempts: list[Attempt]) -> AttemptRun:
