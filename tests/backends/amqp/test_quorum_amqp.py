@@ -1,4 +1,4 @@
-"""Replicated queues (``?queue_type=quorum``): the core of the suite, faults, and what is refused."""
+"""Replicated queues (``?queue_type=quorum``): how they are declared, faults, and what is refused."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pika
 import pytest
 
-from tests.backends.amqp.servers import broker_url, fresh_url, make_harness, new_server, scratch
+from tests.backends.amqp.servers import broker_url, fresh_url, new_server, scratch
 from tests.faults.kit import staged, until
-from tools.restarts import Campaign
 from windlass import Job, JobState, Windlass, Worker
 from windlass.backend import open_backend
 from windlass.backends.amqp import AmqpBackend
@@ -23,30 +22,14 @@ from windlass.backends.amqp.limits import QUORUM_CAPABILITIES
 from windlass.core import probe
 from windlass.core.ids import new_id
 from windlass.errors import ConfigError, UnsupportedByBackendError
-from windlass_conformance import Harness, all_tests
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
 backend_name = "amqp"
 pytestmark = pytest.mark.service("rabbitmq")
 
 QUORUM = "queue_type=quorum"
-#: What differs by the kind of queue: how jobs are added, taken, given back, recovered and released when due.
-_MODULES = {"contract_add", "contract_claim", "contract_due", "contract_lease", "contract_settle"}
-
-
-@pytest.fixture
-async def harness(declare_missing: Callable[..., None]) -> AsyncIterator[Harness]:
-    """A fresh namespace with quorum queues."""
-    async with make_harness(QUORUM) as started:
-        started.on_missing = declare_missing
-        yield started
-
-
-globals().update(
-    {name: test for name, test in all_tests().items() if test.__module__.rpartition(".")[2] in _MODULES}
-)
 
 
 def on_channel(step: Callable[[Any], Any]) -> Any:
@@ -153,19 +136,6 @@ async def test_a_killed_worker_loses_nothing(tmp_path: Path, point: str) -> None
         heir.signal(signal.SIGTERM)
         assert await heir.ended() == 0
         await remove_all(stage.app)
-
-
-@pytest.mark.serial
-@pytest.mark.timeout(180)
-@pytest.mark.feature("N8", "L12")
-async def test_a_broker_that_restarts_in_mid_run_loses_nothing() -> None:
-    server = new_server().start()
-    try:
-        tally = await Campaign(server, restarts=2, jobs=3, queue_type="quorum").run()
-    finally:
-        server.stop()
-    assert (tally.restarts, tally.kills) == (2, 1)
-    assert tally.is_good, f"{tally}: {tally.lost}, {tally.elsewhere}, {tally.not_run}"
 
 
 @pytest.mark.serial
