@@ -93,6 +93,7 @@ PEERS = (
         (str(BIN / "taskiq"), "worker", "benchmarks.peers.taskiq_peer:broker", *_TASKIQ),
     ),
     Peer("FastStream", _python("faststream_peer"), (*_python("faststream_peer"), "work", "{n}")),
+    Peer("Repid", _python("repid_peer"), (*_python("repid_peer"), "work", "{n}")),
 )
 
 

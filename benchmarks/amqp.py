@@ -1,4 +1,4 @@
-"""``scripts/bench amqp``: Windlass on RabbitMQ beside Celery, Dramatiq, taskiq and FastStream.
+"""``scripts/bench amqp``: Windlass on RabbitMQ beside Celery, Dramatiq, taskiq, FastStream and Repid.
 
 Windlass is measured by its class API (``Queue`` and a handler) and by its tasks. Persistent messages and
 publisher confirms for all. Each measurement runs alone, several times in turn with what it is compared to;
@@ -39,9 +39,9 @@ IDLE = 10
 #: The shape that suits each peer best, where it drains with the most.
 BEST = {"Celery": 10, "Dramatiq": 8}
 #: Where the peers keep their jobs.
-PEER_QUEUES = (QUEUE, "dramatiq", "taskiq", "faststream.noop", "faststream.late", "faststream.echo")
+PEER_QUEUES = (QUEUE, "dramatiq", "taskiq", "faststream.noop", "faststream.late", "faststream.echo", "repid")
 #: Peers that return no results over a broker.
-SILENT = {"Dramatiq", "taskiq"}
+SILENT = {"Dramatiq", "taskiq", "Repid"}
 CLASSES, TASKS = "Windlass", "Windlass tasks"
 PARTS = ("one", "bulk", "drain", "latency", "calls")
 
@@ -297,7 +297,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run at all?")
     parser.add_argument(
-        "--peers", default="celery,dramatiq,taskiq,faststream", help="which peers, by name; '' for none"
+        "--peers", default="celery,dramatiq,taskiq,faststream,repid", help="which peers, by name; '' for none"
     )
     parser.add_argument("--parts", default=",".join(PARTS), help="which rows, between commas")
     arguments = parser.parse_args()

@@ -4,6 +4,8 @@
     scripts/bench spark --records 200000    a quick look
     scripts/bench spark --against 13a842a   an older revision first, with its own code, then this one
     scripts/bench spark --log-days 3650     only the log: batches committed for ten years, without data
+    scripts/bench spark --ages 1 365 3650   only a batch and its commits, in lakes of so many days
+    scripts/bench spark --smoke             tiny: does everything run? its figures mean nothing
 
 Records are written straight into the history log of an SQLite store, since running ten million jobs first
 would measure something else. Times are of this machine, with its other load: beside each stands the CPU time
@@ -27,6 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import date
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -37,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
 
-from benchmarks import _lake_year
+from benchmarks import _lake_age, _lake_year
 from windlass.backend import requests as rq
 from windlass.backend.urls import open_backend
 from windlass.backends.sqlite.rows import LOG_KEY
@@ -312,24 +315,57 @@ def main() -> None:
     parser.add_argument("--max-records", type=int, default=2_000_000)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--against", metavar="REV", help="run this revision's benchmark first")
+    parser.add_argument("--ages", type=int, nargs="+", help="only lakes of so many days, side by side")
+    parser.add_argument("--age-rounds", type=int, default=5, help="whole batches in each of them")
+    parser.add_argument("--smoke", action="store_true", help="tiny, to see that everything runs")
     parser.add_argument("--log-days", type=int, help="only commit empty batches for so many days")
     parser.add_argument("--log-batches", type=int, default=10, help="how many a day")
-    args = parser.parse_args()
+    args = parser.parse_args(_small(sys.argv[1:]))
     if args.log_days is not None:
         with tempfile.TemporaryDirectory(prefix="windlass-bench-") as room:
             _lake_year.run(Path(room), args.log_days, args.log_batches, (1, 10, 30, 100, 365, 1_000))
+        return
+    if args.ages is not None:
+        measure_ages(args)
         return
     from windlass.pipeline.session import SessionOptions, session
 
     folder = Path(tempfile.mkdtemp(prefix="windlass-bench-"))
     try:
         if args.against is not None:
-            run_older(args.against, folder / "older", without_option(sys.argv[1:], "--against"))
+            arguments = without_option(_small(sys.argv[1:]), "--against")
+            run_older(args.against, folder / "older", arguments)
             print(f"\nthis tree, beside {args.against} above", flush=True)
         with session(SessionOptions(master=args.master)) as spark:
             measure(spark, folder, args)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+#: What ``--smoke`` stands for: options that earlier revisions know too.
+_SMALL = "--records 8000 --max-records 4000 --days 3 --day-records 10".split()
+
+
+def _small(arguments: list[str]) -> list[str]:
+    """Arguments with those of ``--smoke`` in its place."""
+    return [word for one in arguments for word in (_SMALL if one == "--smoke" else [one])]
+
+
+def measure_ages(args: argparse.Namespace) -> None:
+    """Lakes of different ages beside each other; ``--max-records`` is the size of a whole batch."""
+    from windlass.pipeline.session import SessionOptions, session
+
+    with tempfile.TemporaryDirectory(prefix="windlass-bench-") as room:
+        folder = Path(room)
+        _lake_age.run(folder, args.ages, rounds=_lake_year.MEAN_OF)
+        per_queue = args.max_records * (args.age_rounds + 1) // len(QUEUES)
+        url = make_store(folder / "ages.db")
+        append_history(folder / "ages.db", per_queue, day_records(0, per_queue))
+        first = date.fromordinal(date(1970, 1, 1).toordinal() + FIRST_DAY // DAY_MS)
+        with session(SessionOptions(master=args.master)) as spark:
+            _lake_age.run_batches(
+                spark, folder, url, first, args.ages, args.max_records, args.age_rounds, cpu_seconds
+            )
 
 
 def run_older(revision: str, folder: Path, arguments: list[str]) -> None:

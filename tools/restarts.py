@@ -70,8 +70,9 @@ class Tally:
 class Campaign:
     """Restarts of one broker."""
 
-    def __init__(self, server: Server, *, restarts: int, jobs: int) -> None:
+    def __init__(self, server: Server, *, restarts: int, jobs: int, queue_type: str = "classic") -> None:
         self._server = server
+        self._url = f"{server.url}?heartbeat=5&queue_type={queue_type}"
         self._restarts = restarts
         self._jobs = jobs
         self.tally = Tally()
@@ -79,7 +80,7 @@ class Campaign:
 
     async def run(self, *, settle_s: float = 120) -> Tally:
         """All restarts, then the count."""
-        async with Windlass(f"{self._server.url}?heartbeat=5") as app:
+        async with Windlass(self._url) as app:
             worker = Worker("q", self._handle, url_or_app=app, poll=0.5, concurrency=20)
             for event in SETTLED:
                 worker.on(event, lambda job, _: self.tally.repeats.settle(job))

@@ -25,6 +25,7 @@ from windlass import (
     group,
     step,
 )
+from windlass.backend import requests as rq
 from windlass.errors import CycleError, DependencyError
 from windlass.flows import EdgeStatus
 from windlass.testing.kit import drain
@@ -368,11 +369,45 @@ async def test_a_parent_that_is_killed_before_it_waits_makes_no_child_twice(harn
 
 
 def _release(record: Any) -> Any:
-    from windlass.backend import requests as rq
     from windlass.core.outcome import Outcome
     from windlass_conformance.harness import settlement
 
     return rq.Settle(items=[settlement(record, Outcome.RELEASE)])
+
+
+@pytest.mark.feature("I12")
+async def test_flows_are_listed_newest_first_page_by_page_while_others_are_added(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        producer = FlowProducer(stage.app)
+
+        async def add_flow(name: str, *leaves: str) -> str:
+            children = [{"name": leaf, "queue": QUEUE} for leaf in leaves]
+            return (await producer.add({"name": name, "queue": QUEUE, "children": children})).id
+
+        async def page(cursor: str | None, **how: Any) -> rq.Page:
+            return await stage.app.store.execute(
+                rq.ListJobs(queue=QUEUE, tops=True, cursor=cursor, limit=2, **how)
+            )
+
+        tops = [await add_flow(f"top{n}", "left", "right") for n in range(3)]
+        tops.append(await add_flow("alone"))
+        await stage.queue.add("no-flow")
+        seen: list[str] = []
+        cursor: str | None = None
+        while True:
+            found = await page(cursor)
+            seen += [job.id for job in found.jobs]
+            cursor = found.cursor
+            if cursor is None:
+                break
+            await add_flow("later", "leaf")
+        assert seen == tops[::-1]
+        await run_all(stage, Runs())
+        after = await page(None, newest_first=False, states=[JobState.COMPLETED])
+        assert [job.id for job in after.jobs] == tops[:2]
+        await stage.queue.remove_flow(tops[0])
+        after = await page(None, newest_first=False)
+        assert [job.id for job in after.jobs] == tops[1:3]
 
 
 @pytest.mark.feature("I12")

@@ -52,6 +52,38 @@ async def test_jobs_are_found_by_name_state_tag_error_and_data(harness: Harness)
         assert [job.data["to"] for job in await search(tag="red", state="completed")] == ["ada"]
 
 
+async def refuse(job: Job[Any]) -> None:
+    raise ValueError(f"card {job.data} was refused")
+
+
+@pytest.mark.feature("A30")
+async def test_a_search_by_the_text_of_an_error_finds_exactly_the_jobs_whose_last_error_holds_it(
+    harness: Harness,
+) -> None:
+    async with Stage(harness) as stage:
+        queue = stage.queue
+        cards = [{"name": "charge", "data": n, "max_attempts": 2 - n % 2, "backoff": 60} for n in range(8)]
+        await queue.add_bulk(cards)
+        worker = await stage.work(refuse)
+        await stage.settle()
+        await worker.close()
+        await queue.add("charge", 3)
+
+        async def found(text: str, **how: Any) -> list[int]:
+            return sorted([job.data for job in await queue.search_jobs(query=f'error:"{text}"', **how)])
+
+        alike = {job.record.errors[-1].fingerprint for job in await queue.search_jobs(query="error:refused")}
+        assert len(alike) == 1  # messages differ inside one fingerprint
+        assert await found("card 3 was refused") == [3]
+        assert await found("card 8 was refused") == []
+        assert await found("was refused") == list(range(8))
+        assert await found("was refused", state="retrying") == [0, 2, 4, 6]
+        assert await queue.retry_jobs(query='error:"card 3 was refused"', state="failed") == 1
+        assert await found("card 3 was refused") == [3]
+        assert await queue.remove_jobs(query='error:"card 5 was refused"', state="failed") == 1
+        assert await found("was refused") == [0, 1, 2, 3, 4, 6, 7]
+
+
 @pytest.mark.feature("A30")
 async def test_jobs_are_retried_removed_promoted_and_cancelled_in_bulk_by_what_they_are(
     harness: Harness,

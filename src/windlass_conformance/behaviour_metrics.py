@@ -10,11 +10,13 @@ import pytest
 
 from windlass import ConfigError, Job
 from windlass.api.metrics import DayTotals, roll_up
+from windlass.backend import metric_requests as mq
+from windlass.core.rollups import BACKLOG, Step, total
 from windlass.testing.clock import START_MS
 from windlass.worker.duty import all_steps
 from windlass.worker.services import Aggregator
 from windlass_conformance.harness import Harness
-from windlass_conformance.stage import Gate, Stage
+from windlass_conformance.stage import QUEUE, Gate, Stage
 
 NEEDS = "metrics"
 
@@ -146,6 +148,27 @@ async def test_rolling_up_on_many_nodes_counts_every_attempt_once(harness: Harne
         rows = await stage.queue.get_rollups("hour")
         assert sum(row.outcomes["completed"] for row in rows) == 250
         assert sum(row.duration.count for row in rows) == 250
+
+
+@pytest.mark.feature("Q3")
+async def test_a_worker_samples_the_backlog_also_of_queues_that_no_worker_serves(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        await stage.queue.add_bulk([{"name": "a", "data": {}}] * 5)
+        await all_steps(Aggregator(stage.app.store))
+        await stage.advance(20)
+        await stage.queue.add_bulk([{"name": "a", "data": {}}] * 3)
+        await all_steps(Aggregator(stage.app.store))
+        steps: tuple[Step, ...] = ("minute", "hour")
+        for step in steps:
+            found = await stage.app.store.execute(mq.ReadMetrics(queue=QUEUE, step=step, task=BACKLOG))
+            whole = total(found.rows)
+            assert (whole.depth.count, whole.depth.sum_ms, whole.depth.max_ms) == (2, 13, 8)
+            assert whole.age.max_ms >= 20_000
+        assert await stage.queue.get_rollups("hour") == []  # no run ended
+        await (await stage.work(obey)).drain()
+        await all_steps(Aggregator(stage.app.store))
+        (row,) = await stage.queue.get_rollups("hour")
+        assert (row.task, row.runs, row.depth.count) == ("a", 8, 0)
 
 
 @pytest.mark.feature("Q9")

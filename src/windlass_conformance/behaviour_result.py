@@ -284,12 +284,13 @@ async def test_a_result_is_gone_after_its_time_and_the_next_request_runs_anew(ha
 
 
 @pytest.mark.feature("E5", "A29")
-async def test_the_status_of_a_job_tells_result_or_error(harness: Harness) -> None:
+async def test_the_status_of_a_job_has_its_progress_and_its_result_or_error(harness: Harness) -> None:
     async with Stage(harness) as stage:
 
         async def handler(job: Job[Any]) -> str:
             if job.data == "bad":
                 raise ValueError("no")
+            await job.update_progress({"done": 3, "of": 3})
             return "fine"
 
         await stage.work(handler)
@@ -299,8 +300,10 @@ async def test_the_status_of_a_job_tells_result_or_error(harness: Harness) -> No
         await bad.wait_until_finished()
         status = await stage.queue.get_status(good.id)
         assert status is not None and (status["state"], status["result"]) == (JobState.COMPLETED, "fine")
+        assert status["progress"] == {"done": 3, "of": 3}
         status = await stage.queue.get_status(bad.id)
-        assert status is not None and status["error"] == {"class": "ValueError", "message": "no"}
+        assert status is not None and "progress" not in status
+        assert status["error"] == {"class": "ValueError", "message": "no"}
         assert await stage.queue.get_status("no-such-job") is None
 
 

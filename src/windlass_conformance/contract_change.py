@@ -11,6 +11,7 @@ from windlass.core.options import StoredOptions
 from windlass.core.outcome import Changed, Outcome
 from windlass.core.states import JobState
 from windlass_conformance.harness import LEASE_MS, QUEUE, START_MS, Harness
+from windlass_conformance.needs import needs
 
 A = JobRef(QUEUE, "a")
 NOBODY = JobRef(QUEUE, "no-such-job")
@@ -20,6 +21,7 @@ OK_WAITING = rq.ChangeResult(Changed.OK, JobState.WAITING)
 # --- priority, delay, payload ---------------------------------------------------------------------
 
 
+@needs("priority")
 @pytest.mark.feature("A23")
 async def test_a_changed_priority_joins_the_back_of_its_new_priority(harness: Harness) -> None:
     await harness.add("a", priority=9)
@@ -39,6 +41,7 @@ async def test_the_same_priority_again_changes_nothing(harness: Harness) -> None
     assert await harness.order() == ["a", "b"]
 
 
+@needs("priority")
 @pytest.mark.feature("A23")
 async def test_a_scheduled_job_takes_its_new_priority_along(harness: Harness) -> None:
     await harness.add("a", delay_ms=10)

@@ -117,6 +117,7 @@ async def test_fifty_priorities_in_random_order_come_out_sorted_and_stable(harne
     assert await harness.order() == [f"j{n}" for n in wanted]
 
 
+@needs("priority")
 @pytest.mark.feature("A9", "G1")
 async def test_an_urgent_latecomer_overtakes_the_backlog(harness: Harness) -> None:
     await harness.add_many(*(f"j{n}" for n in range(20)))
@@ -125,6 +126,7 @@ async def test_an_urgent_latecomer_overtakes_the_backlog(harness: Harness) -> No
     assert (await harness.take()).id == "urgent"
 
 
+@needs("priority")
 @pytest.mark.feature("A9", "B1")
 async def test_a_promoted_job_obeys_its_priority_too(harness: Harness) -> None:
     await harness.add("plain")
@@ -244,6 +246,7 @@ async def test_a_paused_queue_does_not_hold_up_the_others(harness: Harness) -> N
     assert await _claimed(harness, 4, ("x", 2, 4), ("y", 2, 4)) == ["y0", "y1", "y2", "y3"]
 
 
+@needs("priority")
 @pytest.mark.feature("H10")
 async def test_a_resumed_queue_gives_its_jobs_in_their_old_order(harness: Harness) -> None:
     await harness.add_many("a", "b")

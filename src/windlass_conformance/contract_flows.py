@@ -183,6 +183,10 @@ async def test_edges_are_seen_from_both_ends(harness: Harness) -> None:
     assert {edge.on_failure for edge in parent.depends_on} == {OnFailure.IGNORE}
     assert [edge.dependent for edge in child.dependents] == [JobRef(QUEUE, "p")]
     assert (none.depends_on, none.dependents) == ([], [])
+    refs = [JobRef(QUEUE, "p"), JobRef(OTHER, "a")]
+    parent, child = await harness.do(fl.GetDependencies(refs=refs, limit=0))
+    assert [edge.child.id for edge in parent.depends_on] == ["a", "b"]
+    assert (child.dependents, child.more) == ([], False)
 
 
 @pytest.mark.feature("I2")

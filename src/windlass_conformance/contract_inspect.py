@@ -202,6 +202,39 @@ async def test_a_listing_can_be_limited_to_the_fingerprint_of_the_last_error(har
 
 
 @pytest.mark.feature("A30")
+@pytest.mark.parametrize("limit", [1, 100])
+async def test_a_listing_by_the_last_error_finds_jobs_whatever_became_of_them(
+    harness: Harness, limit: int
+) -> None:
+    error = ErrorInfo(error_class="E", fingerprint="f", message="Card 77 is empty")
+    for name, outcome in (("over", Outcome.FAIL), ("due", Outcome.RETRY), ("late", Outcome.RETRY)):
+        await harness.settle(await harness.start(name), outcome, error=error, delay_ms=60_000)
+    await harness.settle(await harness.start("done"), Outcome.RETRY, error=error)
+    await harness.settle(await harness.take(), Outcome.COMPLETE)
+    await harness.settle(await harness.start("runs"), Outcome.RETRY, error=error)
+    await harness.take()
+    await harness.settle(await harness.start("waits"), Outcome.RETRY, error=error)
+    await harness.add("new")
+    wanted = ["waits", "runs", "done", "late", "due", "over"]
+    assert await listed(harness, fingerprint="f", limit=limit) == wanted
+    assert await listed(harness, error_class="E", newest_first=False, limit=limit) == wanted[::-1]
+    by_text = await listed(harness, hints=[rq.Hint("error", "card 77")], limit=limit)
+    assert [name for name in by_text if name != "new"] == wanted
+    assert await listed(harness, fingerprint="f", states=[JobState.COMPLETED], limit=limit) == ["done"]
+
+
+@pytest.mark.feature("A30")
+async def test_a_removed_job_takes_its_errors_with_it_also_from_a_search(harness: Harness) -> None:
+    error = ErrorInfo(error_class="E", fingerprint="f")
+    await _fail(harness, "a", error)
+    await _fail(harness, "b", error)
+    await harness.do(rq.RemoveJobs(refs=[JobRef(QUEUE, "b")]))
+    assert await listed(harness, fingerprint="f") == ["a"]
+    await harness.add("b")
+    assert await listed(harness, fingerprint="f") == ["a"]
+
+
+@pytest.mark.feature("A30")
 async def test_a_listing_can_be_limited_to_the_worker_that_ran_a_job(harness: Harness) -> None:
     await harness.add("a")
     first = await harness.take()

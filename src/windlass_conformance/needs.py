@@ -39,6 +39,10 @@ def _add(**options: Any) -> rq.Request[Any]:
 
 #: Verbs that need each capability.
 _VERBS: dict[str, Callable[[], list[rq.Request[Any]]]] = {
+    "priority": lambda: [
+        rq.Add(jobs=[NewJob(queue="q", id="j", task="t", payload=b"[]", priority=1)]),
+        rq.ChangeJob(ref=JobRef("q", "j"), priority=1),
+    ],
     "exact_priority": lambda: [
         rq.Add(jobs=[NewJob(queue="q", id="j", task="t", payload=b"[]", priority=-1)]),
         rq.ChangeJob(ref=JobRef("q", "j"), priority=-1),

@@ -151,14 +151,6 @@ def _amqp_bell() -> None:
     _put(Intake, "_rang", lambda self, queue, delivery: self._client.ack([delivery.tag]))
 
 
-@_mutant("amqp.claim_in_settle", "starts are not logged", _AMQP_WHOLE, "busy_worker_with_one_slot")
-def _amqp_claim_in_settle() -> None:
-    from windlass.backends.amqp.consumer import Consumer
-
-    whole = Consumer._complete
-    _put(Consumer, "_complete", lambda self, request, began: whole(self, request, []))
-
-
 @_mutant("amqp.complete", "an expired lease is accepted", _AMQP, "lost or late or lease")
 def _amqp_complete() -> None:
     from windlass.backends.amqp.consumer import Consumer

@@ -294,7 +294,7 @@ def test_clear_says_how_many_jobs_of_which_queue_it_would_delete(
     monkeypatch.setattr("windlass.cli.output.has_terminal", lambda: True)
     denied = failed(name, "mail", "--delayed", input="n\n", code=1).stderr
     assert asked in denied
-    assert ("old name of windlass clear" in denied) == (name == "drain")
+    assert ("old name of 'windlass clear'" in denied) == (name == "drain")
     assert counts(failed) == {"failed": 3, "scheduled": 1, "waiting": 2}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+from tests.cli.support import SHOP, Cli
 from windlass.cli.loading import LoadError, load_app
 
 pytestmark = pytest.mark.feature("X2")
@@ -88,3 +89,12 @@ def test_code_that_fails_is_named_with_its_line(folder: Path, code: str, message
     write(folder, "sample_bad.py", code)
     with pytest.raises(LoadError, match=message):
         load_app("sample_bad:app")
+
+
+def test_a_job_that_is_added_for_an_app_has_the_options_of_its_task(folder: Path, cli: Cli) -> None:
+    (folder / "sample_of_a_shell.py").write_text(SHOP)
+    made = cli.json("enqueue", "images", "boom", "--app", "sample_of_a_shell:app")
+    assert cli.job("images", made["id"]).max_attempts == 1
+    said = cli("enqueue", "images", "bom", "--app", "sample_of_a_shell:app").stderr
+    assert "sample_of_a_shell:app has no task 'bom' (did you mean 'boom'?)" in " ".join(said.split())
+    assert "has no task" not in cli("enqueue", "images", "boom", "--app", "sample_of_a_shell:app").stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +128,26 @@ async def test_runs_are_logged_only_where_the_level_asks_for_them(caplog: pytest
                 await queue.add("work")
                 await Worker("q", _nothing, url_or_app=app).drain()
             assert len([record for record in caplog.records if record.name == "windlass.attempt"]) == lines
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, concurrent.futures.CancelledError, StopIteration])
+@pytest.mark.parametrize("batch", [None, 10])
+async def test_the_log_of_a_plain_function_has_its_own_line_whatever_it_raised(
+    caplog: pytest.LogCaptureFixture, kind: type[BaseException], batch: Any
+) -> None:
+    async with Windlass("memory://") as app:
+
+        @app.task(name="work", max_attempts=1, batch=batch)
+        def work(items: list[int]) -> None:
+            raise kind("the bank did not answer")
+
+        item: Any = 1 if batch else [1]
+        job = await work.enqueue(item)
+        await Worker("default", url_or_app=app).drain()
+        assert await job.get_state() == "failed"
+    assert 'raise kind("the bank did not answer")' in caplog.text
+    assert "the bank did not answer" in caplog.text
+    assert any('raise kind("the bank did not answer")' in error.traceback for error in job.errors)
 
 
 async def _nothing(job: object) -> None:

@@ -65,5 +65,5 @@ def test_what_is_there_is_left_alone_and_bad_names_are_refused(cli: Cli, tmp_pat
     (tmp_path / "shop" / "mine.txt").write_text("mine")
     assert "is there already and not empty" in cli("new", "shop", code=2).stderr
     assert [path.name for path in (tmp_path / "shop").iterdir()] == ["mine.txt"]
-    for name in ("1st", "class", "a/b", "tests", "windlass"):
+    for name in ("1st", "class", "a/b", "tests", "windlass", "email"):
         assert "Choose" in (text := cli("new", name, code=2).stderr) or "cannot name a Python package" in text

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from windlass import Windlass
+from windlass.core.options import OPTION_NAMES
+from windlass.worker import WorkerOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,6 +44,22 @@ def test_what_a_design_claims_stands_beside_what_was_measured(claim: str) -> Non
     elsewhere = page.replace(row, "")
     for figure in figures:
         assert figure.split()[0] in elsewhere, f"{figure} is in no table of a run"
+
+
+def test_the_guide_lists_every_option_of_a_job_and_every_setting_of_a_worker() -> None:
+    page = (ROOT / "docs" / "guide.md").read_text()
+    cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", page, re.MULTILINE)
+    listed = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert (OPTION_NAMES | set(WorkerOptions.__struct_fields__)) - listed == set()
+
+
+def test_every_figure_of_the_readme_is_one_of_the_benchmarks() -> None:
+    """The figures of the README are those of the page of benchmarks: change them there first."""
+    table = (ROOT / "README.md").read_text().partition("\n## Performance\n")[2].partition("\n## ")[0]
+    figures = re.findall(r"\d[\d,]*\d{3}|\d+\.\d+|\b\d{3}\b", table)
+    assert len(figures) > 15
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert [figure for figure in figures if not re.search(rf"(?<![\d,.]){figure}(?![\d,])", page)] == []
 
 
 #: The columns of the table of targets; a store that is not there has no figure of its own.

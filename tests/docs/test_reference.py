@@ -70,6 +70,7 @@ _ROWS = {
     "durable": "Jobs survive a restart",
     "shared": "Several processes share it",
     "transactions": "Jobs in your own database transaction",
+    "priority": "Priorities",
     "exact_priority": "Any priority, in exact order",
     "lifo": "Last in, first out",
     "recovered_place": "A job of a lost worker keeps its place",

@@ -103,6 +103,40 @@ async def test_pages_of_a_search_over_many_queues_miss_nothing(
         assert found == expected, params
 
 
+@pytest.mark.feature("P11")
+@pytest.mark.parametrize(("order", "first"), [("newest", ["5", "4"]), ("oldest", ["0", "1"])])
+async def test_a_bulk_change_works_off_a_filter_by_the_time_of_the_end_and_meets_each_job_once(
+    stage: Stage, client: httpx.AsyncClient, order: str, first: list[str]
+) -> None:
+    ran: list[str] = []
+
+    async def handle(job: Any) -> None:
+        ran.append(job.id)
+        raise ValueError("again")
+
+    await stage.work(handle, concurrency=1)
+    for number in (0, 2, 4, 1, 3, 5):
+        await stage.queue.add("boom", job_id=str(number), max_attempts=1, delay=1 + number)
+    for _ in range(8):
+        await stage.advance(1)
+    assert ran == list("012345")
+    ran.clear()
+    body: dict[str, Any] = {"action": "retry", "filter": {"state": ["failed"]}, "limit": 2}
+    body |= {"sort": "finished", "order": order}
+    done = 0
+    for step in range(20):
+        answer = await send(client, "POST", "/api/v1/jobs/bulk", 200, body)
+        done += answer["done"]
+        await stage.advance(1)  # those that were retried have failed again
+        if step == 0:
+            assert sorted(ran) == sorted(first)
+        if answer["next_cursor"] is None:
+            break
+        body["cursor"] = answer["next_cursor"]
+    assert done == len(ran) == 6
+    await send(client, "POST", "/api/v1/jobs/bulk", 422, {**body, "filter": {"state": ["waiting"]}})
+
+
 @pytest.mark.feature("P12")
 async def test_bulk_changes_go_step_by_step(stage: Stage, client: httpx.AsyncClient) -> None:
     async def boom(job: Any) -> None:

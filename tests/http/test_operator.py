@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from tests.http.support import Shop, get, send
+from windlass.api.metrics import sample_backlog
 from windlass.backend import requests as rq
 from windlass.core.job import WorkerInfo
 from windlass.jobs.exported import read_job
@@ -117,6 +118,33 @@ async def test_flows_are_listed_and_run_again_from_a_job_on(stage: Stage, client
 
 
 @pytest.mark.feature("P11")
+async def test_a_list_of_flows_is_paged_while_flows_are_added(
+    stage: Stage, client: httpx.AsyncClient
+) -> None:
+    if not stage.app.store.capabilities.flows:
+        await get(client, "/api/v1/flows", 501)
+        return
+
+    async def add(name: str) -> str:
+        child = {"task": "leaf", "queue": QUEUE}
+        tree = {"task": name, "queue": QUEUE, "children": [child, child]}
+        return str((await send(client, "POST", "/api/v1/flows", 201, tree))["id"])
+
+    tops = [await add(f"top{n}") for n in range(11)]
+    seen: list[str] = []
+    page = await get(client, "/api/v1/flows", limit=6)
+    while True:
+        seen += [flow["id"] for flow in page["items"]]
+        if page["done"]:
+            break
+        await add("later")
+        page = await get(client, "/api/v1/flows", limit=6, cursor=page["next_cursor"])
+    assert seen == tops[::-1]
+    (one,) = (await get(client, "/api/v1/flows", task="top3"))["items"]
+    assert (one["id"], one["jobs"]) == (tops[3], 3)
+
+
+@pytest.mark.feature("P11")
 async def test_a_schedule_is_told_in_words_with_its_next_slots_and_its_runs(
     stage: Stage, client: httpx.AsyncClient
 ) -> None:
@@ -151,6 +179,13 @@ async def test_figures_say_which_window_is_not_over_and_how_long_runs_took(
     assert sum(one["count"] for one in found["wait_histogram"]) == 3
     assert found["backlog"]["waiting"] == 1
     assert found["backlog"]["oldest_ms"] is not None
+    assert found["points"][-1]["waiting_max"] is None  # no worker has taken a sample
+    assert await sample_backlog(stage.app.store) == 1
+    found = await get(client, "/api/v1/metrics", step="minute")
+    assert found["points"][-1]["waiting_max"] == 1
+    assert sum(one["total"] for one in found["points"]) == 3
+    tasks = await get(client, "/api/job-metrics")
+    assert {one["job_class"] for one in tasks} == {"send", "fail"}
 
 
 @pytest.mark.feature("P11")

@@ -134,6 +134,10 @@ async def test_errors_are_told_by_fingerprint(shop: Shop, client: httpx.AsyncCli
     for group in found["groups"]:
         assert group["tasks"] == ["fail"] and sum(group["per_hour"]) == group["count"]
         assert group["sample"]["id"] in (shop["dead"], shop["retry"])
+    states = [state for group in found["groups"] for state in group["states"]]
+    assert sorted(states) == ["failed", "retrying"]
+    assert (await get(client, "/api/v1/errors", task="f*"))["groups"] == found["groups"]
+    assert (await get(client, "/api/v1/errors", task="send"))["groups"] == []
 
 
 def count_requests(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from windlass.pipeline.lake import Lake
+
 #: 2023-11-14 22:13:20 UTC.
 START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -235,6 +237,22 @@ def _value(row: Mapping[str, Any], name: str) -> Any:
     if name == "date" and "date" not in row:
         return datetime.fromtimestamp(row["finished_ms"] / 1000, UTC).date()
     return row.get(name)
+
+
+def fill_lake(root: str, rows: Mapping[schemas.Table, pa.Table], queues: Mapping[str, int] = {}) -> Lake:
+    """A lake after its first batch, which has read ``queues`` so far, without Spark."""
+    from windlass.pipeline.files import TableWriter
+    from windlass.pipeline.lake import Lake
+
+    lake = Lake(root).create()
+    note = {"source": "default", "batch": 1, "offsets": {"default": queues}, "gaps": [], "seen_ms": START_MS}
+    for table in schemas.BATCHED:
+        writer = TableWriter(lake.place, schemas.TABLES[table.path])
+        if table in rows:
+            writer.write(rows[table])
+        first = table is schemas.BRONZE_ATTEMPTS
+        lake.commit(table, writer.close(), batches={"default": 1}, note=note if first else None)
+    return lake
 
 
 def arrow_rows(rows: pa.Table, *names: str) -> list[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from tests.pipeline.support import Bench, attempt, busy_day
+from tests.pipeline.support import Bench, attempt, busy_day, fill_lake
 from tests.pipeline.test_run import contents, run, totals
 from windlass.cli.pipeline import command
 from windlass.errors import ConfigError
@@ -21,7 +21,6 @@ from windlass.pipeline.backfill import rebuild
 from windlass.pipeline.batch import plan_batch, run_batch
 from windlass.pipeline.compact import vacuum
 from windlass.pipeline.erase import Erased, erase
-from windlass.pipeline.files import TableWriter
 from windlass.pipeline.gold import Gold
 from windlass.pipeline.lake import Lake, LakeError
 from windlass.pipeline.report import build_report
@@ -151,20 +150,12 @@ def literal_lake(root: str) -> Lake:
     names = {"source": "default", "queue": "mail", "task": "send", "schema_version": 2, "date": day}
     errors = pa.Table.from_pylist([{**names, **error, **shown}], schema=schemas.GOLD_ERRORS.arrow)
     filled = {
-        schemas.BRONZE_ATTEMPTS.path: attempts,
-        schemas.SILVER_ATTEMPTS.path: attempts,
-        schemas.SILVER_JOBS.path: jobs.job_parts(attempts).take([0, 2, 4, 6]),
-        schemas.GOLD_ERRORS.path: errors,
+        schemas.BRONZE_ATTEMPTS: attempts,
+        schemas.SILVER_ATTEMPTS: attempts,
+        schemas.SILVER_JOBS: jobs.job_parts(attempts).take([0, 2, 4, 6]),
+        schemas.GOLD_ERRORS: errors,
     }
-    lake = Lake(root).create()
-    note = {"source": "default", "batch": 1, "offsets": {"default": {"mail": 8}}, "gaps": []}
-    for table in schemas.BATCHED:
-        writer = TableWriter(lake.place, table)
-        if table.path in filled:
-            writer.write(filled[table.path])
-        batch_note = note if table is schemas.BRONZE_ATTEMPTS else None
-        lake.commit(table, writer.close(), batches={"default": 1}, note=batch_note)
-    return lake
+    return fill_lake(root, filled, {"mail": 8})
 
 
 def test_only_what_was_chosen_goes_and_its_hash_stays(tmp_path: Path) -> None:

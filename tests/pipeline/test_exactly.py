@@ -1,8 +1,7 @@
-"""Each batch once in every table: beside other runs, under readers, with dying workers; folder and S3."""
+"""Each batch once in every table: beside other runs and under readers; folder and S3."""
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -11,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.pipeline import deadly
-from tests.pipeline.object_store import make_bucket, settings
-from tests.pipeline.processes import Process
+from tests.pipeline.object_store import make_bucket
 from tests.pipeline.support import Bench, busy_day
-from tests.pipeline.test_run import contents, run, totals
+from tests.pipeline.test_run import run, totals
 from windlass.pipeline import schemas
 from windlass.pipeline.compact import compact
 from windlass.pipeline.lake import Lake, LakeTakenError
@@ -177,42 +174,3 @@ def check_engines(spark: SparkSession, lake: Lake, bench: Bench) -> None:
 
 def _counted(rows: list[dict[str, Any]]) -> Totals:
     return Counter((row["source"], row["queue"], row["task"], row["outcome"]) for row in rows)
-
-
-# --- workers that die -------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.feature("Q2", "Q11")
-@pytest.mark.parametrize("where", ["folder", "s3"])
-def test_workers_that_die_at_named_points_leave_nothing_twice(
-    where: str, spark: SparkSession, spark_cache: Path, object_store: str, bench: Bench, tmp_path: Path
-) -> None:
-    """Five deaths of Spark's Python workers, with files written and not yet known to the driver."""
-    busy_day(bench, rounds=2)
-    marks = tmp_path / "marks"
-    marks.mkdir()
-    with make_bucket(object_store) as url:
-        root = str(tmp_path / "lake") if where == "folder" else f"{url}/lake"
-        command = [sys.executable, "-m", "windlass", "pipeline", "run", "--url", bench.url, "--lake", root]
-        command += ["--master", "local[1,9]", "--max-records", "60"]  # the deaths may all hit one task
-        command += ["--conf", f"spark.python.daemon.module={deadly.__name__}"]
-        env = {
-            **settings(object_store),
-            deadly.VARIABLE: f"{marks} task.read*2 task.written*3",
-            "WINDLASS_SPARK_PROFILE": "test",
-        }
-        driver = Process(command, tmp_path / "driver.log", env)
-        try:
-            assert driver.wait(500) == 0, driver.output[-4000:]
-        finally:
-            driver.reap()
-        assert len(list(marks.iterdir())) == 5
-        got = contents(root)
-        for table in ("bronze_attempts", "attempts", "minute", "hour", "day"):
-            assert totals(root, table) == bench.counters(), table
-    undisturbed = tmp_path / "undisturbed"
-    run(spark, bench, undisturbed)
-    for table, rows in contents(undisturbed).items():
-        assert got[table] == rows, table

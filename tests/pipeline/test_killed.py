@@ -1,32 +1,36 @@
-"""``kill -9`` of the driver, again and again: afterwards the lake is that of an undisturbed run.
+"""``kill -9`` of the driver and of Spark's Python workers: afterwards the lake is that of an undisturbed run.
 
-Three times at named points, in a folder; ``WINDLASS_TEST_KILLS=10`` adds two more points and five moments
-drawn by lot, and does it on an object store too.
+In the suite the driver dies three times at named points on SQLite and once on each other store, in a folder;
+workers die five times. ``WINDLASS_TEST_KILLS=10`` lets it die ten times on every store, at five points and at
+five moments drawn by lot, in a folder and on an object store, and workers on every store too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.pipeline import deadly, shop
 from tests.pipeline.object_store import make_bucket
 from tests.pipeline.processes import Process, driver
-from tests.pipeline.support import Bench, busy_day
+from tests.pipeline.support import BACKENDS, Bench, busy_day
 from tests.pipeline.test_exactly import check_engines
 from tests.pipeline.test_run import contents, run, totals
+from tests.pipeline.test_totals import LAYERS, fill, work_off
 from windlass.pipeline.compact import compact
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-backend_name = "sqlite"
 #: Where the driver dies, one after the other; None: at a moment drawn by lot.
 FEW = [
     "pipeline.bronze=kill",  # only bronze has the batch
@@ -35,18 +39,46 @@ FEW = [
 ]
 MANY = [None, *FEW, None, "lake.committed=kill", None, "lake.committed=kill@9", None, None]
 IS_LONG = os.environ.get("WINDLASS_TEST_KILLS") == "10"
-DEATHS = MANY if IS_LONG else FEW
 SEED = 20261115
 #: A batch of a young driver takes about as long.
 MOMENTS_S = 4.0
 
 
+def deaths_on(backend_name: str) -> Sequence[str | None]:
+    if IS_LONG:
+        return MANY
+    return FEW if backend_name == "sqlite" else FEW[-1:]
+
+
+def fill_store(bench: Bench, backend_name: str, rounds: int, folder: Path) -> None:
+    """A bit of everything. On a broker real workers do it: a lease is their connection."""
+    if backend_name != "amqp":
+        busy_day(bench, rounds=rounds)
+        return
+    for turn in range(rounds):
+        asyncio.run(fill(shop.build(bench.url), turn))
+        work_off(bench.url, folder)
+
+
+def check_lake(spark: SparkSession, bench: Bench, lake: str, folder: Path) -> None:
+    """Totals are the store's counters, and rows those of a run that was left alone."""
+    want = bench.counters()
+    assert sum(want.values()) > 0
+    for table in LAYERS:
+        assert totals(lake, table) == want, table
+    undisturbed = folder / "undisturbed"
+    run(spark, bench, undisturbed)
+    got = contents(lake)
+    for table, rows in contents(undisturbed).items():
+        assert got[table] == rows, table
+
+
 class Drivers:
     """One driver at a time at work; the next one starts its JVM meanwhile."""
 
-    def __init__(self, url: str, lake: str, folder: Path) -> None:
+    def __init__(self, url: str, lake: str, folder: Path, deaths: Sequence[str | None]) -> None:
         self._url, self._lake, self._folder = url, lake, folder
-        self._left = iter(DEATHS)
+        self._left = iter(deaths)
         self._all: list[Process] = []
         self._waiting = self._start()
 
@@ -74,6 +106,16 @@ class Drivers:
 @pytest.fixture(params=["folder", "s3"] if IS_LONG else ["folder"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty place for a lake."""
+    yield from _place(request, tmp_path)
+
+
+@pytest.fixture(params=["folder", "s3"])
+def any_lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty place for a lake, of either kind."""
+    yield from _place(request, tmp_path)
+
+
+def _place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "folder":
         yield str(tmp_path / "lake")
     else:
@@ -85,14 +127,15 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.mark.timeout(1_200)
 @pytest.mark.keeps_threads("Dummy-*", reason="of polars, which live as long as the process")
 @pytest.mark.feature("Q2", "Q3", "Q11")
+@pytest.mark.parametrize("backend_name", BACKENDS)
 def test_a_driver_killed_again_and_again_leaves_what_an_undisturbed_one_does(
-    spark: SparkSession, bench: Bench, lake: str, tmp_path: Path
+    backend_name: str, spark: SparkSession, bench: Bench, lake: str, tmp_path: Path
 ) -> None:
-    lot = random.Random(SEED)
-    busy_day(bench, rounds=4)
-    drivers = Drivers(bench.url, lake, tmp_path)
+    lot, deaths = random.Random(SEED), deaths_on(backend_name)
+    fill_store(bench, backend_name, 4, tmp_path)
+    drivers = Drivers(bench.url, lake, tmp_path, deaths)
     try:
-        for n, death in enumerate(DEATHS):
+        for n, death in enumerate(deaths):
             child = drivers.next()
             if death is None:
                 child.until(lambda output: "open" in output)
@@ -105,13 +148,33 @@ def test_a_driver_killed_again_and_again_leaves_what_an_undisturbed_one_does(
     finally:
         drivers.stop()
     pipeline = run(spark, bench, lake, max_records=40)
-    assert totals(lake, "attempts") == bench.counters()
+    check_lake(spark, bench, lake, tmp_path)
     check_engines(spark, pipeline.lake, bench)
-    undisturbed = tmp_path / "undisturbed"
-    run(spark, bench, undisturbed)
-    want, got = contents(undisturbed), contents(lake)
-    for table, rows in want.items():
-        assert got[table] == rows, table
+    got = contents(lake)
     assert compact(pipeline.lake, slack=1) > 0
     assert contents(lake) == got
     assert pipeline.run_batch() is None  # the offsets are the lake's own
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.feature("Q2", "Q11")
+@pytest.mark.parametrize("backend_name", BACKENDS if IS_LONG else ["sqlite"])
+def test_workers_that_die_at_named_points_leave_nothing_twice(
+    backend_name: str, spark: SparkSession, bench: Bench, any_lake: str, tmp_path: Path
+) -> None:
+    """Five deaths of Spark's Python workers, with files written and not yet known to the driver."""
+    fill_store(bench, backend_name, 2, tmp_path)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    command = [sys.executable, "-m", "windlass", "pipeline", "run", "--url", bench.url, "--lake", any_lake]
+    command += ["--master", "local[1,9]", "--max-records", "60"]  # the deaths may all hit one task
+    command += ["--conf", f"spark.python.daemon.module={deadly.__name__}"]
+    env = {deadly.VARIABLE: f"{marks} task.read*2 task.written*3", "WINDLASS_SPARK_PROFILE": "test"}
+    child = Process(command, tmp_path / "driver.log", env)
+    try:
+        assert child.wait(500) == 0, child.output[-4000:]
+    finally:
+        child.reap()
+    assert len(list(marks.iterdir())) == 5
+    check_lake(spark, bench, any_lake, tmp_path)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from windlass.errors import ConfigError
 from windlass.pipeline import schemas
@@ -121,6 +122,18 @@ def test_a_file_that_was_compacted_is_not_replaced_again(root: str) -> None:
     assert values(root) == [4]
 
 
+def test_two_compactions_at_once_leave_every_row_once(root: str) -> None:
+    """Delta would let this pass too."""
+    lake = Lake(root).create()
+    for number in (1, 2, 3):
+        change(lake, number, replace=False)
+    stale = Lake(root).open()
+    assert compact(lake, slack=1) == 2
+    assert compact(stale, slack=1) == 0
+    assert values(root) == [1, 2, 3]
+    assert len(stale.entries(TABLE)) == 1
+
+
 def test_adding_goes_on_while_another_compacts(tmp_path: Path) -> None:
     root = str(tmp_path / "lake")
     lake = Lake(root).create()
@@ -131,6 +144,52 @@ def test_adding_goes_on_while_another_compacts(tmp_path: Path) -> None:
     change(writer, 3, replace=False)
     assert values(root) == [1, 2, 3]
     assert len(writer.entries(TABLE)) == 2
+
+
+def seen_by(lake: Lake) -> tuple[list[FileEntry], list[FileEntry], int, dict[str, Any]]:
+    """What a lake knows of the table and of bronze."""
+    days = ["2026-01-01", "2026-01-02"]
+    return lake.entries(TABLE), lake.entries(TABLE, days[1:]), lake.done(TABLE, "s"), lake.note()
+
+
+def test_a_writer_knows_its_own_commits_without_reading_them(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of files is long in an old lake."""
+    lake, asked = Lake(root).create(), []
+    change(lake, 1)
+    lake.commit(BRONZE, [], batches={"s": 1}, note={"offsets": {"s": {"q": 1}}})
+    seen_by(lake)
+    for name in ("get_add_actions", "transaction_version", "history"):
+        real = getattr(DeltaTable, name)
+
+        def ask(self: DeltaTable, *given: Any, real: Any = real, name: str = name, **named: Any) -> Any:
+            asked.append(name)
+            return real(self, *given, **named)
+
+        monkeypatch.setattr(DeltaTable, name, ask)
+    for number in (2, 3, 4):
+        change(lake, number, replace=number != 3, day=f"2026-01-0{number % 2 + 1}")
+        note = {"offsets": {"s": {"q": number}}}
+        lake.commit(BRONZE, [], batches={"s": number}, note=note)
+        known = seen_by(lake)
+        assert (asked, known[2], known[3]) == ([], number, note)
+        assert known == seen_by(Lake(root).open())
+        asked.clear()
+
+
+def test_a_writer_sees_the_commits_of_others(root: str) -> None:
+    lake, other = Lake(root).create(), Lake(root).create()
+    change(lake, 1, replace=False)
+    seen_by(lake)
+    other.refresh()
+    other.commit(TABLE, files(other, 5, "2026-01-02"), batches={"t": 1})
+    change(lake, 2, replace=False)  # the version before it is not the one that this writer knew
+    assert seen_by(lake) == seen_by(Lake(root).open())
+    assert (len(lake.entries(TABLE)), lake.done(TABLE, "t")) == (3, 1)
+    compact(other, slack=1)
+    lake.refresh()
+    assert seen_by(lake) == seen_by(Lake(root).open())
 
 
 def test_runs_that_make_a_lake_at_once_make_one(root: str) -> None:

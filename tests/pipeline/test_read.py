@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.pipeline.support import START_MS, Bench, busy_day
+from tests.pipeline.support import START_MS, Bench, busy_day, fill_lake
 from tests.pipeline.test_run import run, totals
 from windlass.backend import requests as rq
 from windlass.cli.pipeline import command
@@ -22,15 +24,16 @@ from windlass.core.job import AttemptRecord, JobRef, NewJob, error_info
 from windlass.core.outcome import Outcome
 from windlass.core.states import JobState
 from windlass.dashboard import create_app
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, HistoryTrimmedError
 from windlass.pipeline import schemas
-from windlass.pipeline.files import TableWriter
+from windlass.pipeline.batch import write_literal
 from windlass.pipeline.gold import Gold
 from windlass.pipeline.lake import Lake
 from windlass.pipeline.replay import replay, select_failed
 from windlass.pipeline.report import build_report, show_ms, to_html
 from windlass.pipeline.source import attempts_batch
 from windlass.pipeline.sqlquery import query, query_spark
+from windlass.pipeline.status import note_failure
 from windlass.pipeline.transforms.attempts import as_bronze
 from windlass.pipeline.transforms.grains import GRAIN_MS
 from windlass.pipeline.transforms.jobs import job_parts
@@ -90,6 +93,55 @@ async def test_the_dashboard_draws_gold(filled: tuple[Bench, Path]) -> None:
     assert [point["start_ms"] for point in series["points"]] == [first, first + day]
     assert sum(point["completed"] for point in series["points"]) == rows[0]["completed"] > 0
     assert series["points"][0]["duration_p95_ms"] == rows[0]["duration_p95_ms"]
+
+
+def troubled_lake(bench: Bench, root: str) -> Lake:
+    """A lake that lacks one of two records, lost three, and whose last run failed."""
+    bench.add("mail", ["a", "b"])
+    bench.work("mail")
+    lake = lake_of_records(root, bench.ask(rq.ReadHistory(queue="mail")).records[:1])
+    bench.ask_now(rq.Archive(name=lake.archiver, cursors={"mail": 1}))
+    gap = {"source": "default", "batch": 1, "queue": "mail", "after": 4, "until": 7, "seen_ms": START_MS}
+    day = datetime.fromtimestamp(START_MS / 1000, UTC).date()
+    lake.commit(schemas.BRONZE_GAPS, write_literal(lake.place, schemas.BRONZE_GAPS, [{**gap, "date": day}]))
+    note_failure(lake, "default", HistoryTrimmedError("history", "mail", 4, 8))
+    return lake
+
+
+def test_the_dashboard_says_how_far_behind_the_lake_is(bench: Bench, tmp_path: Path) -> None:
+    root = str(tmp_path / "lake")
+    troubled_lake(bench, root)
+
+    async def look() -> tuple[dict[str, Any], dict[str, Any]]:
+        guard = create_app(bench.url, lake=root)
+        transport = httpx.ASGITransport(guard)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            health = await client.get("/api/v1/health")
+            series = await client.get("/api/v1/metrics")
+        await guard.desk.app.close()
+        return health.json(), series.json()
+
+    health, series = asyncio.run(look())
+    state = health["lake"]
+    assert (state["behind"], state["lost"], state["attempts"]) == (1, 3, 1)
+    assert [(one["source"], one["read_ms"]) for one in state["sources"]] == [("default", START_MS)]
+    assert state["sources"][0]["newest_ms"] == bench.now_ms
+    assert state["failure"]["error"] == "HistoryTrimmedError"
+    found = [finding for finding in health["findings"] if finding["check"] == "pipeline"]
+    assert [finding["level"] for finding in found] == ["problem", "warning"]
+    assert "lacks 1 record" in found[1]["text"] and found[1]["count"] == 1
+    assert (series["source"], series["lake"]) == ("lake", state)
+
+
+async def test_the_dashboard_says_that_a_lake_cannot_be_read(tmp_path: Path) -> None:
+    guard = create_app(f"memory://{tmp_path.name}", lake=str(tmp_path / "none"))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1") as client:
+        health = (await client.get("/api/v1/health")).json()
+    await guard.desk.app.close()
+    assert [finding["text"] for finding in health["findings"]] == [
+        "the lake cannot be read, or does not answer"
+    ]
+    assert health["lake"]["behind"] is None
 
 
 # --- SQL --------------------------------------------------------------------------------------------------
@@ -154,6 +206,19 @@ def test_an_empty_period_says_so(filled: tuple[Bench, Path]) -> None:
     assert "No attempts" in to_html(report)
 
 
+def test_the_report_says_how_the_lake_stands(bench: Bench, tmp_path: Path) -> None:
+    lake, page = troubled_lake(bench, str(tmp_path / "lake")).url, tmp_path / "report.html"
+    shown = invoke("report", "--lake", lake, "--html", page)
+    assert shown.exit_code == 0, shown.output
+    for text in (" ".join(shown.output.split()), page.read_text()):
+        assert "default: batch 1 read 2023-11-14 22:13" in text
+        assert "1 attempt of 1 job" in text
+        assert "3 records were lost unread, in 1 gap" in text
+        assert "last failure of default" in text and "HistoryTrimmedError" in text
+    status = json.loads(invoke("report", "--lake", lake, "--json").stdout)["lake"]
+    assert (status["lost"], status["last_failure"]["is_over"]) == (3, False)
+
+
 def test_spans_are_shown_in_fitting_units() -> None:
     shown = [show_ms(value) for value in (None, 3, 999, 1_500, 300_000, 9_000_000)]
     assert shown == ["-", "3 ms", "999 ms", "1.5 s", "5 min", "2.5 h"]
@@ -189,18 +254,10 @@ def test_replay_retries_what_is_still_there_and_reports_the_rest(
     assert ids.isdisjoint(job.job_id for job in rest)
 
 
-def lake_of_records(root: str, records: list[AttemptRecord]) -> None:
-    """What a run makes of records of jobs that left one each, without Spark."""
+def lake_of_records(root: str, records: list[AttemptRecord]) -> Lake:
+    """What a run makes of records of jobs that left one each, without Spark; gold stays empty."""
     attempts = as_bronze(attempts_batch(records), "default", 1)
-    rows = {schemas.SILVER_ATTEMPTS.path: attempts, schemas.SILVER_JOBS.path: job_parts(attempts)}
-    lake = Lake(root).create()
-    note = {"source": "default", "batch": 1, "offsets": {"default": {}}, "gaps": []}
-    for table in schemas.BATCHED:
-        writer = TableWriter(lake.place, table)
-        if table.path in rows:
-            writer.write(rows[table.path])
-        first = table is schemas.BRONZE_ATTEMPTS
-        lake.commit(table, writer.close(), batches={"default": 1}, note=note if first else None)
+    return fill_lake(root, {schemas.SILVER_ATTEMPTS: attempts, schemas.SILVER_JOBS: job_parts(attempts)})
 
 
 def test_replay_chooses_by_message_and_by_arguments(bench: Bench, tmp_path: Path) -> None:

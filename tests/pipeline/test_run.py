@@ -192,13 +192,13 @@ def test_a_large_batch_comes_out_as_small_ones_do(
 ) -> None:
     busy_day(bench, rounds=2)
     run(spark, bench, tmp_path / "small", max_records=40)
-    monkeypatch.setattr(batch_module, "_LARGE", 5)
+    monkeypatch.setattr(batch_module, "LARGE", 5)
     monkeypatch.setattr(batch_module, "_LEAST_PER_TASK", 20)
     run(spark, bench, tmp_path / "large", max_records=70)
     small, large = contents(tmp_path / "small"), contents(tmp_path / "large")
     for table, rows in small.items():
         assert large[table] == rows, table
-    monkeypatch.setattr(batch_module, "_PER_MERGE", 7)  # jobs with several records, merged by several tasks
+    monkeypatch.setattr(batch_module, "PER_MERGE", 7)  # jobs with several records, merged by several tasks
     run(spark, bench, tmp_path / "merged")
     assert contents(tmp_path / "merged")["silver/jobs"] == small["silver/jobs"]
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -14,9 +15,12 @@ from deltalake import DeltaTable
 from tests.pipeline.support import Bench
 from windlass.backend import requests as rq
 from windlass.core.job import JobRecord, JobRef
+from windlass.core.option_values import to_unique
+from windlass.core.options import JobOptions
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, StorageError
-from windlass.pipeline.sink import Delivered, SinkOptions, commit_answers, deliver, row_id
+from windlass.pipeline import sink as sink_module
+from windlass.pipeline.sink import KEEP_ID_S, Delivered, SinkOptions, commit_answers, deliver, row_id
 from windlass.serde import JSON
 
 if TYPE_CHECKING:
@@ -102,6 +106,59 @@ def test_a_row_says_its_own_options(bench: Bench) -> None:
     assert second.expires_ms == second.enqueued_ms + 30_000
     assert (third.queue, third.priority, third.options.timeout_ms) == ("pay", 2, 12_000)
     assert not any(name in JSON.decode(job.payload)["kwargs"] for job in jobs.values() for name in names)
+
+
+#: A value of every option that a column may say.
+BY_ROW: dict[str, Any] = {
+    "queue": "slow",
+    "delay": 60.5,
+    "run_at": datetime(2100, 1, 1, tzinfo=UTC),
+    "expires_in": 30,
+    "priority": 9,
+    "max_attempts": 7,
+    "backoff": "fixed",
+    "timeout": 12.0,
+    "lease": 45.0,
+    "max_stalls": 4,
+    "stall_delay": 3.0,
+    "keep_completed": 5,
+    "keep_failed": False,
+    "result_ttl": 90.0,
+    "tags": ["red", "blue"],
+    "expires_total": 600.0,
+    "backtrace": 3,
+    "trace": {"traceparent": "00-a-b-01"},
+    "result_codec": "msgpack",
+    "lifo": True,
+    "group": "acme",
+    "cost": 3,
+    "unique": "k",
+    "fallbacks": [{"model": "small"}],
+}
+
+
+def test_every_option_of_a_job_can_be_a_column(bench: Bench) -> None:
+    """One row for each option: it is stored as by a producer who says it."""
+    assert set(BY_ROW) == sink_module._BY_ROW
+    rows = [{"id": n, name: value} for n, (name, value) in enumerate(BY_ROW.items())]
+    columns = {name: pa.array([row.get(name) for row in rows]) for name in ("id", *BY_ROW)}
+    batch = pa.RecordBatch.from_pydict(columns)
+    parsed = SinkOptions.parse(options(bench, options=", ".join(BY_ROW)), batch.schema.names, overwrite=False)
+    done = deliver(parsed, iter([batch]))
+    assert (done.added, done.refused) == (len(BY_ROW), 0)
+    for n, (name, value) in enumerate(BY_ROW.items()):
+        ref = JobRef("slow" if name == "queue" else "pay", row_id("charge", {"id": n}))
+        (job,) = bench.ask_now(rq.GetJobs(refs=[ref]))
+        assert job is not None, name
+        assert JSON.decode(job.payload)["kwargs"] == {"id": n}
+        said = JobOptions(keep_id=KEEP_ID_S).merged({} if name == "queue" else {name: value})
+        want, unique = said.stored(), to_unique(said.unique)
+        if unique is not None:
+            want = msgspec.structs.replace(want, unique=unique.stored("charge", {"id": n}))
+        due = said.run_at_ms or (job.enqueued_ms + said.delay_ms if said.delay_ms else None)
+        assert (job.options, job.priority, job.due_ms) == (want, said.priority, due), name
+        if name in ("expires_in", "expires_total"):
+            assert job.expires_ms == job.enqueued_ms + 1000 * value
 
 
 def test_every_row_gets_an_answer_in_a_table(bench: Bench, tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -196,6 +198,40 @@ async def send_of_dramatiq(app: Windlass, folder: Path) -> None:
     task_of(app).send("ada")
 
 
+@answers("'send_with_options'", ".options(delay=5, ...).enqueue(...)")
+async def send_with_options_of_dramatiq_after_options(app: Windlass, folder: Path) -> None:
+    task_of(app).options(priority=3).send_with_options(args=("ada",))
+
+
+@answers("'delay'", "task.sync.enqueue(...)")
+async def delay_of_celery_without_an_event_loop(app: Windlass, folder: Path) -> None:
+    task_of(app).sync.delay("ada")
+
+
+@answers("a step has no 'apply_async'", "await step.enqueue()")
+async def apply_async_of_a_chain(app: Windlass, folder: Path) -> None:
+    step: Any = chain(task_of(app).s("ada"))
+    step.apply_async()
+
+
+@answers("a job has no 'get'", "await job.result(timeout=10)")
+async def get_of_a_job(app: Windlass, folder: Path) -> None:
+    job: Any = await task_of(app).enqueue("ada")
+    job.get(timeout=10)
+
+
+@answers("a queue has no 'enqueue'", "queue.add(", "await task.enqueue(")
+async def enqueue_of_rq(app: Windlass, folder: Path) -> None:
+    queue: Any = app.queue("mail")
+    queue.enqueue(command, "ada")
+
+
+@answers("an app has no 'send_task'", "app.queue(", ".add(")
+async def send_task_of_celery(app: Windlass, folder: Path) -> None:
+    anything: Any = app
+    anything.send_task("shop.send")
+
+
 @answers("did you mean 'delay'?")
 async def countdown_of_celery(app: Windlass, folder: Path) -> None:
     task_of(app).options(countdown=3)
@@ -204,6 +240,11 @@ async def countdown_of_celery(app: Windlass, folder: Path) -> None:
 @answers("did you mean 'max_attempts'?")
 async def attempts_by_another_name(app: Windlass, folder: Path) -> None:
     task_of(app).options(max_retries=3)
+
+
+@answers("did you mean 'max_attempts'?")
+async def attempts_by_half_of_the_name(app: Windlass, folder: Path) -> None:
+    task_of(app).options(attempts=3)
 
 
 @answers("did you mean 'max_attempts'?")
@@ -271,7 +312,7 @@ async def a_schedule_for_a_task_that_needs_an_argument(app: Windlass, folder: Pa
     async def send(to: str) -> None: ...
 
 
-@answers("unique: two tasks are called the same", "give one @app.task(name=...)")
+@answers("unique: two tasks have the same name", "give one @app.task(name=...)")
 async def two_tasks_of_one_name(app: Windlass, folder: Path) -> None:
     task_of(app)
     app.task(name="shop.send")(command)
@@ -333,6 +374,24 @@ async def a_module_with_two_apps(app: Windlass, folder: Path) -> None:
     command("worker", "jobs")
 
 
+@answers("a function that takes a job (an app goes into url_or_app=)")
+async def an_app_where_a_handler_belongs(app: Windlass, folder: Path) -> None:
+    wrong: Any = app
+    Worker("mail", wrong)
+
+
+@answers("a name, a list of names", "(an app goes into url_or_app=)")
+async def an_app_where_queues_belong(app: Windlass, folder: Path) -> None:
+    wrong: Any = app
+    Worker(wrong)
+
+
+@answers("task must be a function", "@app.task(name=..., queue=...)")
+async def a_name_where_a_function_belongs(app: Windlass, folder: Path) -> None:
+    wrong: Any = "mail"
+    app.task(wrong)
+
+
 @answers("the name of a queue in this store", "did you mean 'mail'?")
 async def a_misspelt_queue(app: Windlass, folder: Path) -> None:
     async with Windlass(f"sqlite:///{folder}/jobs.db") as other:
@@ -355,6 +414,16 @@ async def no_worker_runs(app: Windlass, folder: Path) -> None:
 @answers("name the module instead: 'jobs'")
 async def a_path_where_a_module_belongs(app: Windlass, folder: Path) -> None:
     command("worker", "jobs.py")
+
+
+@answers("Name the app, such as shop.jobs:app", "$WINDLASS_WORKER_APP", "[tool.windlass] app")
+async def a_worker_without_an_app(app: Windlass, folder: Path) -> None:
+    command("worker")
+
+
+@answers("name the module instead: 'jobs:app'")
+async def a_path_and_an_app(app: Windlass, folder: Path) -> None:
+    command("worker", "jobs.py:app")
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -396,3 +465,74 @@ async def test_a_worker_without_anything_to_run_says_so(caplog: pytest.LogCaptur
     async with Windlass("memory://") as app:
         await Worker("mail", url_or_app=app).drain()
     assert "no handler and its app no tasks" in caplog.text
+
+
+async def test_an_attribute_whose_reading_fails_shows_its_own_error(app_of_a_broken_codec: Windlass) -> None:
+    job = await app_of_a_broken_codec.queue("mail").add("send", {"to": "ada"})
+    with pytest.raises(AttributeError, match="the codec's own mistake"):
+        _ = (await app_of_a_broken_codec.queue("mail").get_job(job.id)).data  # type: ignore[union-attr]
+
+
+@pytest.fixture
+async def app_of_a_broken_codec() -> AsyncIterator[Windlass]:
+    class Broken:
+        name = "broken"
+
+        def encode(self, value: object) -> bytes:
+            return b"x"
+
+        def decode(self, data: bytes) -> object:
+            raise AttributeError("the codec's own mistake")
+
+    async with Windlass("memory://", codec=Broken()) as app:
+        yield app
+
+
+def test_an_awaitable_that_was_forgotten_is_named_by_python(app_in_memory: Windlass) -> None:
+    with pytest.warns(RuntimeWarning, match=r"coroutine 'Task\.enqueue' was never awaited"):
+        task_of(app_in_memory).enqueue("ada")
+        gc.collect()
+
+
+@pytest.fixture
+def app_in_memory() -> Windlass:
+    return Windlass("memory://")
+
+
+SCRIPT = """
+from windlass import Windlass
+app = Windlass("memory://")
+@app.task
+def hi(): ...
+print(hi.name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["pkg/mail.py"], "pkg.mail.hi"),
+        (["pkg/inner/mail.py"], "pkg.inner.mail.hi"),
+        (["-m", "pkg.mail"], "pkg.mail.hi"),
+        (["mail.py"], "mail.hi"),
+        (["plain/mail.py"], "mail.hi"),
+    ],
+)
+def test_a_script_names_its_tasks_as_the_worker_does(tmp_path: Path, words: list[str], name: str) -> None:
+    for folder in ("pkg/inner", "plain"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("pkg/__init__.py", "pkg/inner/__init__.py"):
+        (tmp_path / file).touch()
+    for file in ("mail.py", "pkg/mail.py", "pkg/inner/mail.py", "plain/mail.py"):
+        (tmp_path / file).write_text(SCRIPT)
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == name
+
+
+def test_a_script_in_the_folder_of_a_package_is_named_without_the_package(tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").touch()
+    (tmp_path / "mail.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "mail.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "mail.hi"

@@ -30,8 +30,10 @@ from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.backend.urls import DEFAULT_URL, open_backend
+from windlass.core import foreign_names
 from windlass.core.backoff import Strategy
 from windlass.core.clock import SYSTEM_CLOCK, Clock
+from windlass.core.foreign_names import ForeignNames
 from windlass.core.ids import check_task_name, is_text, new_id
 from windlass.core.job import Action, QueueInfo, WorkerInfo
 from windlass.core.limit_rules import Rate, to_rate
@@ -66,7 +68,7 @@ L = TypeVar("L", bound=Callable[..., Any])
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
-class Windlass:
+class Windlass(ForeignNames):
     """A job system on one store.
 
     ``url`` names the store; without it ``$WINDLASS_URL``, else ``sqlite:///windlass.db``. Nothing is opened
@@ -75,6 +77,9 @@ class Windlass:
     MessagePack accepts these two, any other app nothing else.
     ``name`` distinguishes the schedules of this code from those of other applications on the same store.
     """
+
+    _called = "an app"
+    _elsewhere = foreign_names.APP
 
     def __init__(  # noqa: PLR0913 - each is named, and most apps give none
         self,
@@ -354,7 +359,7 @@ class Windlass:
         rate: Rate | None,
     ) -> Task[Any, Any]:
         if not callable(fn):
-            raise ConfigError("task", "a function", fn)
+            raise ConfigError("task", "a function (give names as @app.task(name=..., queue=...))", fn)
         if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
             advice = "return a value, and report parts of it with job.stream(...) or one job each"
             raise ConfigError("task", f"a function without yield ({advice})", fn)
@@ -381,7 +386,7 @@ class Windlass:
         known = self._tasks.get(task.name)
         if known is not None and known.fn.__code__ is not getattr(fn, "__code__", None):
             raise ConfigError(
-                "name", "unique: two tasks are called the same (give one @app.task(name=...))", task.name
+                "name", "unique: two tasks have the same name (give one @app.task(name=...))", task.name
             )
         if schedule is not None:
             _check_scheduled(task)

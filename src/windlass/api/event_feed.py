@@ -274,7 +274,7 @@ class EventFeed:
                 log.info("the callbacks for events of queue %s end: %s", self._queue, exc)
                 return
             except StorageError as exc:
-                log.warning("events of queue %s are out of reach, trying again: %s", self._queue, exc)
+                log.warning("events of queue %s are unreachable, retrying: %s", self._queue, exc)
                 await self._store.clock.wait(asyncio.Event(), _RECHECK_MS)
 
 

@@ -7,18 +7,19 @@ caller who may see some of them gets findings about those.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from windlass.backend import limit_requests as lrq
 from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
+from windlass.backend.gathering import gather_limited
 from windlass.backend.health import Finding
-from windlass.backend.together import at_once
 from windlass.core.job import (
     HISTORY_HELD,
     WORKER_KEPT_MS,
+    ArchiverInfo,
     AttemptOutcome,
     JobRecord,
     QueueInfo,
@@ -163,7 +164,7 @@ async def check_spikes(context: CheckContext) -> AsyncIterator[Finding]:
     if not context.app.store.capabilities.metrics:
         return
     since_ms = context.now - _SPIKE_MS
-    now = await at_once(
+    now = await gather_limited(
         _failures(context, info.name, since_ms, context.now + 60_000) for info in context.queues
     )
     for info, (failed, runs) in zip(context.queues, now, strict=True):
@@ -224,15 +225,27 @@ async def _full_groups(context: CheckContext, info: QueueInfo) -> AsyncIterator[
         yield Finding("warning", text, advice, "group_limit", **about)
 
 
+class ArchiverLag(NamedTuple):
+    """An archiver, and how many records of the history it has not copied."""
+
+    archiver: ArchiverInfo
+    behind: int
+
+
+async def archivers_behind(app: Windlass, queues: Collection[str]) -> list[ArchiverLag]:
+    """The archivers of a store, with what each lacks of the history of these queues."""
+    ends = await app.store.execute(mq.MetricsProgress()) if app.store.capabilities.metrics else []
+    newest = {end.queue: end.newest for end in ends if end.queue in queues}
+    return [
+        ArchiverLag(one, sum(max(at - one.cursors.get(name, 0), 0) for name, at in newest.items()))
+        for one in await app.store.execute(rq.ListArchivers())
+    ]
+
+
 async def check_pipeline(context: CheckContext) -> AsyncIterator[Finding]:
     """Archivers hold the history log: one that is gone, or far behind, lets it grow."""
-    store = context.app.store
-    ends = await store.execute(mq.MetricsProgress()) if store.capabilities.metrics else []
-    shown = {info.name for info in context.queues}
-    newest = {end.queue: end.newest for end in ends if end.queue in shown}
-    for archiver in await store.execute(rq.ListArchivers()):
+    for archiver, behind in await archivers_behind(context.app, {info.name for info in context.queues}):
         late_ms = context.now - archiver.seen_ms
-        behind = sum(max(at - archiver.cursors.get(name, 0), 0) for name, at in newest.items())
         if late_ms > _LATE_ARCHIVER_MS:
             text = f"archiver {archiver.name} was last seen {show_age(late_ms)} ago and holds the history"
         elif behind > _FAR_BEHIND:
@@ -274,7 +287,7 @@ HEALTH_CHECKS: tuple[Callable[[CheckContext], AsyncIterator[Finding]], ...] = (
 
 async def look_around(context: CheckContext) -> list[Finding]:
     """Everything that the checks find. They ask the store at the same time."""
-    found = await at_once(_findings(check(context)) for check in HEALTH_CHECKS)
+    found = await gather_limited(_findings(check(context)) for check in HEALTH_CHECKS)
     return [finding for one in found for finding in one]
 
 

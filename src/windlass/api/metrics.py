@@ -18,12 +18,14 @@ from windlass.core.job import AttemptOutcome, CounterRow, WorkerInfo
 from windlass.core.option_values import Duration, instant_to_ms, seconds_to_ms
 from windlass.core.probe import reach
 from windlass.core.rollups import (
+    BACKLOG,
     RECORDS_PER_STEP,
     STEP_MS,
     Measure,
     MetricsCursor,
     MetricsRow,
     Step,
+    backlog_of,
     merged,
     rows_of,
     total,
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 _DAY_MS = 86_400_000
 #: Points that one answer holds at most.
 _MAX_POINTS = 100_000
+#: Queues of which one step samples the backlog.
+_SAMPLED = 1_000
 
 
 # --- rolling up -----------------------------------------------------------------------------------
@@ -70,6 +74,24 @@ async def _roll_up_queue(store: Store, cursor: MetricsCursor, most: int) -> int:
             break  # another process rolls up
         at = page.last
         done += len(page.records)
+    return done
+
+
+async def sample_backlog(store: Store) -> int:
+    """Note how many jobs wait now, and for how long, in the roll-ups of each queue where some do; returns of
+    how many queues.
+
+    A sample that meets another process's roll-up is left out: the next one follows soon.
+    """
+    infos = [info for info in await store.execute(rq.ListQueues()) if info.counts.get("waiting")]
+    if not infos:
+        return 0
+    rolled = {one.queue: one.at for one in await store.execute(mq.MetricsProgress())}
+    now_ms, done = store.clock.now_ms(), 0
+    for info in infos[:_SAMPLED]:
+        at = rolled.get(info.name, 0)
+        rows = [backlog_of(info, now_ms)]
+        done += await store.execute(mq.AddMetrics(queue=info.name, after=at, upto=at, rows=rows))
     return done
 
 
@@ -230,7 +252,8 @@ class QueueMetrics:
                 )
             )
             for row in page.rows:
-                yield row
+                if row.task != BACKLOG:
+                    yield row
             cursor = page.cursor
             if cursor is None:
                 return

@@ -25,7 +25,9 @@ from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backend.closing import Closing
 from windlass.backend.store import Store, check_changed
+from windlass.core import foreign_names
 from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.foreign_names import ForeignNames
 from windlass.core.ids import check_queue_name, check_signal_name, check_task_name, is_text, new_id, new_ids
 from windlass.core.job import (
     EVENT_DATA_BYTES,
@@ -90,8 +92,11 @@ class Page(list[Job[Any]]):
     cursor: str | None = None
 
 
-class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVerbs):
+class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVerbs, ForeignNames):
     """A named queue of a store."""
+
+    _called = "a queue"
+    _elsewhere = foreign_names.QUEUE
 
     def __init__(
         self,
@@ -478,7 +483,9 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
         return sum(n for state, n in counts.items() if state not in FINISHED and state is not JobState.ACTIVE)
 
     async def get_status(self, job_id: str) -> dict[str, Any] | None:
-        """A job at a glance: id, state, created_at (ms), attempts, result or error; None when unknown.
+        """A job at a glance: id, state, created_at (ms), attempts, progress, result or error.
+
+        None when the job is unknown; ``progress`` only when the handler reported some.
 
         A result past its time is reported as ``result_expired``.
         """
@@ -491,6 +498,8 @@ class Queue(BulkVerbs, FlowVerbs, KeyVerbs, LimitVerbs, MetricsVerbs, ScheduleVe
             "created_at": job.enqueued_ms,
             "attempts": job.attempts,
         }
+        if job.progress is not None:
+            status["progress"] = job.progress
         if job.record.result_expired:
             status["result_expired"] = True
         elif job.state is JobState.COMPLETED:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, T
 
 from windlass._renamed import old_names
 from windlass.api.queue import Page, Queue
+from windlass.core import foreign_names
+from windlass.core.foreign_names import ForeignNames
 from windlass.core.job import JobRecord
 from windlass.core.option_values import WAIT_S
 from windlass.core.options import JobOptionsDict
@@ -147,8 +149,11 @@ def _of_job(
     return run
 
 
-class SyncJob(JobFields, Generic[R]):
+class SyncJob(JobFields, ForeignNames, Generic[R]):
     """A job for code without an event loop: its fields, and its verbs. ``job`` is the job itself."""
+
+    _called = "the .sync of a job"
+    _elsewhere = foreign_names.JOB
 
     def __init__(self, job: Job[R]) -> None:
         self.job = job
@@ -208,8 +213,11 @@ class SyncJob(JobFields, Generic[R]):
         return PORTAL.run(self.job.cancel(reason))
 
 
-class SyncQueue:
+class SyncQueue(ForeignNames):
     """A queue's verbs for code without an event loop: same names, same arguments."""
+
+    _called = "the .sync of a queue"
+    _elsewhere = foreign_names.QUEUE
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue

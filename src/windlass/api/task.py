@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 from windlass.api.interfaces import App
 from windlass.api.queue import Queue
 from windlass.api.sync import PORTAL, SyncJob
+from windlass.core import foreign_names
+from windlass.core.foreign_names import ForeignNames
 from windlass.core.ids import check_queue_name, check_task_name, new_id
 from windlass.core.job import NewJob
 from windlass.core.limit_rules import Rate
@@ -39,17 +41,6 @@ R_co = TypeVar("R_co", covariant=True)
 _ISOLATIONS = ("auto", "thread", "process")
 
 
-#: How other systems call what a task does, and how to say it here.
-_FOREIGN_VERBS = {
-    "delay": "await task.enqueue(...), or task.sync.enqueue(...) without an event loop",
-    "send": "await task.enqueue(...), or task.sync.enqueue(...) without an event loop",
-    "apply_async": "await task.options(delay=5, ...).enqueue(...)",
-    "send_with_options": "await task.options(delay=5, ...).enqueue(...)",
-    "si": "task.s(...), which takes the result of the step before only where RESULT stands",
-    "apply": "task(...) runs the function here and now",
-}
-
-
 class TaskApp(App, Protocol):
     """The app of a task."""
 
@@ -72,8 +63,11 @@ _Three = _Mapped[Callable[[A, B, C], Any], R]
 _Four = _Mapped[Callable[[A, B, C, D], Any], R]
 
 
-class Task(Generic[P, R]):
+class Task(ForeignNames, Generic[P, R]):
     """A registered function. Calling it runs it here and now; ``enqueue`` runs it in a worker."""
+
+    _called = "a task"
+    _elsewhere = foreign_names.TASK
 
     def __init__(
         self,
@@ -125,13 +119,6 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name} on queue {self.queue_name}>"
-
-    if not TYPE_CHECKING:  # type checkers refuse every attribute that is not there
-
-        def __getattr__(self, name: str) -> Any:
-            instead = _FOREIGN_VERBS.get(name)
-            hint = f": {instead}" if instead else ""
-            raise AttributeError(f"a task has no {name!r}{hint}", name=name, obj=self)
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse arguments that the function does not take, or that it would get as another type."""
@@ -249,8 +236,11 @@ class PlainTask(Task[P, R]):
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
-class BoundTask(Generic[P, R]):
+class BoundTask(ForeignNames, Generic[P, R]):
     """A task with its job options fixed."""
+
+    _called = "a task"
+    _elsewhere = foreign_names.TASK
 
     __slots__ = ("_call_plan", "_plan", "job_options", "task")
 
@@ -422,11 +412,24 @@ def _importable(module: str, scope: dict[str, Any]) -> str:
     spec, file = scope.get("__spec__"), scope.get("__file__")
     if spec is not None:  # python -m shop.mail
         return str(spec.name).removesuffix(".__main__")
-    return Path(file).stem if file else ""  # python mail.py; nothing at a prompt
+    return _module_of(Path(file)) if file else ""  # python mail.py; nothing at a prompt
 
 
-class SyncTask(Generic[P, R]):
+def _module_of(file: Path) -> str:
+    """The name under which a worker in the current folder imports a file."""
+    file = file.absolute()
+    names, folder = [file.stem], file.parent
+    while folder != Path.cwd() and (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    return ".".join(names).removesuffix(".__main__")
+
+
+class SyncTask(ForeignNames, Generic[P, R]):
     """A task's verbs for code without an event loop."""
+
+    _called = "the .sync of a task"
+    _elsewhere = foreign_names.TASK
 
     def __init__(self, bound: BoundTask[P, R]) -> None:
         self._bound = bound

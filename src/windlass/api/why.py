@@ -76,7 +76,7 @@ def _finished(job: JobRecord) -> Cause:
 
 
 def _running(job: JobRecord) -> Cause:
-    return Cause(kind="running", text=f"it runs at worker {job.worker}", until_ms=job.lease_until_ms)
+    return Cause(kind="running", text=f"worker {job.worker} is running it", until_ms=job.lease_until_ms)
 
 
 async def _look(store: Store, job: JobRecord, now_ms: int) -> _Scene:
@@ -108,7 +108,12 @@ class _Scene:
                 return [_due(job, "scheduled", "it is due later", "promote")]
             case JobState.RETRYING:
                 return [
-                    _due(job, "retry_later", f"attempt {job.attempts} failed and it is tried again", "retry")
+                    _due(
+                        job,
+                        "retry_later",
+                        f"attempt {job.attempts} failed, and it waits for its retry",
+                        "retry",
+                    )
                 ]
             case JobState.SUSPENDED:
                 text = f"it waits for the signal {job.awaits!r}"
@@ -181,11 +186,11 @@ class _Scene:
     async def _queue_limits(self, said: lrq.Limits) -> list[Cause]:
         causes: list[Cause] = []
         if said.hold_until_ms:
-            text = "its queue starts nothing for a while (a hold)"
+            text = "its queue is on hold and starts no jobs"
             causes.append(Cause(kind="queue_hold", text=text, until_ms=said.hold_until_ms))
         active, most = self.info.counts.get(JobState.ACTIVE, 0), said.queue.concurrency
         if most is not None and active >= most:
-            text = f"its queue may run {most:,} at once, and {active:,} run"
+            text = f"its queue is limited to {most:,} running jobs, and {active:,} are running"
             causes.append(await self._held("queue_concurrency", text, most, active, None))
         if said.queue.rate is not None:
             causes += await self._rate_of_queue(said.queue.rate)
@@ -198,7 +203,7 @@ class _Scene:
         window = starts[-rate.max :]
         if len(window) < rate.max or window[0] + rate.per_ms <= self.now_ms:
             return []
-        text = f"its queue starts {rate.max:,} jobs at most in any {rate.per_ms / 1_000:g} s"
+        text = f"its queue is limited to {rate.max:,} starts in any {rate.per_ms / 1_000:g} s"
         return [Cause(kind="queue_rate", text=text, limit=rate.max, until_ms=window[0] + rate.per_ms)]
 
     async def _group_info(self, group: str) -> GroupInfo | None:
@@ -223,7 +228,7 @@ class _Scene:
             text = f"its group {group!r} is paused"
             causes.append(Cause(kind="group_paused", text=text, advice="resume the group"))
         if hold_until_ms:
-            text = f"its group {group!r} starts nothing for a while (a hold)"
+            text = f"its group {group!r} is on hold and starts no jobs"
             causes.append(Cause(kind="group_hold", text=text, until_ms=hold_until_ms))
         admitted = info.active + info.waiting if info is not None else 0
         if self.job.state is JobState.WAITING:
@@ -233,7 +238,8 @@ class _Scene:
             causes.append(await self._held("group_ordered", text, 1, admitted, group))
         elif limits.concurrency is not None and admitted >= limits.concurrency:
             most = limits.concurrency
-            text = f"its group {group!r} may run {most:,} at once, and {admitted:,} run or are next"
+            used = f"{admitted:,} are running or next"
+            text = f"its group {group!r} is limited to {most:,} running jobs, and {used}"
             causes.append(await self._held("group_concurrency", text, most, admitted, group))
         if not causes and self.job.state is JobState.PARKED:
             causes += _group_pace(limits, info, group)
@@ -283,16 +289,22 @@ def _behind(place: int | None) -> Cause:
         return Cause(kind="behind", text=f"more than {_LINE:,} jobs wait in its queue")
     if place == 1:
         return Cause(kind="behind", text="it is the next in line")
-    return Cause(kind="behind", text=f"{place - 1:,} jobs are claimed before it", used=place - 1)
+    return Cause(kind="behind", text=f"{place - 1:,} jobs are ahead of it", used=place - 1)
 
 
 def _group_pace(limits: GroupLimits, info: GroupInfo | None, group: str | None) -> list[Cause]:
     """A parked job whose group has room: its rate or its bucket lets the next one in later."""
     until_ms = None if info is None else info.next_ms
     if limits.rate is not None:
-        text = f"its group {group!r} starts {limits.rate.max:,} jobs in any {limits.rate.per_ms / 1_000:g} s"
+        window = f"{limits.rate.per_ms / 1_000:g} s"
+        text = f"its group {group!r} is limited to {limits.rate.max:,} starts in any {window}"
         return [Cause(kind="group_rate", text=text, limit=limits.rate.max, until_ms=until_ms)]
     if limits.bucket is not None:
-        text = f"the bucket of its group {group!r} fills by {limits.bucket.refill_per_s:g} in a second"
+        gain = f"{limits.bucket.refill_per_s:g} per second"
+        text = f"the token bucket of its group {group!r} has too few tokens and gains {gain}"
         return [Cause(kind="group_bucket", text=text, limit=limits.bucket.capacity, until_ms=until_ms)]
-    return [Cause(kind="group", text=f"its group {group!r} lets the next job in soon", until_ms=until_ms)]
+    return [
+        Cause(
+            kind="group", text=f"its group {group!r} will have room for the next job soon", until_ms=until_ms
+        )
+    ]

@@ -41,6 +41,8 @@ class Capabilities:
     streams: bool = False
     #: Jobs of an export can be put back in the state that they had (``Restore``).
     restore: bool = False
+    #: Jobs have priorities. Without it, 0 is the only one.
+    priority: bool = True
     #: Every priority has its own order, also below 0. Without it a store knows a few bands from 0 on.
     exact_priority: bool = True
     #: A job that is taken back from a silent worker keeps its place in line. Without it, it joins the back.
@@ -51,7 +53,9 @@ class Capabilities:
     @property
     def takes_all_jobs(self) -> bool:
         """Whether no option of a job asks for what is missing."""
-        return self.lifo and self.unique and self.groups and self.flows and self.exact_priority
+        return (
+            self.lifo and self.unique and self.groups and self.flows and self.priority and self.exact_priority
+        )
 
     def require(self, backend: str, capability: str, advice: str = "") -> None:
         """Raise ``UnsupportedByBackendError`` unless ``capability`` is declared."""

@@ -31,7 +31,8 @@ class Dependencies(msgspec.Struct):
 class GetDependencies(Request[list[Dependencies]], kw_only=True):
     """The edges of jobs, both ways. A job without any, or without a record, has empty lists.
 
-    ``values`` False leaves out the children's values. ``limit`` bounds the dependents of each job.
+    ``values`` False leaves out the children's values. ``limit`` bounds the dependents of each job; with 0
+    they are not looked for.
     """
 
     needs: ClassVar[str] = "flows"

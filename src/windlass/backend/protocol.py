@@ -120,6 +120,13 @@ class OverlappingBackend(Protocol):
 
 
 @runtime_checkable
+class PushedBackend(Protocol):
+    """A backend whose server pushes jobs: claims are answered at once, and need not wait for settlements."""
+
+    claims_apart: Literal[True]
+
+
+@runtime_checkable
 class PreparedBackend(Protocol):
     """A backend where a queue must be made before other programs can add to it."""
 

@@ -136,8 +136,8 @@ class Store:
             self.capabilities.require(self.name, request.needs)
         if type(request) is rq.Add:
             check_jobs(self.name, self.capabilities, request.jobs)
-        elif type(request) is rq.ChangeJob and (request.priority or 0) < 0:
-            self.capabilities.require(self.name, "exact_priority", "use priorities from 0 on")
+        elif type(request) is rq.ChangeJob:
+            check_priority(self.name, self.capabilities, request.priority or 0)
         elif type(request) is PutSchedule:
             check_jobs(self.name, self.capabilities, [request.schedule.template])
 
@@ -179,8 +179,8 @@ def check_jobs(name: str, capabilities: Capabilities, jobs: list[NewJob]) -> Non
     """Refuse jobs that need what the backend declares missing."""
     if not capabilities.lifo and any(new.options.lifo for new in jobs):
         capabilities.require(name, "lifo", "use a higher priority instead")
-    if not capabilities.exact_priority and any(new.priority < 0 for new in jobs):
-        capabilities.require(name, "exact_priority", "use priorities from 0 on")
+    for new in jobs:
+        check_priority(name, capabilities, new.priority)
     if not capabilities.flows and any(new.depends_on or new.parent for new in jobs):
         capabilities.require(name, "flows")
     if not capabilities.groups and any(new.options.group is not None for new in jobs):
@@ -189,6 +189,14 @@ def check_jobs(name: str, capabilities: Capabilities, jobs: list[NewJob]) -> Non
         capabilities.require(name, "unique", "a job_id of your own works everywhere")
     if not capabilities.flows and any(_keeps_last(new) for new in jobs):
         capabilities.require(name, "flows", "unique keys with keep_last need them")
+
+
+def check_priority(name: str, capabilities: Capabilities, priority: int) -> None:
+    """Refuse a priority that the backend does not know."""
+    if priority:
+        capabilities.require(name, "priority", "use another queue, with a higher weight, for urgent jobs")
+    if priority < 0:
+        capabilities.require(name, "exact_priority", "use priorities from 0 on")
 
 
 def _keeps_last(new: NewJob) -> bool:

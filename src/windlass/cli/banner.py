@@ -51,7 +51,7 @@ def _grid(facts: dict[str, str]) -> Table:
 
 def _ending(worker: Worker) -> str:
     if worker.options.burst:
-        return "ends when all is done"
+        return "stops when all jobs are done"
     grace = show_span(worker.options.ms("grace"))
     return f"Ctrl-C waits up to {grace} for running jobs; twice stops at once"
 

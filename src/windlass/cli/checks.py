@@ -62,7 +62,7 @@ async def check_sqlite(context: CheckContext) -> AsyncIterator[Finding]:
         advice = "drop ?synchronous= from the URL unless you chose this"
         yield warning(f"synchronous is {synchronous}: a power cut may lose the last jobs", advice)
     if log_size > _BIG_LOG:
-        advice = "some program reads for very long: look for open transactions on the file"
+        advice = "a program keeps a read transaction open: find and end it"
         yield warning(f"the log has grown to {show_bytes(log_size)}", advice)
 
 
@@ -128,7 +128,7 @@ async def check_failed(context: CheckContext) -> AsyncIterator[Finding]:
         yield warning(f"{info.name}: {many(count, 'failed job')} kept ({detail}{sampled})", advice)
         if any(job.reason == "stalled" for job in failed):
             advice = "look for crashes or memory limits; run the task with isolation='process'"
-            yield warning(f"{info.name}: jobs failed because their worker died again and again", advice)
+            yield warning(f"{info.name}: jobs failed because their workers died repeatedly", advice)
 
 
 CHECKS: tuple[Callable[[CheckContext], AsyncIterator[Finding]], ...] = (

@@ -68,7 +68,7 @@ windlass clean mail --state completed --state cancelled
     type=click.Choice([state.value for state in JobState if state is not JobState.ACTIVE]),
     default=["completed"],
     show_default=True,
-    help="Which jobs (repeatable).",
+    help="Delete jobs in this state (repeatable).",
 )
 @click.option(
     "--grace",

@@ -54,7 +54,9 @@ windlass jobs mail --state waiting --export > saved.jsonl && windlass clear mail
 """,
 )
 @click.argument("queue")
-@click.option("--delayed", is_flag=True, help="Also jobs that are scheduled, suspended or wait for a retry.")
+@click.option(
+    "--delayed", is_flag=True, help="Also delete jobs that are scheduled, suspended or waiting for a retry."
+)
 def command(**values: Any) -> Options:
     """Delete all waiting jobs of QUEUE. Running and finished ones stay."""
     return Options(**values)

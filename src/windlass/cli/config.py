@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from windlass.cli.output import Column, Out
-from windlass.cli.settings import ENVIRONMENT, project_file, project_settings, settings_of
+from windlass.cli.settings import (
+    ENVIRONMENT,
+    misspelt_variables,
+    project_file,
+    project_settings,
+    settings_of,
+    variable_of,
+)
 from windlass.cli.store import carry_out, examples_epilog, shown_url
 from windlass.cli.worker import command as worker
 
@@ -35,7 +43,6 @@ def _setting(context: click.Context, name: str, param: click.Parameter) -> dict[
         value = None
     if isinstance(value, str) and "://" in value:
         value = shown_url(value)
-    variable = "WINDLASS_URL" if name == "url" else f"{ENVIRONMENT}_{(param.name or '').upper()}"
     where = {
         ParameterSource.ENVIRONMENT: "environment",
         ParameterSource.DEFAULT_MAP: "pyproject.toml",
@@ -44,7 +51,7 @@ def _setting(context: click.Context, name: str, param: click.Parameter) -> dict[
         "setting": name,
         "value": value,
         "source": where,
-        "variable": "" if isinstance(param, click.Argument) else variable,
+        "variable": variable_of(name),
     }
 
 
@@ -65,6 +72,8 @@ def command(as_json: bool, debug: bool) -> None:
             out.document({"file": str(project_file() or ""), "settings": found})
             return 0
         columns = [Column("setting"), Column("value", cut=True), Column("from"), Column("variable", drop=1)]
+        for warning in misspelt_variables(worker, os.environ):
+            out.note(warning)
         out.table(
             columns, [[one["setting"], _shown(one["value"]), one["source"], one["variable"]] for one in found]
         )

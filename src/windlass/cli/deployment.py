@@ -58,7 +58,9 @@ async def check_due_times(context: CheckContext) -> AsyncIterator[Finding]:
                 shown = ", ".join(f"{job.id} due {show_time(job.due_ms)}" for job in wrong[:_SHOWN])
                 what = many(len(wrong), f"{state} job")
                 advice = f"windlass promote {info.name} ID runs one now; the others wait for their time"
-                yield warning(f"{info.name}: {what} got a due time from a clock ahead: {shown}", advice)
+                yield warning(
+                    f"{info.name}: {what} got a due time from a clock that was ahead: {shown}", advice
+                )
 
 
 async def check_schedule_times(context: CheckContext) -> AsyncIterator[Finding]:
@@ -69,8 +71,10 @@ async def check_schedule_times(context: CheckContext) -> AsyncIterator[Finding]:
     for record in (await context.app.store.execute(ListSchedules(limit=1_000))).schedules:
         if (record.last_ms or 0) > now_ms:
             due = show_time(record.next_ms)
-            text = f"{record.queue}: schedule {record.name} fired by a clock ahead and is next due {due}"
-            yield warning(text, "remove it and put it again to begin anew from now")
+            text = (
+                f"{record.queue}: schedule {record.name} fired while a clock was ahead and is next due {due}"
+            )
+            yield warning(text, "remove the schedule and create it again: it then starts from now")
 
 
 async def _server_ms(context: CheckContext) -> int:
@@ -104,7 +108,7 @@ def judge_server(settings: Mapping[str, str]) -> list[Finding]:
     if policy != "noeviction":
         advice = "CONFIG SET maxmemory-policy noeviction, and in its configuration file"
         found.append(
-            problem(f"{where} may throw jobs away when memory is short (maxmemory-policy {policy})", advice)
+            problem(f"{where} may evict jobs when memory runs out (maxmemory-policy {policy})", advice)
         )
     limit, used = int(settings.get("maxmemory", 0)), int(settings.get("used_memory", 0))
     if limit and used > 0.8 * limit:
@@ -126,7 +130,7 @@ def _judge_persistence(where: str, settings: Mapping[str, str]) -> list[Finding]
         found.append(warning(text, advice) if saves else problem(text, advice))
     elif fsync == "no":
         advice = "CONFIG SET appendfsync everysec, or always"
-        found.append(warning(f"{where} leaves it to the system when jobs reach the disk", advice))
+        found.append(warning(f"{where} lets the operating system decide when jobs reach the disk", advice))
     elif fsync is not None:
         window = "nothing" if fsync == "always" else "at most a second or two of jobs"
         found.append(fact(f"{where} writes an append-only file ({fsync}): a power cut loses {window}"))
@@ -147,7 +151,7 @@ async def check_duties(context: CheckContext) -> AsyncIterator[Finding]:
     settled = [worker for worker in context.workers if context.now - worker.started_ms > _SETTLED_MS]
     if settled and not any(worker.leader for worker in context.workers):
         advice = "look at the workers' logs; those with duties=False never take part"
-        yield warning("no worker does the duties of the leader: nothing is pruned", advice)
+        yield warning("no worker is the leader, so nothing is pruned", advice)
 
 
 async def check_long_runs(context: CheckContext) -> AsyncIterator[Finding]:

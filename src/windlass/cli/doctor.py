@@ -100,10 +100,10 @@ windlass doctor --strict --json                     for monitoring
 def command(**values: Any) -> Options:
     """Find problems and explain how to fix each.
 
-    Exit code 1 when something is wrong: the store cannot be used or would lose jobs (no persistence,
-    eviction), clocks are far apart, jobs wait without a worker, jobs lost their worker and were not
-    taken back. Warnings (failed jobs, paused queues, mixed versions, unbounded retention) do not
-    change the exit code unless --strict.
+    The exit code is 1 if the store cannot be used or may lose jobs (no persistence, eviction), if clocks
+    differ too much, if jobs wait and no worker serves them, or if leases expired and no worker took the
+    jobs back. Warnings (failed jobs, paused queues, mixed versions, unlimited retention) change the exit
+    code only with --strict.
     """
     store = values.pop("store")
     return Options(**values | ({"url": store} if store else {}))

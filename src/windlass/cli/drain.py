@@ -14,7 +14,10 @@ from windlass.cli.store import store_command
 
 async def run(options: Options, out: Out) -> int:
     """Clear a queue, and say what the command is called now."""
-    out.note("windlass drain deletes jobs; it is the old name of windlass clear. Workers drain by --burst.")
+    out.note(
+        "'windlass drain' is the old name of 'windlass clear': it deletes jobs. "
+        "To run them, use 'windlass worker --burst'."
+    )
     return await clear(options, out)
 
 
@@ -30,7 +33,9 @@ windlass worker mail_app --burst                    runs the waiting jobs, then 
 """,
 )
 @click.argument("queue")
-@click.option("--delayed", is_flag=True, help="Also jobs that are scheduled, suspended or wait for a retry.")
+@click.option(
+    "--delayed", is_flag=True, help="Also delete jobs that are scheduled, suspended or waiting for a retry."
+)
 def command(**values: Any) -> Options:
     """Old name of 'windlass clear': delete all waiting jobs of QUEUE.
 

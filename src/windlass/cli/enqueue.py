@@ -23,6 +23,7 @@ from windlass.cli.views import job_view
 from windlass.core.edges import check_cycle
 from windlass.core.ids import JobRef
 from windlass.core.job import JobRecord
+from windlass.core.option_values import nearest
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, JobCancelledError, JobFailedError
@@ -62,6 +63,8 @@ async def run(options: Options, out: Out) -> int:
         task = app.tasks.get(options.name or "")
         if task is not None:  # what it says in code holds here too
             queue = Queue(queue.name, app, defaults=task.job_options)
+        elif near := nearest(options.name or "", app.tasks):
+            out.note(f"{options.app_name} has no task {options.name!r} (did you mean {near!r}?)")
         job = await queue.add(options.name or "", options.data, **options.options)
         if options.wait:
             return await _wait(job, options, out)

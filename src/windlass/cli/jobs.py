@@ -166,7 +166,7 @@ windlass jobs mail --state failed --export > failed.jsonl
 @click.option("--tag", "-t", help="Only jobs with this tag.")
 @click.option("--error", metavar="CLASS", help="Only jobs whose last error is of this class.")
 @click.option("--data", "-d", multiple=True, metavar="KEY=VALUE", help="Only jobs with this argument.")
-@click.option("--search", "-q", default="", metavar="QUERY", help="Only jobs that fit a query (see below).")
+@click.option("--search", "-q", default="", metavar="QUERY", help="Only jobs that match a query (see below).")
 @click.option("--limit", "-l", type=click.IntRange(1, 100_000), default=20, show_default=True)
 @click.option("--cursor", help="Continue after an earlier page (needs QUEUE).")
 @click.option(

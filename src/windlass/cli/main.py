@@ -118,8 +118,9 @@ Start here:
   windlass queues
   windlass stats --watch
 
-Every command takes --url or reads $WINDLASS_URL; without either the store is
-windlass.db in the current folder. 'windlass COMMAND --help' shows examples.
+Every command takes --url or reads $WINDLASS_URL or 'url' in [tool.windlass] of
+pyproject.toml; without any of these the store is windlass.db in the current
+folder. 'windlass COMMAND --help' shows examples.
 """
 
 

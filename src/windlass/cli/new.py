@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import sys
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -56,8 +57,10 @@ def module_name(name: str) -> str:
     module = name.replace("-", "_").lower()
     if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
         raise click.UsageError(f"'{name}' cannot name a Python package: use letters, digits and dashes.")
-    if module in ("windlass", "tests", "deploy"):
-        raise click.UsageError(f"'{name}' would hide something else of that name. Choose another one.")
+    if module in ("windlass", "tests", "deploy") or module in sys.stdlib_module_names:
+        raise click.UsageError(
+            f"'{name}' would hide another module of that name. Choose another one, such as '{name}-jobs'."
+        )
     return module
 
 

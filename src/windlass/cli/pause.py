@@ -40,7 +40,7 @@ windlass resume mail                                start its jobs again
 """,
 )
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
-@click.option("--new", is_flag=True, help="Also a queue that has no job yet.")
+@click.option("--new", is_flag=True, help="Also pause a queue that has no jobs yet.")
 def command(**values: Any) -> Options:
     """Stop starting jobs of QUEUE, on every worker. You can still add jobs."""
     return Options(**values)

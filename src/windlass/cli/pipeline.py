@@ -6,6 +6,7 @@ import functools
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from windlass.cli.output import Column, Out
 from windlass.cli.store import carry_out, examples_epilog, url_option
 from windlass.cli.values import DURATION
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.text import printable
+from windlass.core.masks import DEFAULT_MASK
 
 if TYPE_CHECKING:
     from windlass.pipeline.batch import BatchResult
@@ -43,6 +44,25 @@ master_option = click.option(
 conf_option = click.option(
     "--conf", "-c", multiple=True, metavar="NAME=VALUE", help="A Spark setting (repeatable)."
 )
+
+
+def payload_options(work: Work) -> Work:
+    """What is kept of arguments and results."""
+    size = click.option(
+        "--payload-bytes",
+        type=click.IntRange(1),
+        default=10_000,
+        show_default=True,
+        help="With --payloads: longer texts are left out.",
+    )
+    masks = click.option(
+        "--mask",
+        multiple=True,
+        metavar="FIELD",
+        help="With --payloads: another field whose values are hidden (repeatable).",
+    )
+    asked = click.option("--payloads", is_flag=True, help="Keep arguments and results of jobs as JSON text.")
+    return asked(size(masks(work)))
 
 
 @click.group("pipeline", context_settings={"help_option_names": ["-h", "--help"]})
@@ -81,6 +101,7 @@ def pipeline_command(name: str, *, examples: str) -> Callable[[Work], click.Comm
 windlass pipeline run --lake lake                        what is new, then stop
 windlass pipeline run --lake lake --continuous --interval 30s
 windlass pipeline run --lake /mnt/lake --master spark://host:7077
+windlass pipeline run --lake lake --payloads --mask iban    also arguments and results
 """,
 )
 @url_option
@@ -106,14 +127,28 @@ windlass pipeline run --lake /mnt/lake --master spark://host:7077
     show_default=True,
     help="When unread records were trimmed: fail, or record the gap and continue.",
 )
+@click.option(
+    "--snapshot/--no-snapshot",
+    default=True,
+    show_default=True,
+    help="Once a day, also list all jobs of the store.",
+)
+@payload_options
 def run(
-    out: Out, *, url: str | None, once: bool, master: str | None, conf: tuple[str, ...], **values: Any
+    out: Out,
+    *,
+    url: str | None,
+    once: bool,
+    master: str | None,
+    conf: tuple[str, ...],
+    mask: tuple[str, ...],
+    **values: Any,
 ) -> int:
     """Copy new records of a store's history into the lake."""
     from windlass.pipeline.run import Pipeline, RunOptions
     from windlass.pipeline.session import session
 
-    options = RunOptions(url=url or DEFAULT_URL, **values)
+    options = RunOptions(url=url or DEFAULT_URL, mask=(*DEFAULT_MASK, *mask), **values)
     with _starting(out), session(_session_options(master, conf)) as spark:
         pipeline = Pipeline(spark, options)
         pipeline.open()
@@ -155,6 +190,41 @@ def _run_on(pipeline: Pipeline, out: Out) -> int:
             out.text(f"{result.attempts:>10,} attempts copied, {result.behind:,} to go")
 
     pipeline.run_continuously(stop, step)
+    return 0
+
+
+@pipeline_command(
+    "snapshot",
+    examples="""
+windlass pipeline snapshot --lake lake                   jobs of the store as they are now
+windlass pipeline sql --lake lake "select state, count(*) from jobs where not final group by 1"
+""",
+)
+@url_option
+@lake_option
+@source_option
+@master_option
+@conf_option
+@payload_options
+def snapshot(
+    out: Out,
+    *,
+    url: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    mask: tuple[str, ...],
+    **values: Any,
+) -> int:
+    """List all jobs of the store into the lake now; 'run' does so once a day."""
+    from windlass.pipeline.run import Pipeline, RunOptions
+    from windlass.pipeline.session import session
+
+    options = RunOptions(url=url or DEFAULT_URL, mask=(*DEFAULT_MASK, *mask), **values)
+    with _starting(out), session(_session_options(master, conf)) as spark:
+        pipeline = Pipeline(spark, options)
+        pipeline.open()
+        found = pipeline.take_snapshot()
+    out.done(f"{found.jobs:,} jobs in the store, {found.fresh:,} of them new to the lake.", vars(found))
     return 0
 
 
@@ -243,32 +313,18 @@ def prune(out: Out, *, lake: str, dry_run: bool, **days: int) -> int:
 @lake_option
 def status(out: Out, *, lake: str) -> int:
     """Show how fresh the lake is, what it holds, and why a run stopped last."""
-    from dataclasses import asdict
-
     from windlass.pipeline.lake import Lake
-    from windlass.pipeline.report import show_time
+    from windlass.pipeline.report import status_lines
     from windlass.pipeline.status import lake_status
 
     found = lake_status(Lake(lake).open())
     if out.as_json:
         out.document(asdict(found))
         return 0
-    for source in found.sources:
-        newest = "none" if source.newest_ms is None else show_time(source.newest_ms)
-        out.text(
-            f"{source.source}: batch {source.batch} read {show_time(source.read_ms)}, newest attempt {newest}"
-        )
-        if source.lacking:
-            out.text(f"  not yet in {', '.join(source.lacking)}: a run is writing it, or the next will")
+    for line in status_lines(found):
+        out.text(line)
     columns = [Column("TABLE"), Column("ROWS", right=True), Column("BYTES", right=True)]
     out.table(columns, [[path, f"{rows:,}", f"{found.bytes[path]:,}"] for path, rows in found.rows.items()])
-    if found.gaps:
-        out.text(f"{found.lost:,} records were lost unread, in {found.gaps:,} gaps")
-    failure = found.last_failure
-    if failure is not None:
-        after = "; batches went through since" if failure.is_over else ""
-        text = printable(f"{failure.error}: {failure.message}" if failure.message else failure.error)
-        out.text(f"last failure of {failure.source}, {show_time(failure.at_ms)}: {text}{after}")
     return 0
 
 
@@ -306,7 +362,9 @@ windlass pipeline vacuum --lake lake --hours 0           and from older versions
 """,
 )
 @lake_option
-@click.option("--where", required=True, metavar="SQL", help="A condition on the columns of 'jobs'.")
+@click.option(
+    "--where", required=True, metavar="SQL", help="A condition on the columns of 'jobs', and on args."
+)
 @click.option("--dry-run", is_flag=True, help="Only say how many jobs would go.")
 def erase(out: Out, *, lake: str, where: str, dry_run: bool) -> int:
     """Remove jobs and their attempts from every table, for good. Counts in gold stay."""
@@ -369,7 +427,7 @@ windlass pipeline report --lake lake --last 7d --html report.html
 def report(out: Out, *, lake: str, last: float | None, html: Path | None) -> int:
     """Show throughput, run and waiting times, failures and errors."""
     from windlass.pipeline.gold import Gold
-    from windlass.pipeline.report import NUMBERS, build_report, show_time, tables, to_html
+    from windlass.pipeline.report import NUMBERS, build_report, show_time, status_lines, tables, to_html
 
     now_ms = SYSTEM_CLOCK.now_ms()
     since = None if last is None else now_ms - round(last * 1000)
@@ -377,20 +435,30 @@ def report(out: Out, *, lake: str, last: float | None, html: Path | None) -> int
     if html is not None:
         html.write_text(to_html(built), encoding="utf-8")
     if out.as_json:
-        out.document(
-            {"total": built.total, "erased": built.erased, "tasks": built.by_task, "errors": built.errors}
-        )
+        figures = {
+            "total": built.total,
+            "erased": built.erased,
+            "tasks": built.by_task,
+            "errors": built.errors,
+            "alive": built.alive,
+            "lake": asdict(built.status),
+        }
+        out.document(figures)
         return 0
     if built.is_empty:
         out.text("No attempts in this period.")
-        return 0
-    out.text(f"{show_time(built.since_ms)} to {show_time(built.until_ms)} UTC")
+    else:
+        out.text(f"{show_time(built.since_ms)} to {show_time(built.until_ms)} UTC")
     for title, head, rows in tables(built):
         if rows:
             out.text()
             columns = [Column(name, right=name in NUMBERS) for name in head]
             out.text(title, "bold")
             out.table(columns, rows)
+    out.text()
+    out.text("Pipeline", "bold")
+    for line in status_lines(built.status):
+        out.text(line)
     if built.erased:
         out.note(f"{built.erased:,} of these attempts were erased: counted above, and in no other table")
     if html is not None:

@@ -45,5 +45,5 @@ windlass promote mail --all --state scheduled --name 'send_*'
 )
 @selects(["scheduled", "retrying"], default=["scheduled", "retrying"])
 def command(**values: Any) -> Selection:
-    """Run jobs now that are scheduled or wait for a retry."""
+    """Run scheduled and retrying jobs now."""
     return Selection(**check_selection(values))

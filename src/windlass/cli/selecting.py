@@ -69,7 +69,7 @@ def selects(states: Sequence[str], default: Sequence[str] = ()) -> Callable[[Com
             "query",
             default="",
             metavar="QUERY",
-            help="With --all: only jobs that fit a query, as in 'windlass jobs --search'.",
+            help="With --all: only jobs that match a query, as in 'windlass jobs --search'.",
         ),
     ]
 

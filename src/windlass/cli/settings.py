@@ -6,7 +6,9 @@ The command line wins over ``$WINDLASS_WORKER_...``, which wins over ``[tool.win
 
 from __future__ import annotations
 
+import difflib
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +19,7 @@ from windlass.errors import ConfigError
 
 ENVIRONMENT: Final = "WINDLASS_WORKER"
 #: Parameters of the command that are no settings.
-_NOT_SETTINGS: Final = frozenset({"lifeline", "help", "log_json"})
+_NOT_SETTINGS: Final = frozenset({"lifeline", "help"})
 #: Settings whose parameter is called otherwise, since the option may be repeated.
 _PARAMETERS: Final = {"cap": "caps", "reserve": "reserves"}
 
@@ -33,7 +35,15 @@ class ConfiguredCommand(click.Command):
         except ConfigError as exc:
             raise click.UsageError(str(exc)) from exc
         extra.setdefault("auto_envvar_prefix", ENVIRONMENT)
-        return super().make_context(info_name, args, parent, **extra)
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.MissingParameter as exc:
+            if exc.param is None or exc.param.name != "app":
+                raise
+            advice = (
+                f"Name the app, such as shop.jobs:app, or set ${variable_of('app')} or [tool.windlass] app."
+            )
+            raise click.UsageError(advice, exc.ctx) from exc
 
 
 def setting_name(param: click.Parameter) -> str:
@@ -43,8 +53,31 @@ def setting_name(param: click.Parameter) -> str:
 
 def settings_of(command: click.Command) -> dict[str, click.Parameter]:
     """The settings of a command, by name."""
-    found = {setting_name(param): param for param in command.params if param.name not in _NOT_SETTINGS}
-    return {name: param for name, param in found.items() if name}
+    found: dict[str, click.Parameter] = {}
+    for param in command.params:
+        if param.name and param.name not in _NOT_SETTINGS:
+            found.setdefault(setting_name(param), param)  # --log-json is a short form of what comes before it
+    return found
+
+
+def variable_of(name: str) -> str:
+    """The variable of the environment that sets a setting."""
+    return "WINDLASS_URL" if name == "url" else f"{ENVIRONMENT}_{name.upper()}"
+
+
+def misspelt_variables(command: click.Command, environment: Iterable[str]) -> list[str]:
+    """Variables that are nearly one of ours: a warning for each.
+
+    Others are left alone: Kubernetes gives every container variables that begin with the names of services.
+    """
+    known = {variable_of(name) for name in settings_of(command)}
+    also = {f"{ENVIRONMENT}_{(param.name or '').upper()}" for param in command.params}
+    others = sorted({one for one in environment if one.startswith(f"{ENVIRONMENT}_")} - known - also)
+    return [
+        f"{variable} is not a setting and has no effect (did you mean {near[0]}?)"
+        for variable in others
+        if (near := difflib.get_close_matches(variable, known, n=1, cutoff=0.9))
+    ]
 
 
 def project_file() -> Path | None:
@@ -60,13 +93,27 @@ def project_settings(command: click.Command) -> dict[str, Any]:
     file = project_file()
     if file is None:
         return {}
-    try:
-        table = tomllib.loads(file.read_text()).get("tool", {}).get("windlass", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise ConfigError(str(file), f"proper TOML ({exc})") from exc
-    given = {name.replace("-", "_"): value for name, value in table.items()}
+    given = {name.replace("-", "_"): value for name, value in _table(file).items()}
     check_known(given, settings_of(command), f"setting in [tool.windlass] of {file}")
     return {_PARAMETERS.get(name, name): _as_text(name, value) for name, value in given.items()}
+
+
+def project_url() -> str | None:
+    """The store that ``[tool.windlass]`` names, for every command; None where it names none."""
+    file = project_file()
+    try:
+        url = None if file is None else _table(file).get("url")
+    except ConfigError:  # somewhere above may be a file that has nothing to do with us
+        return None
+    return url if isinstance(url, str) else None
+
+
+def _table(file: Path) -> dict[str, Any]:
+    try:
+        table: dict[str, Any] = tomllib.loads(file.read_text()).get("tool", {}).get("windlass", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise ConfigError(str(file), f"proper TOML ({exc})") from exc
+    return table
 
 
 def _as_text(name: str, value: Any) -> Any:
@@ -75,6 +122,8 @@ def _as_text(name: str, value: Any) -> Any:
         if isinstance(value, dict):
             value = [f"{queue}:{weight}" for queue, weight in value.items()]
         return ",".join(value) if isinstance(value, list) else value
+    if name == "limiter" and isinstance(value, dict):
+        return f"{value.get('max')}/{value.get('duration')}"
     if isinstance(value, dict):
         return [f"{queue}={number}" for queue, number in value.items()]
     return value

@@ -19,6 +19,7 @@ import click
 from windlass.cli.loading import load_app
 from windlass.cli.output import Out
 from windlass.cli.reach import check_reachable
+from windlass.cli.settings import project_url
 from windlass.core.option_values import nearest
 from windlass.core.text import printable, printable_lines
 from windlass.errors import ConfigError, StorageError, WindlassError
@@ -36,7 +37,7 @@ Make = Callable[..., OptionsT]
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """Which store a command works on. None: ``$WINDLASS_URL``, else the default file.
+    """Which store a command works on. None: the default file.
 
     ``app_name`` names the app in whose codecs values are read and written.
     """
@@ -139,7 +140,8 @@ url_option = click.option(
     metavar="URL",
     envvar="WINDLASS_URL",
     show_envvar=True,
-    help="The store, such as sqlite:///jobs.db.  [default: windlass.db here]",
+    default=project_url,
+    help="The store, such as sqlite:///jobs.db.  [default: that of pyproject.toml, else windlass.db here]",
 )
 
 

@@ -69,7 +69,9 @@ windlass why mail 0192f0c1 --json
 @click.argument("queue")
 @click.argument("job_id", metavar="ID")
 def command(job_id: str, **values: Any) -> Options:
-    """Say why a job of QUEUE is not running: paused, no worker, a limit and its holders, jobs that it
-    depends on, its due time, its place in line.
+    """Explain why a job of QUEUE is not running, and what to do.
+
+    It looks at pauses, missing workers, limits and the jobs that use them up, dependencies, the due time
+    and the jobs ahead of it.
     """
     return Options(id=job_id, **values)

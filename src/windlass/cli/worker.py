@@ -18,13 +18,15 @@ import click
 from windlass.cli.banner import announce
 from windlass.cli.loading import LoadError, load_app, put_here_first
 from windlass.cli.output import Out
-from windlass.cli.settings import ConfiguredCommand
+from windlass.cli.settings import ENVIRONMENT, ConfiguredCommand, misspelt_variables
 from windlass.cli.signals import Stopper
 from windlass.cli.store import carry_out, examples_epilog, loop_factory, url_option
 from windlass.cli.supervisor import INTERRUPTED, ProcessPlan, ProcessSupervisor
-from windlass.cli.values import DURATION
+from windlass.cli.values import DURATION, parse_duration
+from windlass.core.limit_rules import to_rate
 from windlass.errors import ClosedError
 from windlass.telemetry import logs
+from windlass.worker.options import WorkerOptions
 
 if TYPE_CHECKING:
     from windlass.api.app import Windlass
@@ -41,6 +43,8 @@ LEFT_BEHIND = 1
 #: Objects, and collections of younger ones, after which garbage is looked for.
 _COLLECT_AFTER = (10_000, 20, 20)
 _PYTHONS_OWN = gc.get_threshold()
+#: Settings of ``Worker`` that are options of the command; ``id`` is not, since every process has its own.
+_SETTINGS = tuple(name for name in WorkerOptions.__struct_fields__ if name != "id")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +60,20 @@ class Options:
     concurrency: int = 16
     order: Literal["weighted", "strict"] = "weighted"
     grace: float = 20
+    cancel_wait: float = 5
     lease: float = 30
     burst: bool = False
     tag: str = ""
+    #: Starts and seconds, as ``100/60``.
+    limiter: str | None = None
+    global_concurrency: int | None = None
+    poll: float = 2
+    recover_every: float | None = None
+    prune_every: float = 30
+    heartbeat: float = 10
+    process_slots: int | None = None
+    max_jobs_per_child: int | None = None
+    duties: bool = True
     processes: int = 1
     reload: bool = False
     health_port: int | None = None
@@ -78,26 +93,31 @@ class Options:
             command += ["--queues", ",".join(f"{name}:{weight:g}" for name, weight in self.weights.items())]
         command += [f"--cap={name}={cap}" for name, cap in self.caps.items()]
         command += [f"--reserve={name}={reserve}" for name, reserve in self.reserves.items()]
-        for name in (
-            "concurrency",
-            "order",
-            "grace",
-            "lease",
-            "tag",
-            "health_host",
-            "log_level",
-            "log_format",
-        ):
-            command.append(f"--{name.replace('_', '-')}={getattr(self, name)}")
+        said = {name: getattr(self, name) for name in (*_SETTINGS, "health_host", "log_level", "log_format")}
+        command += [
+            f"--{name.replace('_', '-')}={value}"
+            for name, value in said.items()
+            if value is not None and not isinstance(value, bool)
+        ]
         if self.health_port is not None:
             command.append(f"--health-port={self.health_port + number if self.health_port else 0}")
-        flags = ("burst", "debug")
-        return command + [f"--{name.replace('_', '-')}" for name in flags if getattr(self, name)]
+        flags = {"--burst": self.burst, "--debug": self.debug, "--no-duties": not self.duties}
+        return command + [flag for flag, given in flags.items() if given]
+
+    def settings(self) -> dict[str, Any]:
+        """What is said about the worker itself, as ``Worker`` takes it."""
+        said = {name: getattr(self, name) for name in _SETTINGS}
+        if self.limiter is not None:
+            said["limiter"] = parse_rate(self.limiter)
+        return {name: value for name, value in said.items() if value is not None}
 
 
 def launch(options: Options, out: Out) -> int:
     """Run the worker, or the parent of several; returns the exit code."""
     logs.set_up(options.log_level, options.log_format)
+    if options.lifeline is None:
+        for warning in misspelt_variables(command, os.environ):
+            log.warning("%s", warning)
     if options.processes > 1 or options.reload:
         put_here_first()
         plan = ProcessPlan(
@@ -152,7 +172,7 @@ async def _closes(app: Windlass) -> bool:
         async with asyncio.timeout(_CLOSE_SECONDS):
             await app.close()
     except TimeoutError:
-        log.error("the client of the store was abandoned: its end was not answered in time")
+        log.error("the store did not confirm the close in time; its client was abandoned")
         return False
     finally:
         app.store.allow_open()  # the app is borrowed: code in this process may continue with it
@@ -163,16 +183,7 @@ def make_worker(app: Windlass, options: Options) -> Worker:
     """The worker that the options describe."""
     from windlass.worker import Worker
 
-    return Worker(
-        queue_specs(app, options),
-        url_or_app=app,
-        concurrency=options.concurrency,
-        order=options.order,
-        grace=options.grace,
-        lease=options.lease,
-        burst=options.burst,
-        tag=options.tag,
-    )
+    return Worker(queue_specs(app, options), url_or_app=app, **options.settings())
 
 
 def queue_specs(app: Windlass, options: Options) -> dict[str, QueueSpec]:
@@ -277,6 +288,14 @@ def _counts(pairs: tuple[str, ...], option: str) -> dict[str, int]:
     return found
 
 
+def parse_rate(text: str) -> tuple[int, float]:
+    """Starts and seconds from ``100/60s`` or ``5/1``; else ``ValueError``."""
+    starts, _, window = text.partition("/")
+    if not starts.strip().isdecimal() or not window:
+        raise ValueError(f"{text!r} is not a rate: write STARTS/DURATION, such as 100/60s")
+    return int(starts), parse_duration(window)
+
+
 EXAMPLES = """
 windlass worker shop:app                            all queues of the app's tasks
 windlass worker shop:app --queues mail:3,images --concurrency 50
@@ -294,8 +313,17 @@ def _check_levels(_context: click.Context, _param: click.Parameter, value: str) 
     return value
 
 
+def _check_rate(_context: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    try:
+        if value is not None:
+            to_rate(parse_rate(value), "limiter")
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from exc
+    return value
+
+
 @click.command("worker", cls=ConfiguredCommand, epilog=examples_epilog(EXAMPLES))
-@click.argument("app", metavar="MODULE:APP")
+@click.argument("app", metavar="MODULE:APP", envvar=f"{ENVIRONMENT}_APP")
 @click.option(
     "--queues",
     "-q",
@@ -326,12 +354,18 @@ def _check_levels(_context: click.Context, _param: click.Parameter, value: str) 
     help="Share slots by weight, or earlier queues first.",
 )
 @click.option(
-    "--cap", "caps", multiple=True, metavar="QUEUE=N", help="At most N slots for a queue (repeatable)."
+    "--cap",
+    "caps",
+    multiple=True,
+    envvar=[f"{ENVIRONMENT}_CAP", f"{ENVIRONMENT}_CAPS"],
+    metavar="QUEUE=N",
+    help="At most N slots for a queue (repeatable).",
 )
 @click.option(
     "--reserve",
     "reserves",
     multiple=True,
+    envvar=[f"{ENVIRONMENT}_RESERVE", f"{ENVIRONMENT}_RESERVES"],
     metavar="QUEUE=N",
     help="N slots kept free for a queue (repeatable).",
 )
@@ -381,6 +415,58 @@ def _check_levels(_context: click.Context, _param: click.Parameter, value: str) 
     help="Readable lines, or one JSON object per line.",
 )
 @click.option("--log-json", "--json", "log_format", flag_value="json", help="Short for --log-format json.")
+@click.option(
+    "--limiter",
+    metavar="N/DURATION",
+    callback=_check_rate,
+    help="Rate limit of each queue over all workers, such as 100/60s.",
+)
+@click.option(
+    "--global-concurrency",
+    type=click.IntRange(1),
+    metavar="N",
+    help="At most N jobs of each queue at once, over all workers.",
+)
+@click.option(
+    "--cancel-wait",
+    type=DURATION,
+    default="5s",
+    show_default=True,
+    help="After --grace: how long cancelled jobs may take to stop.",
+)
+@click.option(
+    "--process-slots",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Child processes for tasks with isolation='process'.  [default: number of CPUs]",
+)
+@click.option(
+    "--max-jobs-per-child",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Replace a child process after N jobs.  [default: never]",
+)
+@click.option(
+    "--poll",
+    type=DURATION,
+    default="2s",
+    show_default=True,
+    help="Look for jobs at least this often, even without a notification.",
+)
+@click.option("--heartbeat", type=DURATION, default="10s", show_default=True, help="Time between heartbeats.")
+@click.option(
+    "--recover-every",
+    type=DURATION,
+    help="Look for expired leases this often.  [default: half the lease, at most 15s]",
+)
+@click.option(
+    "--prune-every", type=DURATION, default="30s", show_default=True, help="Remove old records this often."
+)
+@click.option(
+    "--duties/--no-duties",
+    default=True,
+    help="Whether this worker also recovers and prunes jobs.  [default: it does]",
+)
 @click.option("--lifeline", type=int, hidden=True)
 @click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
 @url_option

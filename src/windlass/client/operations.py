@@ -89,6 +89,8 @@ class BulkBody(TypedDict):
     action: Literal["retry", "delete", "cancel", "kill", "trigger"]
     refs: NotRequired[list[Ref] | None]
     filter: NotRequired[Filter | None]
+    sort: NotRequired[Sort]
+    order: NotRequired[Literal["oldest", "newest"]]
     cursor: NotRequired[str | None]
     limit: NotRequired[int]
     reason: NotRequired[str]
@@ -420,6 +422,7 @@ class HealthReport(TypedDict):
     at_ms: int
     findings: list[FindingEntry]
     lost_workers: list[LostWorker]
+    lake: NotRequired[LakeState | None]
 
 
 class HoldBody(TypedDict):
@@ -488,6 +491,33 @@ JobState = Literal[
     "failed",
     "cancelled",
 ]
+
+
+class LakeFailure(TypedDict):
+    """LakeFailure."""
+
+    source: str
+    error: str
+    at_ms: int
+
+
+class LakeSource(TypedDict):
+    """LakeSource."""
+
+    source: str
+    read_ms: int
+    newest_ms: int | None
+
+
+class LakeState(TypedDict):
+    """LakeState."""
+
+    archiver: str
+    sources: list[LakeSource]
+    attempts: int
+    lost: int
+    failure: LakeFailure | None
+    behind: NotRequired[int | None]
 
 
 class LastError(TypedDict):
@@ -587,6 +617,7 @@ class Metrics(TypedDict):
     backlog: Backlog
     marks: list[Mark]
     deploys: list[Deploy]
+    lake: NotRequired[LakeState | None]
 
 
 class NewJobBody(TypedDict):
@@ -633,6 +664,8 @@ class Point(TypedDict):
     duration_p95_ms: float | None
     duration_p99_ms: float | None
     waiting_avg: NotRequired[float | None]
+    waiting_max: NotRequired[int | None]
+    oldest_max_ms: NotRequired[int | None]
     complete: NotRequired[bool]
 
 
@@ -929,7 +962,7 @@ class Operations(Connection):
         return found
 
     def get_health(self) -> HealthReport:
-        """What the checks of ``windlass doctor`` find now, and workers that fell silent in the ...."""
+        """What the checks of ``windlass doctor`` find now, workers that fell silent in the last ...."""
         found: HealthReport = self.send("GET", "/api/v1/health")
         return found
 
@@ -1027,11 +1060,16 @@ class Operations(Connection):
         return found
 
     def list_errors(
-        self, *, queue: list[str] | None = None, hours: int | None = None, limit: int | None = None
+        self,
+        *,
+        queue: list[str] | None = None,
+        task: str | None = None,
+        hours: int | None = None,
+        limit: int | None = None,
     ) -> ErrorGroups:
         """Errors of failed and retrying jobs by fingerprint: how often, since when, where, with ...."""
         found: ErrorGroups = self.send(
-            "GET", "/api/v1/errors", query={"queue": queue, "hours": hours, "limit": limit}
+            "GET", "/api/v1/errors", query={"queue": queue, "task": task, "hours": hours, "limit": limit}
         )
         return found
 
@@ -1044,7 +1082,7 @@ class Operations(Connection):
         cursor: str | None = None,
         limit: int | None = None,
     ) -> FlowPage:
-        """Flows whose last job is in one of these queues and states, with what their jobs are doing."""
+        """Flows whose last job is in one of these queues and states, the newest first, with what ...."""
         found: FlowPage = self.send(
             "GET",
             "/api/v1/flows",

@@ -7,8 +7,9 @@ A name means the same in every spelling: a pattern is compared by words, so that
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import translate
+from typing import Any
 
 from windlass.core.job import BRIEF_CHARS
 
@@ -47,6 +48,8 @@ DEFAULT_MASK = (
     "*_ssn",
     "*social_security*",
 )
+#: How deep values are looked at; what is nested deeper is hidden.
+_DEPTH = 64
 #: Where the capitals of ``camelCase`` and ``HTTPHeader`` begin a word.
 _CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _TWO_WORDS = re.compile(r"\w_\w")
@@ -67,9 +70,10 @@ def _spellings(pattern: str) -> set[str]:
 
 
 class NameMask:
-    """The names that some patterns cover."""
+    """The names that some patterns cover. ``*`` alone covers every value, also those without a name."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
+        self.everything = "*" in patterns
         spellings = sorted({spelling for pattern in patterns for spelling in _spellings(pattern)})
         self._covered = re.compile("|".join(translate(spelling) for spelling in spellings) or r"(?!)")
 
@@ -77,6 +81,19 @@ class NameMask:
         """Whether values under ``name`` are hidden."""
         words = _words(name).strip("_")
         return any(self._covered.match(form) for form in (name.lower(), words, words.replace("_", "")))
+
+    def hide(self, value: Any, depth: int = 0) -> Any:
+        """The value with all hidden parts replaced. What is nested too deep is hidden as well."""
+        if self.everything or depth > _DEPTH:
+            return None if value is None else HIDDEN
+        if isinstance(value, Mapping):
+            return {
+                key: HIDDEN if self.covers(str(key)) and item is not None else self.hide(item, depth + 1)
+                for key, item in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.hide(item, depth + 1) for item in value]
+        return value
 
 
 #: ``name=value``, ``name: value`` and ``"name": "value"``, with the word that headers put before a secret.

@@ -66,6 +66,11 @@ def check_cursor(cursor: str) -> None:
         raise ConfigError("cursor", "one that came with a page", cursor)
 
 
+def place_of_cursor(cursor: str) -> tuple[int, ...]:
+    """The numbers of a cursor: those of one order can be compared, also of several queues."""
+    return tuple(map(int, cursor.split(".")))
+
+
 def place_after(cursor: str | None, *, newest_first: bool) -> Place:
     """The place that a cursor of an order by time names; without one, the place before all others."""
     if cursor is None:

@@ -24,7 +24,6 @@ PATHS: Mapping[str, Path] = MappingProxyType(
     {
         "amqp.add_plain": Path(("amqp",), "new jobs are published without asking the coordinator"),
         "amqp.bell": Path(("amqp",), "the broker pushes the first message of an idle queue"),
-        "amqp.claim_in_settle": Path(("amqp",), "starts share a log entry with the completions before them"),
         "amqp.complete": Path(("amqp",), "completions are logged without waiting for the coordinator"),
         "amqp.direct_reply": Path(("amqp",), "results go directly to the waiting client"),
         "amqp.offered": Path(("amqp",), "an idle worker starts a delivered job without a claim"),
@@ -47,7 +46,7 @@ PATHS: Mapping[str, Path] = MappingProxyType(
         "valkey.seat_given": Path(("valkey",), "a new plain job is leased directly to an idle worker"),
         "valkey.seat_taken": Path(("valkey",), "an idle worker registers for the next job"),
         "worker.lane": Path(
-            ("valkey",), "a second lane settles and claims while the first waits for the store"
+            ("amqp", "valkey"), "a second lane settles and claims while the first waits for the store"
         ),
         "worker.lease_thread": Path(
             ("amqp", "file", "memory", "sqlite", "valkey"),

@@ -2,6 +2,9 @@
 
 A row counts attempts by outcome in the window in which they ended, and measures their waits and run times
 in histograms, so any rows can be merged, in any order, into the figures of a longer time.
+
+A row of no task (``BACKLOG``) holds samples of what waited in the whole queue: the history leaves out
+jobs that are not claimed.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from typing import Literal
 import msgspec
 
 from windlass.core import histogram
-from windlass.core.job import AttemptOutcome, AttemptRecord
+from windlass.core.job import AttemptOutcome, AttemptRecord, QueueInfo
+from windlass.core.states import JobState
 
 Step = Literal["minute", "hour"]
 
@@ -26,6 +30,8 @@ RECORDS_PER_STEP = 1_000
 #: Deploy marks that are kept, the newest.
 MARKS_KEPT = 1_000
 
+#: The task of rows that hold samples of a queue's backlog; no task has this name.
+BACKLOG = ""
 #: Outcomes of attempts that ran to their end, for better or worse.
 RAN = (AttemptOutcome.COMPLETED, AttemptOutcome.FAILED, AttemptOutcome.RETRYING)
 
@@ -75,6 +81,9 @@ class MetricsRow(msgspec.Struct, kw_only=True):
     outcomes: dict[str, int] = {}
     wait: Measure = msgspec.field(default_factory=Measure)
     duration: Measure = msgspec.field(default_factory=Measure)
+    #: Samples of how many jobs waited, and of how long the first of them had waited, in milliseconds.
+    depth: Measure = msgspec.field(default_factory=Measure)
+    age: Measure = msgspec.field(default_factory=Measure)
 
     def merge(self, other: MetricsRow) -> None:
         """Take in another row."""
@@ -82,6 +91,8 @@ class MetricsRow(msgspec.Struct, kw_only=True):
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
         self.wait.merge(other.wait)
         self.duration.merge(other.duration)
+        self.depth.merge(other.depth)
+        self.age.merge(other.age)
 
     @property
     def runs(self) -> int:
@@ -128,6 +139,14 @@ def rows_of(records: Iterable[AttemptRecord]) -> list[MetricsRow]:
         if duration_ms is not None:
             row.duration.add(duration_ms, count)
     return [rows[key] for key in sorted(rows)]
+
+
+def backlog_of(info: QueueInfo, at_ms: int) -> MetricsRow:
+    """One sample of what waits in a queue, as a minute row."""
+    row = MetricsRow(start_ms=window_start(at_ms, "minute"), task=BACKLOG)
+    row.depth.add(info.counts.get(JobState.WAITING.value, 0))
+    row.age.add(0 if info.oldest_ready_ms is None else at_ms - info.oldest_ready_ms)
+    return row
 
 
 def merged(rows: Iterable[MetricsRow], step: Step) -> list[MetricsRow]:

@@ -16,6 +16,7 @@ from windlass.api.app import Windlass
 from windlass.backend import requests as rq
 from windlass.core.job import AttemptOutcome, CounterRow, ErrorInfo, JobRecord, JobRef, QueueInfo
 from windlass.core.order import Sort
+from windlass.core.patterns import matches
 from windlass.core.states import JobState
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes.health import ErrorGroup, ErrorSample
@@ -64,7 +65,8 @@ class QueueErrors:
     stamp: _Stamp
     read_ms: float
     facts: list[_Fact] = field(default_factory=list)
-    newest: dict[str, _Sample] = field(default_factory=dict)
+    #: By fingerprint and task.
+    newest: dict[tuple[str, str], _Sample] = field(default_factory=dict)
     scanned: int = 0
     #: Whether all jobs were looked at.
     done: bool = True
@@ -76,9 +78,10 @@ class QueueErrors:
             return
         error = record.errors[-1]
         self.facts.append(_Fact(error.fingerprint, error.at_ms, record.task, record.state.value))
-        known = self.newest.get(error.fingerprint)
+        key = (error.fingerprint, record.task)
+        known = self.newest.get(key)
         if known is None or error.at_ms > known.error.at_ms:
-            self.newest[error.fingerprint] = _Sample(record.ref, record.task, error)
+            self.newest[key] = _Sample(record.ref, record.task, error)
 
 
 class ErrorsSeen:
@@ -150,10 +153,11 @@ class _Group:
 
 
 class ErrorTally:
-    """The last error of each job, from ``since_ms`` on."""
+    """The last error of each job, from ``since_ms`` on; with ``task`` (``*`` and ``?`` match) only those."""
 
-    def __init__(self, mask: Mask, now_ms: int, since_ms: int) -> None:
+    def __init__(self, mask: Mask, now_ms: int, since_ms: int, task: str | None = None) -> None:
         self._mask = mask
+        self._task = task
         self._hour = now_ms // _HOUR_MS
         self._since_ms = since_ms
         self._groups: dict[str, _Group] = {}
@@ -166,8 +170,8 @@ class ErrorTally:
         self.scanned += errors.scanned
         self.done = self.done and errors.done
         for fact in errors.facts:
-            if fact.at_ms >= self._since_ms:
-                self._count(queue, fact, errors.newest[fact.fingerprint])
+            if fact.at_ms >= self._since_ms and (self._task is None or matches(fact.task, self._task)):
+                self._count(queue, fact, errors.newest[fact.fingerprint, fact.task])
 
     def _count(self, queue: str, fact: _Fact, newest: _Sample) -> None:
         group = self._groups.get(fact.fingerprint)

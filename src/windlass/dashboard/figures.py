@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from windlass.api.metrics import roll_up, stats_of
 from windlass.backend import metric_requests as mq
-from windlass.backend.together import at_once
+from windlass.backend.gathering import gather_limited
 from windlass.core import histogram
-from windlass.core.rollups import STEP_MS, Measure, MetricsRow, Step, merged, total
+from windlass.core.rollups import BACKLOG, STEP_MS, Measure, MetricsRow, Step, merged, total
 from windlass.dashboard.shapes.figures import Bucket, Day, Point
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Figures:
         self, queues: Iterable[str], step: Step, since_ms: int, until_ms: int, task: str | None = None
     ) -> Rows:
         names = list(queues)
-        found = await at_once(self._read(name, step, since_ms, until_ms, task) for name in names)
+        found = await gather_limited(self._read(name, step, since_ms, until_ms, task) for name in names)
         return dict(zip(names, found, strict=True))
 
     async def _read(
@@ -115,7 +115,7 @@ class Figures:
         first_ms = today_ms - (count - 1) * DAY_MS
         await self.roll()
         names = list(queues)
-        found = await at_once(self._past_days(name, first_ms, today_ms) for name in names)
+        found = await gather_limited(self._past_days(name, first_ms, today_ms) for name in names)
         today = await self._read_all(names, "hour", today_ms, today_ms + DAY_MS)
         found += [_by_day(rows) for rows in today.values()]
         sums: dict[int, tuple[int, int]] = {}
@@ -206,6 +206,8 @@ def points(rows: Iterable[MetricsRow], step_ms: int, since_ms: int, until_ms: in
         row = windows.get(at) or MetricsRow(start_ms=at, task="")
         found.append(point(row))
         found[-1].waiting_avg = row.wait.sum_ms / step_ms
+        if row.depth.count:
+            found[-1].waiting_max, found[-1].oldest_max_ms = row.depth.max_ms, row.age.max_ms
     return found
 
 
@@ -221,6 +223,8 @@ def by_task(rows: Iterable[MetricsRow]) -> dict[str, list[MetricsRow]]:
     """Rows of each task."""
     found: dict[str, list[MetricsRow]] = {}
     for row in rows:
+        if row.task == BACKLOG:
+            continue
         found.setdefault(row.task, []).append(row)
     return found
 

@@ -1,13 +1,29 @@
-"""Figures from the gold tables of a lake, when one is configured; read without a JVM, off the event loop."""
+"""The lake, when there is one: figures of its gold tables, and how it stands; no JVM, off the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, Any
 
-from windlass.dashboard.shapes.figures import Point
+import msgspec
+
+from windlass.api.app import Windlass
+from windlass.api.health import archivers_behind
+from windlass.backend.health import Finding
+from windlass.core.text import many, show_age
+from windlass.dashboard.shapes.figures import LakeFailure, LakeSource, LakeState, Point
 from windlass.errors import ConfigError
 
+if TYPE_CHECKING:
+    from windlass.pipeline.status import LakeStatus
+
+#: The lake's state is looked at this often at most.
+_FRESH_MS = 10_000
+#: A look that takes longer than this is not waited for; the answer is what was known before.
+_PATIENCE_S = 5.0
+#: Records that wait, and no batch for this long: the pipeline does not run.
+_LATE_MS = 3_600_000
 _WIDTH_MS = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 
 
@@ -18,6 +34,23 @@ class LakeFigures:
         self._root = root
         self._gold: Any = None
         self._lock = asyncio.Lock()
+        self._look: asyncio.Task[LakeState] | None = None
+        self._looked_ms = 0.0
+        self._state = _UNREADABLE
+
+    async def state(self, app: Windlass, queues: Collection[str]) -> LakeState:
+        """How the lake stands, and how far it is behind the history of these queues."""
+        now_ms = app.clock.monotonic_ms()
+        if self._look is None or (self._look.done() and now_ms - self._looked_ms >= _FRESH_MS):
+            self._looked_ms = now_ms
+            self._look = asyncio.create_task(asyncio.to_thread(_state_of, self._root))
+        if not self._look.done():
+            await asyncio.wait([self._look], timeout=_PATIENCE_S)
+        if self._look.done():
+            self._state = self._look.result()
+        lags = await archivers_behind(app, queues)
+        behind = [lag.behind for lag in lags if lag.archiver.name == self._state.archiver]
+        return msgspec.structs.replace(self._state, behind=behind[0] if behind else None)
 
     async def points(
         self, grain: str, queues: list[str], task: str | None, since_ms: int, until_ms: int
@@ -46,6 +79,49 @@ class LakeFigures:
         rows = self._gold.rollups(grain, since_ms, until_ms, **equal)
         found: list[dict[str, Any]] = add_up([r for r in rows if r["queue"] in queues], ("window_start",))
         return found
+
+
+_UNREADABLE = LakeState(archiver="", sources=[], attempts=0, lost=0, failure=None)
+
+
+def _state_of(root: str) -> LakeState:
+    try:
+        from windlass.pipeline.lake import Lake
+        from windlass.pipeline.status import lake_status
+
+        lake = Lake(root).open()
+        return _as_state(lake.archiver, lake_status(lake))
+    except Exception:  # whatever is wrong with the lake, health must say so and not fail itself
+        return _UNREADABLE
+
+
+def _as_state(archiver: str, status: LakeStatus) -> LakeState:
+    """A status without texts of errors: these may name what a reader of some queues must not see."""
+    sources = [
+        LakeSource(source=one.source, read_ms=one.read_ms, newest_ms=one.newest_ms) for one in status.sources
+    ]
+    last = status.last_failure
+    failure = None
+    if last is not None and not last.is_over:
+        failure = LakeFailure(source=last.source, error=last.error, at_ms=last.at_ms)
+    attempts = status.rows["silver/attempts"]
+    return LakeState(archiver=archiver, sources=sources, attempts=attempts, lost=status.lost, failure=failure)
+
+
+def lake_findings(state: LakeState, now_ms: int) -> Iterator[Finding]:
+    """What is wrong with a lake."""
+    look = "windlass pipeline status --lake LAKE says more"
+    if not state.archiver:
+        yield Finding("warning", "the lake cannot be read, or does not answer", look, "pipeline")
+    if state.failure is not None:
+        text = f"the pipeline's last run of {state.failure.source} failed: {state.failure.error}"
+        yield Finding("problem", text, look, "pipeline", since_ms=state.failure.at_ms)
+    read_ms = max((source.read_ms for source in state.sources), default=0)
+    if state.behind and now_ms - read_ms > _LATE_MS:
+        age = show_age(now_ms - read_ms)
+        text = f"the lake lacks {many(state.behind, 'record')}; its newest batch is {age} old"
+        advice = "start 'windlass pipeline run', or let it run with --continuous"
+        yield Finding("warning", text, advice, "pipeline", count=state.behind, since_ms=read_ms)
 
 
 def _point(row: dict[str, Any]) -> Point:

@@ -13,7 +13,6 @@ from windlass.core.masks import NameMask
 from windlass.serde import JSON
 from windlass.serde.codecs import Codecs
 
-_DEPTH = 64
 #: What is shown instead of a message that names a queue which the caller may not see.
 _OF_ANOTHER = "a job of another queue did not complete"
 
@@ -26,11 +25,12 @@ class Mask:
 
     def __init__(self, patterns: Sequence[str], codecs: Codecs | None = None) -> None:
         self.codecs: Codecs = codecs or Codecs(JSON)
-        self.everything = "*" in patterns
+        self._names = NameMask(patterns)
+        self.everything = self._names.everything
         self.nothing = not patterns
         self._shows: Callable[[str], bool] | None = None
         #: Whether values under a name are hidden.
-        self.covers: Callable[[str], bool] = NameMask(patterns).covers
+        self.covers: Callable[[str], bool] = self._names.covers
 
     def seeing(self, shows: Callable[[str], bool]) -> Mask:
         """This mask, for a caller who sees the queues that ``shows`` allows: texts of ours name no other."""
@@ -38,18 +38,9 @@ class Mask:
         mine._shows = shows
         return mine
 
-    def hide(self, value: Any, depth: int = 0) -> Any:
+    def hide(self, value: Any) -> Any:
         """The value with all hidden parts replaced. What is nested too deep is hidden as well."""
-        if self.everything or depth > _DEPTH:
-            return None if value is None else HIDDEN
-        if isinstance(value, Mapping):
-            return {
-                key: HIDDEN if self.covers(str(key)) and item is not None else self.hide(item, depth + 1)
-                for key, item in value.items()
-            }
-        if isinstance(value, (list, tuple)):
-            return [self.hide(item, depth + 1) for item in value]
-        return value
+        return self._names.hide(value)
 
     def hides(self, value: Any) -> bool:
         """Whether something in the value is hidden, whatever stands there: also None, and the word itself."""

@@ -1,11 +1,13 @@
 """Pages of jobs over one queue or many, by cursor, without ever reading all of them.
 
-Stores list one queue by the time of adding, of being due or of ending. Over several queues the lists are
-merged by the same time; the cursor says how far each of them was read. At most ``MERGED`` queues are merged
-at once: with more, the next block of queues (by name) begins where the one before has ended.
+Stores list one queue by the order of adding, or by the time of being due or of ending. Over several queues
+the lists are merged by the same order; the cursor says how far each of them was read. A record is handed out
+as soon as every other queue was read beyond its place, however far it is to the next record there. At most
+``MERGED`` queues are merged at once: with more, the next block of queues (by name) begins where the one
+before has ended.
 
 A page takes ``BUDGET_MS`` and ``SCAN`` records at most until it is full; then it answers with what was
-found and a cursor.
+found and a cursor. A round over its queues that would not end in time is not begun, except for the first.
 """
 
 from __future__ import annotations
@@ -13,17 +15,17 @@ from __future__ import annotations
 import base64
 import binascii
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from windlass.api.search import Search
 from windlass.backend import requests as rq
+from windlass.backend.gathering import gather_limited
 from windlass.backend.store import Store
-from windlass.backend.together import at_once
 from windlass.core.job import JobRecord
-from windlass.core.order import Sort, check_cursor, cursor_of, place_of
+from windlass.core.order import Sort, check_cursor, cursor_of, place_of_cursor
 from windlass.dashboard.problems import ApiError
 from windlass.engine.views import is_wanted
 from windlass.errors import ConfigError
@@ -35,7 +37,7 @@ MERGED = 32
 READ_AT_ONCE = 2
 #: Records that one page looks at, at most, and how long it keeps looking.
 SCAN = 100_000
-BUDGET_MS = 180
+BUDGET_MS = 150
 #: The furthest that ``offset`` reaches; cursors reach any.
 MAX_OFFSET = 10_000
 _STEP = 1_000
@@ -114,19 +116,35 @@ class Listing:
     async def _merge(self, lines: list[_Line], found: Found, limit: int, until: float) -> None:
         """Add the next records of these queues to ``found``, until there are enough or the time is over."""
         size = self._size(limit, len(lines))
+        took = 0.0
         while len(found.records) < limit:
-            short = [line for line in lines if not line.pending and not line.has_ended]
-            if short:
-                if found.scanned and (found.scanned >= SCAN or self.clock() >= until):
-                    return
-                looks = (self._read_on(line, size) for line in short)
-                found.scanned += sum(await at_once(looks, READ_AT_ONCE))
-                continue
             ready = [line for line in lines if line.pending]
-            if not ready:
+            first = min(ready, key=lambda line: self._rank(line.pending[0]), default=None)
+            behind = [line for line in lines if line.is_short and not self._is_beyond(line, first)]
+            if behind:
+                began = self.clock()
+                if found.scanned and (found.scanned >= SCAN or began + took >= until):
+                    return
+                looks = (self._read_on(line, size) for line in behind)
+                found.scanned += sum(await gather_limited(looks, READ_AT_ONCE))
+                took = self.clock() - began
+            elif first is None:
                 return
-            first = (max if self.newest_first else min)(ready, key=lambda line: self._order(line.pending[0]))
-            found.records.append(first.take(self.sort))
+            else:
+                found.records.append(first.take(self.sort))
+
+    def _is_beyond(self, line: _Line, first: _Line | None) -> bool:
+        """Whether nothing of a queue that is yet to be read comes before the next record of another one."""
+        if first is None or line.given is None:
+            return False
+        return self._signed(place_of_cursor(line.given)) >= self._rank(first.pending[0])
+
+    def _rank(self, record: JobRecord) -> list[int]:
+        """Less for what comes first."""
+        return self._signed(place_of_cursor(cursor_of(record, self.sort)))
+
+    def _signed(self, place: Sequence[int]) -> list[int]:
+        return [-number if self.newest_first else number for number in place]
 
     def _size(self, limit: int, queues: int) -> int:
         """How many records to ask each queue for: about a page, or many where most are left out here."""
@@ -157,10 +175,6 @@ class Listing:
     def _wants(self, record: JobRecord) -> bool:
         return self.search.has(record, self.codecs) and (self.keep is None or self.keep(record))
 
-    def _order(self, record: JobRecord) -> tuple[int, str]:
-        place = place_of(record, self.sort)
-        return 0 if place is None else place[0], record.queue
-
     async def _read(self, queue: str, seen: str | None, limit: int) -> rq.Page:
         request = self.search.request(queue, cursor=seen, limit=limit, newest_first=self.newest_first)
         return await self.store.execute(msgspec.structs.replace(request, sort=self.sort))
@@ -186,6 +200,11 @@ class _Line:
     @property
     def has_ended(self) -> bool:
         return self.is_read and not self.pending
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it has to be read to know its next record."""
+        return not self.is_read and not self.pending
 
     def take(self, sort: Sort) -> JobRecord:
         """Hand out the next record."""

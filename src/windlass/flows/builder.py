@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from windlass._renamed import old_names
+from windlass.core import foreign_names
 from windlass.core.edges import (
     FLOW_LIMIT,
     Dependency,
@@ -22,6 +23,7 @@ from windlass.core.edges import (
     check_size,
     to_on_failure,
 )
+from windlass.core.foreign_names import ForeignNames
 from windlass.core.ids import check_queue_name, check_task_name, new_ids
 from windlass.core.job import JobRef, NewJob
 from windlass.core.option_values import check_known, to_unique
@@ -40,8 +42,11 @@ _NODE_KEYS = frozenset(
 )
 
 
-class Step:
+class Step(ForeignNames):
     """One job to be, and the steps that it comes after."""
+
+    _called = "a step"
+    _elsewhere = foreign_names.STEP
 
     __slots__ = (
         "accepts",

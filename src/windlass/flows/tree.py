@@ -101,12 +101,14 @@ def _node(queue: JobQueue, ref: JobRef, record: JobRecord | None, edge: Edge | N
     return JobNode(ref, Job(home, known), edge=edge, gone=record is None)
 
 
-async def _edges(queue: JobQueue, refs: list[JobRef]) -> dict[JobRef, fl.Dependencies]:
+async def _edges(
+    queue: JobQueue, refs: list[JobRef], *, dependents: bool = False
+) -> dict[JobRef, fl.Dependencies]:
     found: dict[JobRef, fl.Dependencies] = {}
-    unique = list(dict.fromkeys(refs))
+    unique, limit = list(dict.fromkeys(refs)), 1_000 if dependents else 0
     for start in range(0, len(unique), _BATCH):
         part = unique[start : start + _BATCH]
-        answers = await queue.store.execute(fl.GetDependencies(refs=part, values=False))
+        answers = await queue.store.execute(fl.GetDependencies(refs=part, values=False, limit=limit))
         found.update(zip(part, answers, strict=True))
     return found
 
@@ -130,7 +132,7 @@ async def own_jobs(queue: JobQueue, root: JobRef) -> list[list[JobRef]]:
         edges = await _edges(queue, level)
         below = list(dict.fromkeys(edge.child for ref in level for edge in edges[ref].depends_on))
         below = [ref for ref in below if ref not in seen]
-        claims = await _edges(queue, below)
+        claims = await _edges(queue, below, dependents=True)
         level = [ref for ref in below if not _wanted_elsewhere(claims[ref], seen, below)]
         seen.update(dict.fromkeys(level))
         levels.append(level)

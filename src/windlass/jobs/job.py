@@ -17,8 +17,10 @@ from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backend import stream_requests as sm
 from windlass.backend.store import check_changed
+from windlass.core import foreign_names
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.edges import Dependency, Edge, EdgeStatus, to_on_failure
+from windlass.core.foreign_names import ForeignNames
 from windlass.core.job import LOG_LEVELS, LOG_LINE_CHARS, JobRecord, LogLevel, error_info
 from windlass.core.option_values import WAIT_S, seconds_to_ms
 from windlass.core.options import ChildOptionsDict
@@ -51,8 +53,11 @@ _CHUNKS = 500
 _REPEAT_AFTER_MS = (20, 100, 500)
 
 
-class Job(JobFields, Generic[ResultT]):
+class Job(JobFields, ForeignNames, Generic[ResultT]):
     """A job of a queue. Fields show the record as it was last read; ``refresh`` reads it again."""
+
+    _called = "a job"
+    _elsewhere = foreign_names.JOB
 
     __slots__ = (
         "_held",

@@ -86,14 +86,18 @@ class DayRebuild:
         return self.bench.write(unique, schemas.SILVER_ATTEMPTS, files), old
 
     def _jobs(self) -> list[FileEntry]:
-        """Jobs that were added on the day, from all their attempts."""
-        entries = self._around_day(schemas.SILVER_ATTEMPTS)
+        """Jobs that were added on the day, from all their attempts and as snapshots saw them."""
+        entries, old = self._around_day(schemas.SILVER_ATTEMPTS), self._of(schemas.SILVER_JOBS)
         rows = self.bench.read(schemas.SILVER_ATTEMPTS, entries).select(*jobs.PART_COLUMNS)
         added = rows.where(F.col("enqueued_ms").between(self.start_ms, self.start_ms + _DAY_MS - 1))
+        seen = self.bench.read(schemas.SILVER_JOBS, old).where(F.col("seen_ms").isNotNull())
+        schema = schemas.SILVER_JOBS.spark
+        parts = added.mapInArrow(jobs.parts_of_partition, schema).union(
+            seen.mapInArrow(jobs.sights_of_partition, schema)
+        )
         files = files_for(sum(entry.rows for entry in entries))
-        together = added.repartition(files, *schemas.SILVER_JOBS.keys)
-        merged = together.mapInArrow(jobs.merge_partition, schemas.SILVER_JOBS.spark)
-        return self.bench.write(merged, schemas.SILVER_JOBS, files=None)
+        together = parts.repartition(files, *schemas.SILVER_JOBS.keys)
+        return self.bench.write(together.mapInArrow(jobs.merge_partition, schema), schemas.SILVER_JOBS, None)
 
     def _around_day(self, table: schemas.Table) -> list[FileEntry]:
         """Files of the day's attempts, and of other days' whose jobs were added, ready or started on it."""

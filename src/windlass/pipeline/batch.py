@@ -31,6 +31,7 @@ from windlass.pipeline import schemas
 from windlass.pipeline.digest import JOB_HASH, RUN_HASH, Digest, Part, hashes, joined
 from windlass.pipeline.files import FileEntry, Place, TableWriter
 from windlass.pipeline.lake import TRIES, TRIM_EVERY, Conflict, Lake, LakeTakenError
+from windlass.pipeline.payloads import Payloads
 from windlass.pipeline.source import Positions, advance, check_start, log_bounds, split_ranges
 from windlass.pipeline.store import ask_many
 from windlass.pipeline.tables import Workbench
@@ -39,9 +40,9 @@ from windlass.pipeline.work import CopyLog, DigestFiles, HashFile, MergeGold, Me
 
 OnGap = Literal["fail", "skip"]
 #: Up to this many rows, one task writes a table.
-_LARGE = 50_000
+LARGE = 50_000
 #: Rows that one task merges.
-_PER_MERGE = 500_000
+PER_MERGE = 500_000
 #: A task reads this many records at least.
 _LEAST_PER_TASK = 20_000
 _DAY_MS = 86_400_000
@@ -110,16 +111,23 @@ def plan_batch(url: str, done: Positions, most: int, on_gap: OnGap = "fail") -> 
 Change = tuple[list[FileEntry], Sequence[FileEntry]]
 
 
-def run_batch(spark: SparkSession, lake: Lake, url: str, source: str, plan: BatchPlan) -> BatchResult:
+def run_batch(
+    spark: SparkSession,
+    lake: Lake,
+    url: str,
+    source: str,
+    plan: BatchPlan,
+    payloads: Payloads | None = None,
+) -> BatchResult:
     """Read a batch into bronze, then bring every other table up to it."""
     number = lake.done(schemas.BRONZE_ATTEMPTS, source) + 1
     if number % TRIM_EVERY == 0:
         lake.trim_logs()
     bench = Workbench(spark, lake)
-    files, digest = copy_records(bench, url, source, number, plan)
+    files, digest = copy_records(bench, url, source, number, plan, payloads)
     _commit_bronze(lake, files, source, number, plan)
     reach("pipeline.bronze")
-    fresh = LakeBatch(bench, source, number, digest).derive()
+    fresh = LakeBatch(bench, source, number, digest, files).derive()
     return BatchResult(source, number, plan.records, fresh, plan.behind, bench.ledger.summary())
 
 
@@ -158,15 +166,20 @@ def _commit_bronze(lake: Lake, files: list[FileEntry], source: str, number: int,
 
 
 def copy_records(
-    bench: Workbench, url: str, source: str, number: int, plan: BatchPlan
+    bench: Workbench,
+    url: str,
+    source: str,
+    number: int,
+    plan: BatchPlan,
+    payloads: Payloads | None = None,
 ) -> tuple[list[FileEntry], Digest]:
     """Tasks that read ranges of the log and write them down at once; nothing passes through the JVM."""
     cores = bench.spark.sparkContext.defaultParallelism
     size = max(-(-plan.records // cores), _LEAST_PER_TASK)
     ranges = split_ranges(plan.start, plan.end, size)
-    shares = [ranges] if plan.records <= _LARGE else [[one] for one in ranges]
+    shares = [ranges] if plan.records <= LARGE else [[one] for one in ranges]
     batch = (source, number)
-    done = bench.run([CopyLog(bench.lake.place, url, batch, share) for share in shares if share])
+    done = bench.run([CopyLog(bench.lake.place, url, batch, share, payloads) for share in shares if share])
     written = [entry for entries, _ in done for entry in entries]
     bench.ledger.note_written(written)
     return written, joined([digest for _, digest in done])
@@ -176,24 +189,35 @@ def copy_records(
 
 
 class LakeBatch:
-    """A batch that bronze has, on its way into the other tables. ``digest``: of its rows in bronze."""
+    """A batch that bronze has, on its way into the other tables.
 
-    def __init__(self, bench: Workbench, source: str, number: int, digest: Digest | None = None) -> None:
+    ``digest`` and ``files``: of its rows in bronze, when this run has read them.
+    """
+
+    def __init__(
+        self,
+        bench: Workbench,
+        source: str,
+        number: int,
+        digest: Digest | None = None,
+        files: list[FileEntry] | None = None,
+    ) -> None:
         self.bench = bench
         self.lake = bench.lake
         self.source = source
         self.number = number
         #: Of the rows in bronze; then, when these are known, of those that silver has taken.
         self.digest = digest
+        self._files = files
 
     def derive(self) -> int:
         """Bring every table that lacks the batch up to it; returns how many attempts are new in silver."""
         self._step([schemas.BRONZE_GAPS], self._gap_rows)
         if self.lake.done(schemas.SILVER_ATTEMPTS, self.source) >= self.number:
             self.digest = None
-        self._step([schemas.SILVER_ATTEMPTS], self._silver)
+        taken = self._step([schemas.SILVER_ATTEMPTS], self._silver).get(schemas.SILVER_ATTEMPTS.path)
         reach("pipeline.silver")
-        entries = self._of_batch(schemas.SILVER_ATTEMPTS)
+        entries = self._of_batch(schemas.SILVER_ATTEMPTS) if taken is None else taken
         steps: list[tuple[list[schemas.Table], Callable[..., dict[str, Change]]]] = []
         if entries:
             digest = self.digest or self._digest(entries)
@@ -213,26 +237,28 @@ class LakeBatch:
         """Of the batch's rows in some files, read again."""
         self.bench.ledger.note_read(entries)
         batch = (self.source, self.number)
-        shares = [list(entries)] if _count(entries) <= _LARGE else [[entry] for entry in entries]
+        shares = [list(entries)] if _count(entries) <= LARGE else [[entry] for entry in entries]
         return joined(self.bench.run([DigestFiles(self.lake.place, share, batch) for share in shares]))
 
     def _step(
         self, tables: list[schemas.Table], work: Callable[[list[schemas.Table]], dict[str, Change]]
-    ) -> None:
+    ) -> dict[str, list[FileEntry]]:
         """Commit the batch to those of ``tables`` that lack it; anew when one changed meanwhile.
 
         Another run may have done so by then, with the same outcome. The next commit of bronze decides which
-        of the two continues.
+        of the two continues. Returns the new files by table, of the tables that this run committed to.
         """
+        committed: dict[str, list[FileEntry]] = {}
         for _ in range(TRIES):
             lacking = [table for table in tables if self.lake.done(table, self.source) < self.number]
             if not lacking:
-                return
+                return committed
             changes = work(lacking)
             for table in lacking:
                 add, remove = changes.get(table.path, ([], []))
                 try:
                     self.lake.commit(table, add, remove, batches={self.source: self.number})
+                    committed[table.path] = add
                 except Conflict:
                     self.lake.refresh(table)
         raise LakeTakenError(f"{self.lake.url}: other writers were always quicker")
@@ -265,7 +291,7 @@ class LakeBatch:
 
     def _silver(self, tables: list[schemas.Table]) -> dict[str, Change]:
         """Attempts that silver does not have yet. Reads silver only where times overlap."""
-        entries = self._of_batch(schemas.BRONZE_ATTEMPTS)
+        entries = self._of_batch(schemas.BRONZE_ATTEMPTS) if self._files is None else self._files
         if not entries:
             return {}
         digest, overlapping = self.digest or self._digest(entries), self._overlapping(entries)
@@ -277,7 +303,7 @@ class LakeBatch:
             rows = attempts_of.as_silver(self._rows_of(schemas.BRONZE_ATTEMPTS, entries))
             known = self.bench.read(schemas.SILVER_ATTEMPTS, overlapping) if overlapping else None
             rows = without_erased(self.bench, rows).transform(attempts_of.unique_attempts(known))
-            small = _count(entries) <= _LARGE
+            small = _count(entries) <= LARGE
             written = self.bench.write(rows, schemas.SILVER_ATTEMPTS, files=1 if small else None)
             self.digest = None
         return {schemas.SILVER_ATTEMPTS.path: (written, [])}
@@ -332,14 +358,14 @@ class LakeBatch:
         self.bench.ledger.note_read(touched)
         where, batch = self.lake.place, (self.source, self.number)
         tasks: list[Any]
-        if _count([*touched, *entries]) <= _LARGE:  # in order, so that the same rows are the same bytes
+        if _count([*touched, *entries]) <= LARGE:  # in order, so that the same rows are the same bytes
             tasks = [MergeJobs(where, entries, batch, None, touched)]
         else:
             # Most jobs left one record: tasks make their rows file by file, and only the others are merged.
             several = np.unique(np.concatenate([own[counts > 1], *again]))
             tasks = [WriteJobs(where, [entry], batch, several) for entry in entries]
             if len(several):
-                shards = -(-(len(several) + _count(touched)) // _PER_MERGE)
+                shards = -(-(len(several) + _count(touched)) // PER_MERGE)
                 tasks += [
                     MergeJobs(where, entries, batch, several, touched, shard, shards)
                     for shard in range(shards)

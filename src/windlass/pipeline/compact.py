@@ -1,20 +1,20 @@
 """Upkeep of a lake: few large files instead of many small ones, and an end to old data.
 
-Delta does the work. Each table is a commit of its own, so upkeep may be interrupted anywhere, and a run
-that continues is not disturbed.
+Each table, in compaction each day of it, is a commit of its own, so upkeep may be interrupted anywhere, and
+a run that continues is not disturbed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 
 from windlass.pipeline import schemas
-from windlass.pipeline.files import FileEntry
-from windlass.pipeline.lake import Lake, LakeTakenError, properties
+from windlass.pipeline.files import FileEntry, TableWriter, read_entries
+from windlass.pipeline.lake import TRIES, Conflict, Lake, LakeTakenError, properties
 
 #: A date is compacted when a table has more files for it than it needs, by this many.
 SLACK = 3
@@ -59,13 +59,53 @@ def compact(
     """Join small files, table by table; returns how many files are gone."""
     gone = 0
     for table, days in list(small_groups(lake, slack)):
-        before = len(lake.entries(table))
-        with _alone(table, "compact"):
-            lake.delta(table).optimize.compact([(schemas.PARTITION, "in", days)], target_size=FILE_BYTES)
-        lake.refresh(table)
-        gone += before - len(lake.entries(table))
+        gone += sum(_join_day(lake, table, day) for day in days)
         progress(table.path)
     return gone
+
+
+def _join_day(lake: Lake, table: schemas.Table, day: str) -> int:
+    """Few files in place of those of a day; returns how many are gone.
+
+    Not by Delta's own compaction: that is accepted beside another one of the same files, and rows would be
+    there twice.
+    """
+    for _ in range(TRIES):
+        old = [entry for entry in lake.entries(table, [day]) if entry.bytes < FILE_BYTES]
+        new = _joined(lake, table, old)
+        if len(new) < len(old) and _replace(lake, table, new, old):
+            return len(old) - len(new)
+        if len(new) >= len(old):
+            return 0  # another compaction has done it
+    raise LakeTakenError(f"runs changed {table.path} all the while; start compact again")
+
+
+def _joined(lake: Lake, table: schemas.Table, entries: Sequence[FileEntry]) -> list[FileEntry]:
+    """The rows of files once more, in as few as they need."""
+    import pyarrow as pa
+
+    size, rows = sum(entry.bytes for entry in entries), sum(entry.rows for entry in entries)
+    writer = TableWriter(
+        lake.place, table, parted=False, rows_per_file=max(rows * FILE_BYTES // max(size, 1), 1)
+    )
+    for batch in read_entries(lake.place, entries, table.names):
+        writer.write(pa.Table.from_batches([batch]))
+    return writer.close()
+
+
+def _replace(lake: Lake, table: schemas.Table, new: Sequence[FileEntry], old: Sequence[FileEntry]) -> bool:
+    """Commit, however often others add to the table; False when one of the old files is there no more."""
+    for _ in range(TRIES):
+        there = {entry.path for entry in lake.entries(table, {entry.date for entry in old})}
+        if not there.issuperset(entry.path for entry in old):
+            return False
+        try:
+            lake.commit(table, new, old, note=carried(lake, table), data_change=False)
+        except Conflict:
+            lake.refresh(table)
+        else:
+            return True
+    return False
 
 
 def expired(lake: Lake, retention: Retention, today: date) -> dict[str, list[FileEntry]]:

@@ -84,19 +84,27 @@ class Digester:
 def digest(attempts: pa.Table) -> Digest:
     """Of attempts with ``COLUMNS`` at least."""
     with engine(attempts=attempts) as connection:
-        days = ask(
-            connection,
-            f"SELECT {day('enqueued_ms')}::VARCHAR AS date, min(enqueued_ms), max(enqueued_ms) "
-            "FROM attempts GROUP BY 1",
-        )
-        added = {
-            at: (low, high) for at, low, high in zip(*(c.to_pylist() for c in days.columns), strict=True)
-        }
+        added = _added(connection)
         runs, jobs = (_hashes(connection, sql) for sql in (RUN_HASH, JOB_HASH))
         parts = [
             part for table in schemas.GOLD for part in _parts(table, gold.attempt_rows(connection, table))
         ]
     return Digest(_release(), runs, jobs, added, parts)
+
+
+def job_digest(jobs: pa.Table) -> Digest:
+    """Of rows with the keys of jobs: who they are, and when they were added."""
+    with engine(attempts=jobs) as connection:
+        return Digest(_release(), b"", _hashes(connection, JOB_HASH), _added(connection))
+
+
+def _added(connection: DuckDBPyConnection) -> dict[str, tuple[int, int]]:
+    days = ask(
+        connection,
+        f"SELECT {day('enqueued_ms')}::VARCHAR AS date, min(enqueued_ms), max(enqueued_ms) "
+        "FROM attempts GROUP BY 1",
+    )
+    return {at: (low, high) for at, low, high in zip(*(c.to_pylist() for c in days.columns), strict=True)}
 
 
 def joined(digests: Sequence[Digest]) -> Digest:

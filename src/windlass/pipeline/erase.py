@@ -5,22 +5,24 @@ Chosen are jobs, by SQL over the ``jobs`` view; their rows leave bronze and silv
 each attempt what they need, and a hash of its ``run_id`` by which it is known should it ever come again.
 Nothing there names a job.
 
-``silver/jobs`` is last, so that an interrupted ``erase`` finds the same jobs when it is started again.
+``silver/erased_jobs`` keeps a hash of each job, so that the next snapshot of its store does not bring it
+back. ``silver/jobs`` is last, so that an interrupted ``erase`` finds the same jobs when it is started again.
 Older versions of the tables hold the rows until ``vacuum`` sweeps them.
 """
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.pipeline import schemas
 from windlass.pipeline.compact import carried
 from windlass.pipeline.files import FileEntry, TableWriter, read_entries
+from windlass.pipeline.hashes import job_hash, run_hash
 from windlass.pipeline.lake import Conflict, Lake, LakeTakenError
-from windlass.pipeline.sqlquery import query_arrow
+from windlass.pipeline.payloads import select_where
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,14 +40,15 @@ class Erased:
 
 
 def select_jobs(lake: Lake, where: str) -> pa.Table:
-    """The keys of the jobs that ``where`` chooses."""
-    return query_arrow(lake, f"SELECT {', '.join(_KEYS)} FROM jobs WHERE ({where})")
+    """The keys of the jobs that ``where`` chooses; it may speak of arguments that the lake holds."""
+    return select_where(lake, _KEYS, where)
 
 
 def erase(lake: Lake, where: str) -> Erased:
     """Remove the jobs that ``where`` chooses, and all that is known of them."""
     import duckdb
 
+    lake.create()  # a lake of an earlier release lacks a table
     lake.require_level()
     jobs = select_jobs(lake, where)
     if not jobs.num_rows:
@@ -54,6 +57,7 @@ def erase(lake: Lake, where: str) -> Erased:
         connection.register("chosen", jobs)
         work = _Erasure(lake, connection, jobs)
         attempts = work.remember()
+        work.remember_jobs()
         work.forget_examples()
         for table in (schemas.BRONZE_ATTEMPTS, schemas.SILVER_ATTEMPTS, schemas.SILVER_JOBS):
             work.remove(table)
@@ -66,6 +70,7 @@ class _Erasure:
 
         self.lake = lake
         self.connection = connection
+        self.jobs = jobs
         span = pc.min_max(jobs.column("enqueued_ms")).as_py()
         self.low, self.high = span["min"], span["max"]
         # Named in every commit, so that a batch which comes between is noticed by both.
@@ -74,28 +79,43 @@ class _Erasure:
     def remember(self) -> int:
         """Add the attempts to ``silver/erased``; returns how many."""
         table = schemas.SILVER_ERASED
-        known = self._hashes()
-        writer, count = TableWriter(self.lake.place, table), 0
+        known = self._hashes(table)
+        hidden: list[dict[str, Any]] = []
         for entry in self._candidates(schemas.SILVER_ATTEMPTS):
             rows = self._ask(
                 self._read(entry), f"SELECT * FROM rows SEMI JOIN chosen USING ({', '.join(_KEYS)})"
             )
-            hidden = [
+            hidden += [
                 row for row in map(_hidden, rows.to_pylist()) if (row["source"], row["run_id"]) not in known
             ]
-            count += len(hidden)
-            if hidden:
-                import pyarrow as pa
+        self._commit(table, self._literal(table, hidden), [])
+        return len(hidden)
 
-                writer.write(pa.Table.from_pylist(hidden, schema=table.arrow))
-        self._commit(table, writer.close(), [])
-        return count
+    def remember_jobs(self) -> None:
+        """Add the jobs to ``silver/erased_jobs``."""
+        table, now_ms = schemas.SILVER_ERASED_JOBS, SYSTEM_CLOCK.now_ms()
+        known = self._hashes(table)
+        hidden = [(row["source"], job_hash(**row)) for row in self.jobs.to_pylist()]
+        facts = {
+            "erased_ms": now_ms,
+            "schema_version": schemas.SCHEMA_VERSION,
+            "date": datetime.fromtimestamp(now_ms / 1000, UTC).date(),
+        }
+        rows = [{"source": key[0], "job_hash": key[1], **facts} for key in hidden if key not in known]
+        self._commit(table, self._literal(table, rows), [])
 
-    def _hashes(self) -> set[tuple[str, str]]:
-        rows = (
-            self.lake.delta(schemas.SILVER_ERASED).to_pyarrow_dataset().to_table(columns=["source", "run_id"])
-        )
-        return {(row["source"], row["run_id"]) for row in rows.to_pylist()}
+    def _literal(self, table: schemas.Table, rows: list[dict[str, Any]]) -> list[FileEntry]:
+        import pyarrow as pa
+
+        writer = TableWriter(self.lake.place, table)
+        if rows:
+            writer.write(pa.Table.from_pylist(rows, schema=table.arrow))
+        return writer.close()
+
+    def _hashes(self, table: schemas.Table) -> set[tuple[Any, ...]]:
+        """The keys of what was erased before."""
+        rows = self.lake.delta(table).to_pyarrow_dataset().to_table(columns=list(table.keys))
+        return {tuple(row.values()) for row in rows.to_pylist()}
 
     def forget_examples(self) -> None:
         """Examples of errors keep their count, and lose the job that they show."""
@@ -158,8 +178,7 @@ def _differ(before: pa.Table, after: pa.Table) -> bool:
 
 
 def _hidden(row: dict[str, Any]) -> dict[str, Any]:
-    """An attempt without what names its job. The hash is that of ``transforms.attempts.hashed``."""
-    digest = hashlib.sha256(row["run_id"].encode()).hexdigest()
+    """An attempt without what names its job."""
     now_ms = SYSTEM_CLOCK.now_ms()
     nothing = dict.fromkeys(("group", "tags", "error_message", "parent", "root"))
-    return {**row, **nothing, "run_id": digest, "job_id": "", "erased_ms": now_ms}
+    return {**row, **nothing, "run_id": run_hash(row["run_id"]), "job_id": "", "erased_ms": now_ms}

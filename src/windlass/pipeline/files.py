@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 #: Rows of one file at most, and of one row group.
 ROWS_PER_FILE = 1_000_000
 _ROWS_PER_GROUP = 128_000
+#: Bytes in memory of one row group: rows with arguments may be long.
+_BYTES_PER_GROUP = 64 << 20
 #: Bytes that are written to a store at once.
 _CHUNK_BYTES = 4 << 20
 #: Files that one task writes side by side.
@@ -158,12 +160,19 @@ class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TableWriter:
-    """Rows as new files of a table, by date. No reader sees them until they are committed."""
+    """Rows as new files of a table, by date. No reader sees them until they are committed.
 
-    def __init__(self, where: Place, table: Table) -> None:
+    ``parted``: also by the parts of a day that the table names.
+    """
+
+    def __init__(
+        self, where: Place, table: Table, *, parted: bool = True, rows_per_file: int = ROWS_PER_FILE
+    ) -> None:
         import pyarrow as pa
 
         self.table = table
+        self._chunk_ms = table.chunk_ms if parted else None
+        self._rows_per_file = rows_per_file
         self._files = where.files(table)
         self._schema = pa.schema([table.arrow.field(name) for name in table.stored])
         self._open: dict[Any, _File] = {}
@@ -176,8 +185,8 @@ class TableWriter:
 
         kept = rows.select(self.table.stored).cast(self._schema)
         days = place = rows.column(PARTITION)
-        if self.table.chunk_ms is not None:  # one number for the day and the part of it
-            part = pc.divide(rows.column(self.table.ranged[0]), self.table.chunk_ms)
+        if self._chunk_ms is not None:  # one number for the day and the part of it
+            part = pc.divide(rows.column(self.table.ranged[0]), self._chunk_ms)
             place = pc.add(pc.multiply(pc.cast(pc.cast(days, pa.int32()), pa.int64()), 10**9), part)
         found = pc.unique(place)
         for value in found:
@@ -185,7 +194,7 @@ class TableWriter:
             part, day = (kept, days) if len(found) == 1 else (kept.filter(chosen), days.filter(chosen))
             file = self._file(value, day[0])
             file.add(part)
-            if file.rows >= ROWS_PER_FILE:
+            if file.rows >= self._rows_per_file:
                 self._close(value)
 
     def close(self) -> list[FileEntry]:
@@ -218,7 +227,7 @@ class _File:
         self.path = f"{PARTITION}={day}/part-{new_id()}.parquet"
         self.rows = 0
         self._waiting: list[pa.Table] = []
-        self._waits = 0
+        self._waits = self._bytes = 0
         self._footers: list[Any] = []
         self._stream = open_output(files, self.path)
         self._writer = pq.ParquetWriter(
@@ -228,8 +237,9 @@ class _File:
     def add(self, rows: pa.Table) -> None:
         self._waiting.append(rows)
         self._waits += rows.num_rows
+        self._bytes += rows.nbytes
         self.rows += rows.num_rows
-        if self._waits >= _ROWS_PER_GROUP:
+        if self._waits >= _ROWS_PER_GROUP or self._bytes >= _BYTES_PER_GROUP:
             self._flush()
 
     def _flush(self) -> None:
@@ -237,7 +247,7 @@ class _File:
 
         if self._waits:
             self._writer.write_table(pa.concat_tables(self._waiting))
-        self._waiting, self._waits = [], 0
+        self._waiting, self._waits, self._bytes = [], 0, 0
 
     def close(self) -> tuple[int, Any]:
         """Its size and its footer."""

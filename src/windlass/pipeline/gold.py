@@ -7,6 +7,7 @@ meanwhile.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -52,6 +53,23 @@ class Gold:
     def erased(self, since_ms: int, until_ms: int) -> int:
         """How many of the attempts that roll-ups count in ``[since_ms, until_ms)`` were erased."""
         return len(self.rows(schemas.SILVER_ERASED, since_ms, until_ms))
+
+    def alive(self) -> list[Row]:
+        """Jobs that the newest snapshot of their store saw and that have not ended since: how many of each
+        ``source``, ``queue`` and ``state``. The state of those that ran since is null.
+        """
+        import pyarrow.dataset as ds
+
+        wanted = ds.field("seen_ms").is_valid() & ~ds.field("final")
+        columns = ["source", "queue", "state", "seen_ms"]
+        rows = self._lake.delta(schemas.SILVER_JOBS).to_pyarrow_dataset().to_table(columns, filter=wanted)
+        found = Counter(tuple(row.values()) for row in rows.to_pylist())
+        newest = {source: self._lake.last_snapshot(source) for source, *_ in found}
+        seen = {key: count for key, count in found.items() if key[3] == newest[key[0]]}
+        return [
+            dict(zip((*columns, "jobs"), (*key, count), strict=True))
+            for key, count in sorted(seen.items(), key=repr)
+        ]
 
     def rollups(
         self, grain: str, since_ms: int | None = None, until_ms: int | None = None, **equal: str

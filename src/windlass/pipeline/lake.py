@@ -17,10 +17,14 @@ Test points: ``lake.commit`` and ``lake.committed``, before and after each commi
 
 from __future__ import annotations
 
+import atexit
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +34,16 @@ from windlass.core.probe import reach
 from windlass.core.text import printable
 from windlass.errors import ConfigError, StorageError
 from windlass.pipeline.files import FileEntry, Place, place
-from windlass.pipeline.schemas import BATCHED, BRONZE_ATTEMPTS, PARTITION, TABLES, Table
+from windlass.pipeline.known import KnownTable
+from windlass.pipeline.schemas import (
+    BATCHED,
+    BRONZE_ATTEMPTS,
+    PARTITION,
+    SILVER_ERASED_JOBS,
+    SILVER_JOBS,
+    TABLES,
+    Table,
+)
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -52,6 +65,8 @@ _LOG_SETTINGS = {
 }
 #: A log is cut after this many batches.
 TRIM_EVERY = 50
+#: A day before all others.
+_NO_DAY = "0001-01-01"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 #: How many commits are looked at for a note before all are.
 _RECENT = 64
@@ -86,7 +101,7 @@ class Lake:
         self.place = where if isinstance(where, Place) else place(where)
         self.clock = clock
         self._tables: dict[str, DeltaTable] = {}
-        self._entries: dict[str, tuple[int, Any]] = {}
+        self._known: dict[str, KnownTable] = {}
 
     @property
     def url(self) -> str:
@@ -94,8 +109,13 @@ class Lake:
 
     @property
     def lake_id(self) -> str:
-        """Drawn when the lake was made; the store knows it by this name."""
+        """Drawn when the lake was made."""
         return str(self.delta(BRONZE_ATTEMPTS).metadata().configuration[_ID])
+
+    @property
+    def archiver(self) -> str:
+        """The name under which stores know this lake."""
+        return f"lake-{self.lake_id}"
 
     # --- opening ----------------------------------------------------------------------------------------
 
@@ -108,6 +128,9 @@ class Lake:
             try:
                 self._tables[table.path] = self._load(table)
             except TableNotFoundError:
+                if table is SILVER_ERASED_JOBS:  # of an earlier release, until the first run of this one
+                    self._tables[table.path] = _stand_in(table)
+                    continue
                 expected = "a folder or URL that 'windlass pipeline run' has filled"
                 raise ConfigError("lake", expected, self.url) from None
         return self
@@ -154,6 +177,18 @@ class Lake:
         if missing:
             delta.alter.add_columns([Field(item.name, item.type, nullable=True) for item in missing])
             delta.update_incremental()
+        may_be_null = {item.name for item in wanted if item.nullable}
+        fields: list[Field] = delta.schema().fields
+        if any(item.name in may_be_null and not item.nullable for item in fields):
+            eased = [
+                Field(item.name, item.type, nullable=item.nullable or item.name in may_be_null)
+                for item in fields
+            ]
+            # A commit takes a new schema only if it overwrites; this one overwrites a day that has no files.
+            delta.create_write_transaction(
+                [], "overwrite", Schema(eased), [PARTITION], [(PARTITION, "=", _NO_DAY)]
+            )
+            delta.update_incremental()
 
     def _add_settings(self, table: Table) -> None:
         """Settings that a lake of an earlier release lacks; those that someone chose stay."""
@@ -196,19 +231,40 @@ class Lake:
         """The versions of the tables that this lake shows, for a reader of another kind."""
         return {path: delta.version() for path, delta in self._tables.items()}
 
+    def known(self, table: Table) -> KnownTable:
+        """What this lake knows of a table at the version that was last looked at."""
+        delta, held = self.delta(table), self._known.get(table.path)
+        if held is None or held.version != delta.version():
+            held = self._known[table.path] = KnownTable(table, delta)
+        return held
+
     def done(self, table: Table, source: str) -> int:
         """The number of the newest batch of a source in a table; 0 before the first."""
-        return self.delta(table).transaction_version(source) or 0
+        return self.known(table).done(source)
+
+    def last_snapshot(self, source: str) -> int:
+        """When the newest snapshot of a source's jobs began, by its store's clock; 0 before the first."""
+        return self.done(SILVER_JOBS, snapshot_of(source))
 
     def note(self, source: str | None = None, number: int | None = None) -> dict[str, Any]:
         """What the newest batch, or a certain one, wrote into bronze's log; empty before the first."""
+        known = self.known(BRONZE_ATTEMPTS)
+        if known.note is None:
+            known.note = self._find_note(lambda note: note)
+        if source is None:
+            return known.note
+
+        def of_batch(note: dict[str, Any]) -> dict[str, Any]:
+            return _of_batch(note, source, number)
+
+        return of_batch(known.note) or self._find_note(of_batch)
+
+    def _find_note(self, wanted: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+        """The newest note in bronze's log of which ``wanted`` finds something, and what it finds."""
         delta = self.delta(BRONZE_ATTEMPTS)
         for limit in (1, _RECENT, None):
             for commit in delta.history(limit):
-                found: dict[str, Any] = json.loads(commit.get(NOTE, "{}"))
-                if source is not None and found:
-                    found = _of_batch(found, source, number)
-                if found:
+                if found := wanted(json.loads(commit.get(NOTE, "{}"))):
                     return found
         if delta.history()[-1]["version"] > 0:
             raise LakeError(f"{self.url}: the log of bronze/attempts does not say any more how far it goes")
@@ -236,28 +292,7 @@ class Lake:
 
     def entries(self, table: Table, dates: Iterable[str] | None = None) -> list[FileEntry]:
         """The files of a table, of these dates only if given."""
-        import pyarrow.compute as pc
-
-        rows = self._actions(table)
-        if dates is not None:
-            import pyarrow as pa
-
-            wanted = pa.array(sorted(set(dates)), pa.string())
-            rows = rows.filter(pc.is_in(rows.column("date"), wanted))
-        return [_entry(table, row) for row in rows.to_pylist()]
-
-    def _actions(self, table: Table) -> Any:
-        import pyarrow as pa
-
-        delta = self.delta(table)
-        version = delta.version()
-        held = self._entries.get(table.path)
-        if held is None or held[0] != version:
-            rows = pa.table(delta.get_add_actions(flatten=True))
-            day = rows.column(f"partition.{PARTITION}").cast(pa.string())
-            held = version, rows.append_column("date", day)
-            self._entries[table.path] = held
-        return held[1]
+        return self.known(table).files(dates)
 
     def uris(self, entries: Iterable[FileEntry]) -> list[str]:
         """Where files are, as Spark spells it."""
@@ -273,27 +308,32 @@ class Lake:
         *,
         batches: Mapping[str, int] | None = None,
         note: Mapping[str, Any] | None = None,
+        data_change: bool = True,
+        strict: bool = False,
     ) -> None:
         """One commit of one table. ``Conflict`` when it changed in a way that this commit does not know of.
 
         ``batches``: the number of the newest batch by source. Another commit that names one of these sources
-        meanwhile is such a change; any other is when files are removed, or when a note is left that holds
-        more than this commit's own.
+        meanwhile is such a change; any other is when files are removed, when a note is left that holds more
+        than this commit's own, or when the commit is ``strict``. ``data_change``: False when the same rows are
+        in other files now.
         """
         from deltalake.exceptions import CommitFailedError
 
-        delta = self.delta(table)
-        before = delta.version()
+        delta, known = self.delta(table), self.known(table)
+        before = known.version
         self.place.sync(self.uris(add))
         reach("lake.commit", table=table.path)
-        facts = properties(batches, note, strict=bool(remove) or note is not None)
+        facts = properties(batches, note, strict=strict or bool(remove) or note is not None)
         try:
             with self._reached():
-                _commit(delta, _actions(add, remove, self.clock.now_ms()), facts)
+                _commit(delta, _actions(add, remove, self.clock.now_ms(), data_change), facts)
         except CommitFailedError as exc:
             raise Conflict(table.path) from exc
         reach("lake.committed", table=table.path)
         self.refresh(table)
+        if delta.version() == before + 1:
+            known.advance(add, remove, batches, note)
         self.place.sync(self._log_since(table, before))
 
     def _log_since(self, table: Table, version: int) -> list[str]:
@@ -324,6 +364,11 @@ class Lake:
         return {source: self.done(BRONZE_ATTEMPTS, source) for source in self.offsets()}
 
 
+def snapshot_of(source: str) -> str:
+    """The application whose transactions are the snapshots of a source's jobs; no source has such a name."""
+    return f"{source}/jobs"
+
+
 def _of_batch(note: Mapping[str, Any], source: str, number: int | None) -> dict[str, Any]:
     """What a note says of a certain batch; empty when it is of others."""
     if (note.get("source"), note.get("batch")) == (source, number):  # as earlier releases wrote it
@@ -351,6 +396,16 @@ def _make(where: Place, table: Table, settings: Mapping[str, str]) -> None:
             storage_options=dict(where.options),
             raise_if_key_not_exists=False,
         )
+
+
+@cache
+def _stand_in(table: Table) -> DeltaTable:
+    """An empty table outside the lake, since reading a lake does not write to it."""
+    from deltalake import DeltaTable
+
+    folder = tempfile.mkdtemp(prefix="windlass-lake-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return DeltaTable.create(folder, table.arrow, partition_by=[PARTITION])
 
 
 def append_files(
@@ -387,26 +442,25 @@ def properties(
     )
 
 
-def _actions(add: Iterable[FileEntry], remove: Iterable[FileEntry], now_ms: int) -> list[Any]:
+def _actions(
+    add: Iterable[FileEntry], remove: Iterable[FileEntry], now_ms: int, data_change: bool = True
+) -> list[Any]:
     """Files that a commit adds and removes, as Delta spells it."""
     from deltalake.transaction import AddAction, RemoveAction
 
     added = [
         AddAction(
-            entry.path, entry.bytes, {PARTITION: entry.date}, now_ms, data_change=True, stats=entry.statistics
+            entry.path,
+            entry.bytes,
+            {PARTITION: entry.date},
+            now_ms,
+            data_change=data_change,
+            stats=entry.statistics,
         )
         for entry in add
     ]
     removed = [
-        RemoveAction(entry.path, True, now_ms, entry.bytes, {PARTITION: entry.date}) for entry in remove
+        RemoveAction(entry.path, data_change, now_ms, entry.bytes, {PARTITION: entry.date})
+        for entry in remove
     ]
     return [*added, *removed]
-
-
-def _entry(table: Table, row: Mapping[str, Any]) -> FileEntry:
-    ranges = {
-        name: (row[f"min.{name}"], row[f"max.{name}"])
-        for name in table.ranged
-        if row.get(f"min.{name}") is not None and row.get(f"max.{name}") is not None
-    }
-    return FileEntry(row["path"], table.path, row["date"], row["num_records"], row["size_bytes"], ranges)

@@ -1,19 +1,24 @@
 """What the lake says about a period: figures for the terminal, and one HTML page with charts in it.
 
-Reads gold only, without a JVM. The page needs nothing from the network: styles and charts are inside.
+Reads gold, and which jobs are alive, without a JVM. The page needs nothing from the network: styles and
+charts are inside.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-from windlass.core.text import printable
+from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.text import many, printable, show_age
 from windlass.pipeline import charts, schemas
 from windlass.pipeline.gold import Gold, Row, add_up
+from windlass.pipeline.lake import Lake
+from windlass.pipeline.status import LakeStatus, lake_status
 from windlass.pipeline.transforms.grains import GRAIN_MS
 
 #: At most this many points in a chart: the grain follows from the length of the period.
@@ -40,10 +45,14 @@ class Report:
     queues_over_time: dict[str, list[Row]]
     errors: list[Row]
     workers: list[Row]
+    #: The lake itself, as of now.
+    status: LakeStatus
     backlog: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     gaps: int = 0
     #: Attempts among the counted whose rows were erased.
     erased: int = 0
+    #: Jobs that were alive when their store was last listed, by source, queue and state.
+    alive: list[Row] = field(default_factory=list)
 
     @property
     def is_empty(self) -> bool:
@@ -81,9 +90,11 @@ def build_report(gold: Gold, since_ms: int | None, until_ms: int | None) -> Repo
         },
         errors=_errors(gold.rows(schemas.GOLD_ERRORS, since, until)),
         workers=_workers(gold.rows(schemas.GOLD_WORKERS, since - since % GRAIN_MS["hour"], until)),
+        status=lake_status(Lake(gold.lake.place).open()),
         backlog=_backlog(gold.rows(schemas.GOLD_BACKLOG, None, until), windows),
         gaps=sum(entry.rows for entry in gold.lake.entries(schemas.BRONZE_GAPS)),
         erased=gold.erased(since, until),
+        alive=gold.alive(),
     )
 
 
@@ -178,13 +189,22 @@ def to_html(report: Report) -> str:
         _table("Errors", _ERROR_HEAD, [_error_cells(row) for row in report.errors[:_TOP]]),
         _table("Workers", _WORKER_HEAD, [_worker_cells(row) for row in report.workers[:_TOP]]),
     ]
-    body = "\n".join(parts) if not report.is_empty else f"{parts[0]}<p>No attempts in this period.</p>"
+    if report.is_empty:
+        parts = [parts[0], "<p>No attempts in this period.</p>"]
+    alive = _table(_alive_title(report), _ALIVE_HEAD, _alive_cells(report))
+    body = "\n".join([*parts, alive, _lake_section(report.status)])
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Windlass report</title><style>{charts.STYLE}</style></head><body><main>{body}</main>"
         "</body></html>\n"
     )
+
+
+def _lake_section(status: LakeStatus) -> str:
+    """How fresh the figures are, and what the pipeline did last."""
+    items = "".join(f"<li>{escape(line)}</li>" for line in status_lines(status))
+    return f"<h2>Pipeline</h2><ul>{items}</ul>"
 
 
 def _charts(report: Report) -> list[tuple[str, str, str]]:
@@ -316,8 +336,9 @@ _QUEUE_HEAD = (
 )
 _ERROR_HEAD = ("error", "queue", "task", "times", "final", "first", "last", "example")
 _WORKER_HEAD = ("worker", "attempts", "failed", "busy", "slots busy")
+_ALIVE_HEAD = ("queue", "state", "jobs")
 #: Columns that are set to the right.
-NUMBERS = {*_TASK_HEAD[2:], *_QUEUE_HEAD[1:], "times", "final", "busy", "slots busy"}
+NUMBERS = {*_TASK_HEAD[2:], *_QUEUE_HEAD[1:], "times", "final", "busy", "slots busy", "jobs"}
 
 
 def tables(report: Report) -> list[tuple[str, Sequence[str], list[list[str]]]]:
@@ -327,7 +348,46 @@ def tables(report: Report) -> list[tuple[str, Sequence[str], list[list[str]]]]:
         ("Queues", _QUEUE_HEAD, [_queue_cells(row) for row in report.by_queue]),
         ("Errors", _ERROR_HEAD, [_error_cells(row) for row in report.errors[:_TOP]]),
         ("Workers", _WORKER_HEAD, [_worker_cells(row) for row in report.workers[:_TOP]]),
+        (_alive_title(report), _ALIVE_HEAD, _alive_cells(report)),
     ]
+
+
+def _alive_title(report: Report) -> str:
+    """With the time at which the stores were listed, the oldest of several."""
+    seen = min((row["seen_ms"] for row in report.alive), default=0)
+    return f"Jobs alive, seen {show_time(seen)} UTC"
+
+
+def _alive_cells(report: Report) -> list[list[str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for row in report.alive:
+        found[row["queue"], row["state"] or "ran since"] += row["jobs"]
+    return [[queue, state, f"{count:,}"] for (queue, state), count in sorted(found.items())]
+
+
+def status_lines(status: LakeStatus) -> list[str]:
+    """How a lake stands, one fact per line."""
+    now_ms = SYSTEM_CLOCK.now_ms()
+    lines = []
+    for source in status.sources:
+        newest = "none" if source.newest_ms is None else show_time(source.newest_ms)
+        age = show_age(max(now_ms - source.read_ms, 0))
+        lines.append(
+            f"{source.source}: batch {source.batch} read {show_time(source.read_ms)} ({age} ago), "
+            f"newest attempt {newest}"
+        )
+        if source.lacking:
+            lines.append(f"  not yet in {', '.join(source.lacking)}: a run is writing it, or the next will")
+    rows = status.rows
+    lines.append(f"{many(rows['silver/attempts'], 'attempt')} of {many(rows['silver/jobs'], 'job')}")
+    if status.gaps:
+        lines.append(f"{status.lost:,} records were lost unread, in {many(status.gaps, 'gap')}")
+    failure = status.last_failure
+    if failure is not None:
+        after = "; batches went through since" if failure.is_over else ""
+        text = printable(f"{failure.error}: {failure.message}" if failure.message else failure.error)
+        lines.append(f"last failure of {failure.source}, {show_time(failure.at_ms)}: {text}{after}")
+    return lines
 
 
 def _task_cells(row: Row) -> list[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 #: Grows when a table gets a column.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 #: What every table is partitioned by: a UTC day.
 PARTITION = "date"
 #: How attempts end, as columns of roll-ups: outcome -> column.
@@ -142,6 +142,9 @@ _ATTEMPT = """
     max_attempts:int worker_version:text worker_host:text error_message:text priority:int schedule:text
     slot_ms:long parent:text root:text cost:int
 """
+#: Of a job, as its store held it when the attempt was read; null unless that was asked for.
+_PAYLOADS = "args:text args_bytes:long result:text result_bytes:long "
+PAYLOADS = tuple(column.name for column in _columns(_PAYLOADS))
 _COUNTS = "attempts:long! " + " ".join(f"{name}:long!" for name in OUTCOME_COLUMNS.values())
 _MEASURE_COLUMNS = " ".join(
     f"{m}_count:long! {m}_sum_ms:long! {m}_max_ms:long {m}_hist:histogram! {m}_avg_ms:double "
@@ -167,7 +170,7 @@ JOBS = Table(
 
 BRONZE_ATTEMPTS = Table(
     "bronze/attempts",
-    _columns(_ATTEMPT + "source:text! batch:long! date:date!"),
+    _columns(_ATTEMPT + _PAYLOADS + "source:text! batch:long! date:date!"),
     ranged=("finished_ms", "enqueued_ms", "source", "batch"),
 )
 
@@ -186,7 +189,7 @@ BRONZE_GAPS = Table(
 #: ``batch`` is that of bronze which brought the attempt; 0 in rows of a migrated lake.
 SILVER_ATTEMPTS = Table(
     "silver/attempts",
-    _columns(_ATTEMPT + "source:text! batch:long date:date!"),
+    _columns(_ATTEMPT + _PAYLOADS + "source:text! batch:long date:date!"),
     ("source", "run_id"),
     ranged=("finished_ms", "enqueued_ms", "ready_ms", "source", "batch"),
 )
@@ -200,17 +203,28 @@ SILVER_ERASED = Table(
     ranged=("finished_ms", "enqueued_ms", "ready_ms", "source"),
 )
 
-#: One row per job that left at least one record; ``date`` is the day on which it was added.
+#: Jobs that were erased, by a hash: should one be seen again in its store, it stays away.
+SILVER_ERASED_JOBS = Table(
+    "silver/erased_jobs",
+    _columns("source:text! job_hash:text! erased_ms:long! schema_version:int! date:date!"),
+    ("source", "job_hash"),
+    ranged=("erased_ms",),
+)
+
+#: One row per job that left a record or was seen in its store; ``date`` is the day on which it was added.
+#: ``state``, ``due_ms``: as of the newest record or snapshot; ``seen_ms``: when a snapshot saw it last.
 SILVER_JOBS = Table(
     "silver/jobs",
     _columns(
         """
         source:text! queue:text! job_id:text! enqueued_ms:long! task:text! group:text tags:texts records:long!
-        attempts:int! deliveries:int! first_ready_ms:long! first_started_ms:long finished_ms:long!
-        run_ms:long! outcome:text! final:bool! worker:text error_class:text error_fingerprint:text
-        last_run_id:text! schema_version:int! max_attempts:int error_message:text priority:int schedule:text
-        slot_ms:long parent:text root:text cost:int date:date!
+        attempts:int! deliveries:int! first_ready_ms:long first_started_ms:long finished_ms:long
+        run_ms:long! outcome:text final:bool! worker:text error_class:text error_fingerprint:text
+        last_run_id:text schema_version:int! max_attempts:int error_message:text priority:int schedule:text
+        slot_ms:long parent:text root:text cost:int
         """
+        + _PAYLOADS
+        + "state:text due_ms:long seen_ms:long date:date!"
     ),
     ("source", "queue", "job_id", "enqueued_ms"),
     ranged=("enqueued_ms", "finished_ms"),
@@ -288,4 +302,4 @@ GOLD = (GOLD_MINUTE, GOLD_HOUR, GOLD_DAY, GOLD_ERRORS, GOLD_WORKERS, GOLD_BACKLO
 #: The tables that every batch commits to, bronze first.
 BATCHED = (BRONZE_ATTEMPTS, BRONZE_GAPS, SILVER_ATTEMPTS, SILVER_JOBS, *GOLD)
 #: Every table of a lake, by path.
-TABLES = {table.path: table for table in (*BATCHED, SILVER_ERASED)}
+TABLES = {table.path: table for table in (*BATCHED, SILVER_ERASED, SILVER_ERASED_JOBS)}

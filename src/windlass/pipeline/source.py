@@ -394,6 +394,10 @@ class JobsReader(DataSourceReader):
         self.options = options
 
     def partitions(self) -> Sequence[InputPartition]:
+        return self.parts() or [JobsOf("", "")]
+
+    def parts(self) -> list[JobsOf]:
+        """What there is to list."""
         with ask_many(self.options.url) as ask:
             queues: list[Any] = ask(rq.ListQueues())
         states = self.options.states or tuple(JobState)
@@ -403,29 +407,33 @@ class JobsReader(DataSourceReader):
             if self.options.wants(info.name)
             for state in states
             if info.counts.get(state.value, 1)
-        ] or [JobsOf("", "")]
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, JobsOf)
-        if not partition.queue:
-            return
-        with ask_many(self.options.url) as ask:
-            cursor: str | None = None
-            while True:
-                page: rq.Page = ask(
-                    rq.ListJobs(
-                        queue=partition.queue,
-                        states=[JobState(partition.state)],
-                        newest_first=False,
-                        cursor=cursor,
-                        limit=1_000,
-                    )
+        if partition.queue:
+            yield from map(jobs_batch, list_jobs(self.options.url, partition))
+
+
+def list_jobs(url: str, wanted: JobsOf) -> Iterator[Sequence[JobRecord]]:
+    """The jobs of a queue in one state, page by page."""
+    with ask_many(url) as ask:
+        cursor: str | None = None
+        while True:
+            page: rq.Page = ask(
+                rq.ListJobs(
+                    queue=wanted.queue,
+                    states=[JobState(wanted.state)],
+                    newest_first=False,
+                    cursor=cursor,
+                    limit=1_000,
                 )
-                if page.jobs:
-                    yield jobs_batch(page.jobs)
-                cursor = page.cursor
-                if cursor is None:
-                    return
+            )
+            if page.jobs:
+                yield page.jobs
+            cursor = page.cursor
+            if cursor is None:
+                return
 
 
 def jobs_batch(jobs: Sequence[JobRecord]) -> pa.RecordBatch:

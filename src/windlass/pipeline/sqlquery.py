@@ -1,8 +1,8 @@
 """SQL over a lake: its tables as views, in DuckDB (no JVM, starts at once) or in Spark.
 
 Views: ``attempts``, ``jobs``, ``minute``, ``hour``, ``day``, ``errors``, ``workers``, ``backlog`` (with the
-running ``waiting``), ``bronze_attempts``, ``gaps``, ``erased``. All show the newest batch that every table
-holds.
+running ``waiting``), ``bronze_attempts``, ``gaps``, ``erased``, ``erased_jobs``. All show the newest batch
+that every table holds.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ VIEWS = {
     "bronze_attempts": schemas.BRONZE_ATTEMPTS,
     "gaps": schemas.BRONZE_GAPS,
     "erased": schemas.SILVER_ERASED,
+    "erased_jobs": schemas.SILVER_ERASED_JOBS,
 }
 #: The backlog is a running sum, so it is a view of a view.
 _BACKLOG = """
@@ -48,19 +49,19 @@ class QueryAnswer(NamedTuple):
     rows: list[tuple[Any, ...]]
 
 
-def query(root: str | Lake, sql: str, limit: int = 10_000, **tables: pa.Table) -> QueryAnswer:
-    """Run one query in DuckDB, also over ``tables``; at most ``limit`` rows."""
+def query(root: str | Lake, sql: str, limit: int = 10_000) -> QueryAnswer:
+    """Run one query in DuckDB; at most ``limit`` rows."""
     with connect(root) as connection, _plain_errors():
-        for name, table in tables.items():
-            connection.register(name, table)
         result = connection.execute(sql)
         columns = [column[0] for column in result.description or []]
         return QueryAnswer(columns, result.fetchmany(limit))
 
 
-def query_arrow(lake: Lake, sql: str) -> pa.Table:
-    """All rows of one query in DuckDB, over the lake as it is seen."""
+def query_arrow(lake: Lake, sql: str, **tables: pa.Table) -> pa.Table:
+    """All rows of one query in DuckDB, over the lake as it is seen and over ``tables``."""
     with connect(lake) as connection, _plain_errors():
+        for name, table in tables.items():
+            connection.register(name, table)
         return connection.sql(sql).to_arrow_table()
 
 

@@ -10,13 +10,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from windlass.core.job import JobRecord
 from windlass.core.probe import reach
+from windlass.core.states import FINISHED, JobState
 from windlass.pipeline import schemas
-from windlass.pipeline.digest import COLUMNS, JOB_HASH, RUN_HASH, Digest, Digester, Part, rows_of
+from windlass.pipeline.digest import (
+    COLUMNS,
+    JOB_HASH,
+    RUN_HASH,
+    Digest,
+    Digester,
+    Part,
+    job_digest,
+    joined,
+    rows_of,
+)
 from windlass.pipeline.files import FileEntry, Place, TableWriter, read_entries
-from windlass.pipeline.source import HistoryRange, read_range
+from windlass.pipeline.hashes import job_hash
+from windlass.pipeline.payloads import Payloads
+from windlass.pipeline.source import HistoryRange, JobsOf, list_jobs, read_range
+from windlass.pipeline.store import ask_many
 from windlass.pipeline.transforms import gold, jobs
 from windlass.pipeline.transforms.attempts import as_bronze
+from windlass.pipeline.transforms.sights import sighted
 from windlass.pipeline.transforms.sql import ask, engine
 
 if TYPE_CHECKING:
@@ -34,18 +50,28 @@ class CopyLog:
     url: str = field(repr=False)
     batch: BatchId
     ranges: Sequence[HistoryRange]
+    #: How arguments and results come along; None: they stay away.
+    payloads: Payloads | None = None
 
     def __call__(self) -> tuple[list[FileEntry], Digest]:
         writer, digester = TableWriter(self.where, schemas.BRONZE_ATTEMPTS), Digester()
-        for wanted in self.ranges:
-            for records in read_range(self.url, wanted):
-                rows = as_bronze(records, *self.batch)
-                writer.write(rows)
-                digester.add(rows)
-                reach("task.read")
+        for records in self._records():
+            rows = as_bronze(records, *self.batch)
+            writer.write(rows)
+            digester.add(rows)
+            reach("task.read")
         written = writer.close()
         reach("task.written")
         return written, digester.close()
+
+    def _records(self) -> Iterator[pa.RecordBatch | pa.Table]:
+        found = (records for wanted in self.ranges for records in read_range(self.url, wanted))
+        if self.payloads is None:
+            yield from found
+            return
+        with ask_many(self.url) as ask_store:
+            for records in found:
+                yield from self.payloads.of_attempts(ask_store, records)
 
 
 @dataclass(frozen=True)
@@ -138,10 +164,79 @@ class MergeJobs:
         return _written(self.where, schemas.SILVER_JOBS, [*alone, jobs.merged_jobs(pa.concat_tables(mine))])
 
     def _of_shard(self, rows: pa.Table) -> pa.Table:
-        if self.shards == 1:
-            return rows
-        with engine(rows=rows) as connection:
-            return ask(connection, f"FROM rows WHERE {JOB_HASH} % {self.shards} = {self.shard}")
+        return _of_shard(rows, self.shard, self.shards)
+
+
+@dataclass(frozen=True)
+class SeeJobs:
+    """The jobs of some queues and states as new rows of jobs, less those that were ``erased``.
+
+    Comes with digests of those that are alive and of those that have ended.
+    """
+
+    where: Place
+    url: str = field(repr=False)
+    source: str
+    seen_ms: int
+    parts: Sequence[JobsOf]
+    erased: frozenset[str] = frozenset()
+    payloads: Payloads | None = None
+
+    def __call__(self) -> tuple[list[FileEntry], Digest, Digest]:
+        writer = TableWriter(self.where, schemas.SILVER_JOBS)
+        alive: list[Digest] = []
+        ended: list[Digest] = []
+        for part in self.parts:
+            for jobs_listed in list_jobs(self.url, part):
+                kept = [job for job in jobs_listed if not self._is_erased(job)]
+                if kept:
+                    rows = sighted(kept, self.source, self.seen_ms, self.payloads)
+                    writer.write(rows)
+                    (ended if JobState(part.state) in FINISHED else alive).append(job_digest(rows))
+        written = writer.close()
+        reach("task.written")
+        return written, joined(alive), joined(ended)
+
+    def _is_erased(self, job: JobRecord) -> bool:
+        return bool(self.erased) and (
+            job_hash(self.source, job.queue, job.id, job.enqueued_ms) in self.erased
+        )
+
+
+@dataclass(frozen=True)
+class MergeSights:
+    """All rows of stored files, which this replaces, and new rows of jobs that were seen.
+
+    ``several``: jobs with more than one row, which become one. ``skipped``: jobs whose new row is not needed.
+    ``shard`` of ``shards``: of jobs by their hash.
+    """
+
+    where: Place
+    sights: Sequence[FileEntry]
+    stored: Sequence[FileEntry]
+    several: Any
+    skipped: Any
+    shard: int = 0
+    shards: int = 1
+
+    def __call__(self) -> list[FileEntry]:
+        import pyarrow as pa
+
+        names, schema = schemas.SILVER_JOBS.names, schemas.SILVER_JOBS.arrow
+        seen = _by_hash(_table(self.where, self.sights, names), self.skipped, "NOT IN")
+        old = [_table(self.where, self.stored, names)] if self.stored else []
+        rows = pa.concat_tables([part.cast(schema) for part in (*old, seen)])
+        rows = _of_shard(rows, self.shard, self.shards)
+        merged = jobs.merged_jobs(_by_hash(rows, self.several, "IN"))
+        return _written(self.where, schemas.SILVER_JOBS, [_by_hash(rows, self.several, "NOT IN"), merged])
+
+
+def _of_shard(rows: pa.Table, shard: int, shards: int) -> pa.Table:
+    """Rows of the jobs that belong to one of several shards."""
+    if shards == 1:
+        return rows
+    with engine(rows=rows) as connection:
+        return ask(connection, f"FROM rows WHERE {JOB_HASH} % {shards} = {shard}").cast(rows.schema)
 
 
 def _by_hash(rows: pa.Table, several: Any, which: str) -> pa.Table:

@@ -14,7 +14,6 @@ timeout, a cancel, a shutdown) only sets its signal; how it ends is decided in s
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import logging
 import random
@@ -220,11 +219,8 @@ class Attempt:
         return self._in_thread(args, kwargs)
 
     async def _in_thread(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        loop = asyncio.get_running_loop()
-        self.get_job().loop = loop
-        context = contextvars.copy_context()
-        call = partial(run_in_thread, self.handler.call, *args, **kwargs)
-        value = await loop.run_in_executor(self.tools.threads, context.run, call)
+        self.get_job().loop = asyncio.get_running_loop()
+        value = await run_in_thread(self.tools.threads, self.handler.call, *args, **kwargs)
         # A plain function may return a coroutine (a wrapped async one): finish it on the loop.
         return await value if inspect.isawaitable(value) else value
 

@@ -108,19 +108,39 @@ class Batches:
         else:
             await asyncio.sleep(0)  # what was claimed together joins in the same turn of the loop
 
-    def in_thread(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+    async def in_thread(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """``fn`` in one of the worker's threads."""
-        call = functools.partial(run_in_thread, fn, *args, **kwargs)
-        context = contextvars.copy_context()
-        return asyncio.get_running_loop().run_in_executor(self._threads(), context.run, call)
+        return await run_in_thread(self._threads(), fn, *args, **kwargs)
 
 
-def run_in_thread(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``fn``, whose ``StopIteration`` no future could carry to the loop: who waits would wait forever."""
+async def run_in_thread(
+    threads: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    """``fn`` in one of ``threads``, in a copy of this context; what it raises is raised here as it is.
+
+    Its error comes as a value: the future of a thread cannot carry ``StopIteration``, makes another
+    ``TimeoutError`` without a traceback, and turns a ``CancelledError`` into that of the waiting task.
+    """
+    call = functools.partial(_outcome_of, fn, *args, **kwargs)
+    context = contextvars.copy_context()
+    value, error = await asyncio.get_running_loop().run_in_executor(threads, context.run, call)
+    if error is None:
+        return value
     try:
-        return fn(*args, **kwargs)
-    except StopIteration as exc:
-        raise RuntimeError("the handler raised StopIteration") from exc
+        raise error
+    finally:
+        del error  # else its traceback and this frame hold each other
+
+
+def _outcome_of(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, BaseException | None]:
+    try:
+        return fn(*args, **kwargs), None
+    except StopIteration as exc:  # a coroutine cannot raise it either
+        error = RuntimeError("the handler raised StopIteration")
+        error.__cause__ = exc
+        return None, error
+    except BaseException as exc:
+        return None, exc
 
 
 class _Gathering:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from windlass.backend import requests as rq
-from windlass.backend.protocol import Listener, OfferedListener, OverlappingBackend
+from windlass.backend.protocol import Listener, OfferedListener, OverlappingBackend, PushedBackend
 from windlass.backend.store import Store
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord
@@ -66,6 +66,7 @@ class Driver:
         """Begin to listen for hints."""
         self._store = self._shared.app.store
         self._pump.overlaps = isinstance(self._store.backend, OverlappingBackend)
+        self._pump.claims_apart = isinstance(self._store.backend, PushedBackend)
         await self._store.prepare(self._shared.shares.names)
         self._listener = await self._store.listen(self._topics())
         parts.opened("the listener", self._stop_listening)
@@ -122,7 +123,7 @@ class Driver:
                     pass
                 return
             except StorageError as exc:
-                log.warning("the store is out of reach, trying again: %s", printable(str(exc)))
+                log.warning("the store is unreachable, retrying: %s", printable(str(exc)))
                 self._emitter.emit("error", exc)
             except Exception as exc:
                 log.exception("the worker met an unexpected error and continues")
@@ -145,11 +146,12 @@ class Driver:
             lane, self._lane = self._lane, None
             lane.result()
         now_ms = self._clock.monotonic_ms()
+        if self._pump.claims_apart:
+            self._open_lane(now_ms)
         step = self._pump.next(now_ms)
         match step:
             case Exchange():
-                if self._lane is None and self._pump.wants_lane(now_ms):
-                    self._lane = asyncio.create_task(self._exchange_beside(), name="windlass-lane")
+                self._open_lane(now_ms)
                 await self._exchange(step)
                 await self._first_steps()
             case Wait(ignore_hints=True):
@@ -166,6 +168,11 @@ class Driver:
         self.last_progress_ms = self._clock.monotonic_ms()
         return True
 
+    def _open_lane(self, now_ms: float) -> None:
+        """Begin the second lane, if there is something to do for it."""
+        if self._lane is None and self._pump.wants_lane(now_ms):
+            self._lane = asyncio.create_task(self._exchange_beside(), name="windlass-lane")
+
     async def _first_steps(self) -> None:
         """Let what was claimed have its first step: what ends in it is settled without a wait in between."""
         await asyncio.sleep(0)
@@ -179,6 +186,8 @@ class Driver:
                 if exchange is None:
                     return
                 await self._exchange(exchange)
+                if self._pump.claims_apart:
+                    self.wake()  # the first lane may have waited until fewer ends are unsettled
                 await self._first_steps()
         finally:
             self.wake()  # the first lane sees how it ended

@@ -224,7 +224,7 @@ class LeaseKeeper:
         try:
             answers = await store.execute(rq.Extend(leases=[held.lease for held in due]))
         except StorageError as exc:
-            log.warning("could not renew %d leases, trying again: %s", len(due), printable(str(exc)))
+            log.warning("could not renew %d leases, retrying: %s", len(due), printable(str(exc)))
             await self._clock.wait(asyncio.Event(), _RETRY_MS)
             return
         for held, answer in zip(due, answers, strict=True):

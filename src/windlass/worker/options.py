@@ -164,7 +164,11 @@ def to_specs(queues: Queues, concurrency: int) -> dict[str, QueueSpec]:
     elif isinstance(queues, Iterable):
         specs = {check_queue_name(name): QueueSpec() for name in queues}
     else:
-        raise ConfigError("queues", "a name, a list of names, or names with their weights", queues)
+        raise ConfigError(
+            "queues",
+            "a name, a list of names, or names with their weights (an app goes into url_or_app=)",
+            queues,
+        )
     if not specs:
         raise ConfigError("queues", "at least one queue name")
     for name in specs:

@@ -11,6 +11,9 @@ ends back, and they are settled again.
 A store that works while its client does is asked by two lanes, each for half of the slots: while it settles
 the jobs of one, those of the other run. ``next`` is the first lane; ``beside`` is the second, which exists as
 long as there is enough to do for both.
+
+Where the server pushes jobs, the first lane claims and the second settles (``claims_apart``): the next job
+begins while the end of the last one is on its way, also with one slot.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ FIRST_REST_MS, LAST_REST_MS = 100, 5_000
 _EARLY_MS = 5
 #: With fewer slots than this, a second lane has too little to do.
 _LANES_FROM = 16
+#: Most ends that may be unsettled while more is claimed apart from them, where there are fewer slots.
+_UNSETTLED = 50
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +100,8 @@ class Pump:
         self.slots: int = slots
         #: Whether the store works while its client does.
         self.overlaps: bool = False
+        #: Whether it answers claims at once, so that they need not wait for settlements.
+        self.claims_apart: bool = False
         #: Whether to end when no job is left.
         self.until_empty: bool = until_empty
         self.paused: bool = False
@@ -129,9 +136,12 @@ class Pump:
         self._busy[queue] -= 1
 
     def ended(self, end: Settlement) -> bool:
-        """Queue a settlement. True when the driver must be woken: with others in the queue it is awake."""
+        """Queue a settlement. True when the driver must be woken: with others in the queue it is awake.
+
+        Unless it claims apart: then it waits while others are settled, and may fill the slot.
+        """
         self.ends.append(end)
-        return len(self.ends) == 1
+        return self._apart or len(self.ends) == 1
 
     def hint(self) -> None:
         """There may be jobs, whatever an exchange that is under way is going to answer."""
@@ -187,9 +197,11 @@ class Pump:
         if self._lost_reply:
             return ReconcileStep([end.token for end in self.ends])
         queues, limit = self._plan(now_ms)
-        if self.ends or (queues and self._look):
-            return self._send(queues, limit)
-        if not self.running and not self._under_way:
+        if queues and self._look and self._apart:
+            return self._send([], queues, limit)
+        if not self._apart and (self.ends or (queues and self._look)):
+            return self._send(self._take_ends(), queues, limit)
+        if not self.running and not self._under_way and not self.ends:
             if self.closing:
                 return DONE
             if self.until_empty and not self._checked:
@@ -200,6 +212,9 @@ class Pump:
 
     def wants_lane(self, now_ms: float) -> bool:
         """Whether half a batch is left to settle or claim, besides what is under way."""
+        if self._apart:
+            rests = self._finished or self._lost_reply or now_ms < self._rest_until_ms
+            return bool(self.ends) and not rests
         if not self._has_lanes:
             return False
         enough = self._batch // 2
@@ -207,13 +222,20 @@ class Pump:
 
     def beside(self, now_ms: float) -> Exchange | None:
         """An exchange for the second lane; None when too little is left for one."""
-        return self._send(*self._plan(now_ms)) if self.wants_lane(now_ms) else None
+        if not self.wants_lane(now_ms):
+            return None
+        queues, limit = ([], 0) if self._apart else self._plan(now_ms)
+        return self._send(self._take_ends(), queues, limit)
 
     def free_slots(self, now_ms: float) -> int:
         """How many jobs could be claimed now."""
         if self.paused or self.closing or self.limited_until_ms > now_ms:
             return 0
-        return max(self.slots - self.running - self._asked, 0)
+        free = self.slots - self.running - self._asked
+        if self._apart:
+            unsettled = len(self.ends) + sum(len(exchange.ends) for exchange in self._under_way)
+            free = min(free, max(self.slots, _UNSETTLED) - unsettled)
+        return max(free, 0)
 
     def has_room(self, queue: str, now_ms: float) -> bool:
         """Whether a job that ``queue`` hands out by itself may begin: not if the pump is about to ask."""
@@ -266,12 +288,19 @@ class Pump:
     # --- how ---------------------------------------------------------------------------------------------
 
     @property
+    def _apart(self) -> bool:
+        """With a bound of a queue, each end is a reason to look again: then its settlement claims as well."""
+        return self.claims_apart and not self._shares.is_bounded
+
+    @property
     def _has_lanes(self) -> bool:
         return self.overlaps and self.slots >= _LANES_FROM and not self._shares.is_bounded
 
     @property
     def _batch(self) -> int:
         """Most jobs that one exchange settles, and claims."""
+        if self._apart:
+            return max(self.slots, _UNSETTLED)
         return (self.slots + 1) // 2 if self._has_lanes else self.slots
 
     def _plan(self, now_ms: float) -> tuple[list[ClaimQueue], int]:
@@ -280,8 +309,11 @@ class Pump:
         queues = self._shares.plan(free, self._busy) if free else []
         return queues, free if queues else 0
 
-    def _send(self, queues: list[ClaimQueue], limit: int) -> Exchange:
+    def _take_ends(self) -> list[Settlement]:
         ends, self.ends = self.ends[: self._batch], self.ends[self._batch :]
+        return ends
+
+    def _send(self, ends: list[Settlement], queues: list[ClaimQueue], limit: int) -> Exchange:
         exchange = Exchange(ends, queues, limit, not self.running, self._hints)
         self._under_way.append(exchange)
         self._asked += limit

@@ -13,7 +13,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from windlass.api.metrics import roll_up
+from windlass.api.metrics import roll_up, sample_backlog
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
@@ -90,14 +90,18 @@ class Pruner(_LeaderDuty):
 
 
 class Aggregator(_LeaderDuty):
-    """Keeps the roll-ups of the history up to date, so that callers that ask for them find little to do."""
+    """Keeps the roll-ups of the history up to date, so that callers that ask for them find little to do; and
+    samples the backlog."""
 
     name = "roll up"
     every_ms = 10_000
 
     async def step(self) -> Done:
         done = await roll_up(self._store, most=RECORDS_PER_STEP)
-        return Done(done, done >= RECORDS_PER_STEP)
+        if done >= RECORDS_PER_STEP:
+            return Done(done, more=True)
+        await sample_backlog(self._store)
+        return Done(done)
 
 
 class Relayer(_LeaderDuty):
@@ -230,7 +234,7 @@ class Duties:
             await asyncio.gather(*(self._supervisor.stop(runner.name) for runner in self._runners))
             await self._leadership.resign()
         except WindlassError as exc:
-            log.warning("could not resign; another worker leads when the time is over: %s", exc)
+            log.warning("could not resign as leader; another worker takes over when the term ends: %s", exc)
 
     async def run_once(self) -> int:
         """Every duty once, now; returns how much was done."""

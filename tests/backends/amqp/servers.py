@@ -48,9 +48,9 @@ def broker_url() -> str:
     return os.environ.get("WINDLASS_TEST_AMQP") or new_server().start().url
 
 
-def fresh_url() -> str:
-    """The URL of a namespace of its own on the shared broker."""
-    return f"{broker_url()}?namespace=f{new_id()[-12:]}"
+def fresh_url(settings: str = "") -> str:
+    """The URL of a namespace of its own on the shared broker. ``settings`` are further options."""
+    return f"{broker_url()}?namespace=f{new_id()[-12:]}" + (f"&{settings}" if settings else "")
 
 
 class AmqpHarness(UrlHarness):
@@ -95,6 +95,6 @@ async def clear(client: AmqpBackend) -> None:
                 raise
 
 
-def make_harness() -> AmqpHarness:
-    """A harness for one test."""
-    return AmqpHarness(broker_url())
+def make_harness(settings: str = "") -> AmqpHarness:
+    """A harness for one test. ``settings`` are options of the URL."""
+    return AmqpHarness(f"{broker_url()}?{settings}" if settings else broker_url())

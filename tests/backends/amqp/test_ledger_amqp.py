@@ -101,6 +101,18 @@ def _waiting() -> tuple[Ledger, verbs.Start]:
     return ledger, verbs.Start("q", "one", "token", "worker", 30_000, NOW_MS, copy=0)
 
 
+def test_starts_that_an_earlier_release_wrote_with_the_ends_before_them_count() -> None:
+    """Its clients run beside ours, and its entries stand in the log."""
+    ledger, first = _started()
+    ledger.apply(verbs.Born(add=rq.Add(jobs=[NewJob(queue="q", id="two", task="t", payload=b"{}")])), NOW_MS)
+    second = verbs.Start("q", "two", "token2", "worker", 30_000, NOW_MS)
+    done = Settlement(queue="q", id="one", token=first.token, outcome=Outcome.COMPLETE)
+    ledger.apply(verbs.Ended(items=[done], starts=[first], began=[second]), NOW_MS + 1)
+    refs = [JobRef("q", "one"), JobRef("q", "two")]
+    found, _ = ledger.apply(rq.GetJobs(refs=refs), NOW_MS + 1)
+    assert [job and job.state for job in found] == [JobState.COMPLETED, JobState.ACTIVE]
+
+
 def test_a_job_that_is_lent_is_kept_until_it_ends() -> None:
     ledger, start = _started()
     assert ledger.apply(verbs.Lend(starts=[start]), NOW_MS)[0] == [True]

@@ -122,6 +122,9 @@ def test_what_cannot_be_promised_is_the_same_in_docs_capabilities_and_code() -> 
     assert declared == set(limits.MISSING)
     page = (Path(__file__).parents[3] / "docs" / "amqp.md").read_text(encoding="utf-8")
     assert limits.as_table() in page
+    more = {name for name, value in asdict(limits.QUORUM_CAPABILITIES).items() if value is False} - declared
+    assert more == set(limits.MISSING_ON_QUORUM)
+    assert limits.as_table(limits.MISSING_ON_QUORUM) in page
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def command(language: str, program: str) -> tuple[list[str], dict[str, str]]:
             return [sys.executable, str(EXAMPLES / f"{program}.py")], {}
         case "javascript":
             return _javascript(EXAMPLES / f"{program}.mjs")
-        case "seed":
+        case "plain":
             return _javascript(Path(__file__).with_name(f"{program}.cjs"))
         case "ruby":
             return ["ruby", str(EXAMPLES / f"{program}.rb")], {}
@@ -152,6 +152,6 @@ async def test_the_producer_of_the_description_in_javascript_works_as_it_stands(
 
     async with Windlass(broker_url()) as app, Worker(queue, handler, url_or_app=app):
         await (await app.queue(queue).add("first")).result(timeout=30)
-        await run("seed", "seed_client", queue)
+        await run("plain", "plain_client", queue)
         await until(lambda: len(calls) == 3, "both ran")
     assert calls[1:] == [("SendEmailJob", ["user@example.com", "Hello!"]), ("SendReminderJob", [123])]

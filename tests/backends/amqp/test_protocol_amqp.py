@@ -13,7 +13,7 @@ from typing import Any
 import pika
 import pytest
 
-from tests.backends.amqp.seed_client import JobClient
+from tests.backends.amqp.plain_client import JobClient
 from tests.backends.amqp.servers import broker_url
 from windlass import Job, JobState, Windlass, Worker
 from windlass.core.job import JobRef

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 import uuid
 from functools import partial
@@ -20,6 +21,7 @@ from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.amqp import AmqpBackend
 from windlass.backends.amqp.messages import band
+from windlass.core import probe
 from windlass.core.ids import new_id
 from windlass.core.job import NewJob
 from windlass.errors import UnsupportedByBackendError
@@ -352,3 +354,18 @@ async def test_a_job_in_its_queue_has_the_nine_fields_that_other_programs_read()
         "backtrace": 15,
         "tags": ["red"],
     }
+
+
+async def test_a_connection_that_is_not_the_coordinator_writes_no_warnings(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    url, points = fresh_url(), probe.Probe()
+    before = probe.install(points)
+    try:
+        async with Windlass(url) as first, Windlass(url) as second:
+            await first.queue("q").get_job_counts()
+            await second.queue("q").get_job_counts()
+            await until(lambda: points.count("amqp.seat_taken") >= 2, "one of them tried twice")
+    finally:
+        probe.install(before)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.backends.amqp.seed_client import JobClient
+from tests.backends.amqp.plain_client import JobClient
 from tests.backends.amqp.servers import broker_url, scratch
 from tools.services.rabbitmq import Server, rabbitmq_binary
 from windlass import Job, JobState, Windlass, Worker

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import redis
 
@@ -29,7 +30,8 @@ from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.functions import Functions, Turn
 from windlass.backends.valkey.records import Run, pack
 from windlass.core.ids import new_id
-from windlass.core.job import JobRecord
+from windlass.core.job import ErrorInfo, JobRecord, JobRef, NewJob
+from windlass.core.options import StoredOptions, placed
 from windlass.core.outcome import Outcome, Settled, Settlement
 from windlass.core.states import JobState
 
@@ -261,3 +263,71 @@ def _has_library(admin: redis.Redis) -> bool:
 def _refused_writes(admin: redis.Redis) -> int:
     found: Any = admin.info("errorstats")
     return sum(found.get(f"errorstat_{word}", {}).get("count", 0) for word in ("READONLY", "MOVED"))
+
+
+async def _listed(store: ValkeyBackend, **what: Any) -> tuple[list[str], int]:
+    """Ids of all pages, and how many records were looked at."""
+    ids: list[str] = []
+    looked, cursor = 0, None
+    while True:
+        page = await store.execute(rq.ListJobs(queue="q", cursor=cursor, **what))
+        ids += [job.id for job in page.jobs]
+        looked += page.looked
+        cursor = page.cursor
+        if cursor is None:
+            return ids, looked
+
+
+async def _add_many(store: ValkeyBackend) -> None:
+    """More jobs than one call of the server looks at."""
+    for chunk in range(3):
+        await add(store, *(new(job_id=f"j{chunk}.{n}") for n in range(500)))
+
+
+def _top() -> NewJob:
+    """A flow of one job."""
+    return new(job_id="top", options=placed(StoredOptions(), None, JobRef("q", "top")))
+
+
+async def _fail(store: ValkeyBackend, count: int) -> list[str]:
+    jobs = await claim(store, limit=count)
+    error = ErrorInfo(error_class="E", fingerprint="f")
+    ends = [msgspec.structs.replace(_end(job, Outcome.FAIL), error=error) for job in jobs]
+    assert (await store.execute(rq.Settle(items=ends))).items == [Settled.OK] * count
+    return [job.id for job in jobs]
+
+
+@pytest.mark.feature("M3")
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
+async def test_jobs_that_an_older_release_wrote_are_found_before_and_after_they_are_indexed(
+    deployment: str, older_client: Callable[[str, str], ValkeyBackend]
+) -> None:
+    async with _both(url_of(deployment), older_client) as (older, newer):
+        await _add_many(older)
+        failed = await _fail(older, 3)
+        await add(older, _top())
+        assert (await _listed(newer, fingerprint="f"))[0] == failed[::-1]
+        assert await _listed(newer, tops=True) == (["top"], 1_501)
+        failed += await _fail(newer, 1)  # those of this release enter the index by themselves
+        assert (await _listed(newer, fingerprint="f"))[0] == failed[::-1]
+        assert (await newer.execute(rq.Prune())).more
+        assert not (await newer.execute(rq.Prune())).more
+        assert await _listed(newer, fingerprint="f") == (failed[::-1], 4)
+        assert await _listed(newer, tops=True) == (["top"], 1)
+        failed += await _fail(older, 2)  # it still runs beside
+        assert (await _listed(newer, fingerprint="f"))[0] == failed[::-1]
+        while (await newer.execute(rq.Prune())).more:
+            pass
+        assert await _listed(newer, fingerprint="f") == (failed[::-1], 6)
+
+
+@pytest.mark.feature("A30")
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
+async def test_a_search_by_error_or_for_flows_looks_only_at_jobs_that_can_fit(deployment: str) -> None:
+    async with opened(url_of(deployment)) as store:
+        await _add_many(store)
+        failed = await _fail(store, 2)
+        await add(store, _top())
+        assert await _listed(store, fingerprint="f") == (failed[::-1], 2)
+        assert await _listed(store, hints=[rq.Hint("error", "no such text")]) == ([], 2)
+        assert await _listed(store, tops=True) == (["top"], 1)

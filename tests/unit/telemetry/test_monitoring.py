@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,6 +20,14 @@ _METRIC = re.compile(r"\bwindlass_\w+")
 _SAMPLE = re.compile(r"^(windlass_\w+)(?:\{(.*)\})? ", re.MULTILINE)
 _SELECTOR = re.compile(r"(windlass_\w+)\{([^}]*)\}")
 _LABEL = re.compile(r"(\w+)\s*(?:=~|!=|!~|=)")
+
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+#: Names that begin as metrics do and are none: fixtures, packages, commands, databases.
+_NO_METRICS = {
+    *("windlass_app", "windlass_clock", "windlass_conformance", "windlass_import", "windlass_shop"),
+    *("windlass_v2", "windlass_worker"),
+}
 
 
 def _shipped(name: str) -> str:
@@ -68,6 +77,17 @@ async def test_panels_and_alerts_name_metrics_and_labels_that_are_served() -> No
     for text in _expressions():
         for name, selector in _SELECTOR.findall(text):
             assert set(_LABEL.findall(selector)) <= served[name], text
+
+
+@pytest.mark.anyio
+async def test_pages_name_metrics_and_labels_that_are_served() -> None:
+    served = await _served()
+    for page in DOCS.rglob("*.md"):
+        text = page.read_text()
+        for name in set(_METRIC.findall(text)) - _NO_METRICS:
+            assert any(one in (name, f"{name}_bucket") for one in served), f"{page.name}: {name}"
+        for name, selector in _SELECTOR.findall(text):
+            assert set(_LABEL.findall(selector)) <= served[name], f"{page.name}: {name}{{{selector}}}"
 
 
 def test_every_alert_says_what_happened_and_what_to_do() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote, unquote
 
 import pika
@@ -21,10 +21,10 @@ from windlass.backends.amqp.consumer import Consumer
 from windlass.backends.amqp.coordinator import Coordinator
 from windlass.backends.amqp.direct_replies import ReplyListener, ReplyListeners, Told
 from windlass.backends.amqp.io_future import IoFuture
-from windlass.backends.amqp.limits import CAPABILITIES
+from windlass.backends.amqp.limits import CAPABILITIES, QUORUM_CAPABILITIES
 from windlass.backends.amqp.link import Link
 from windlass.backends.amqp.messages import to_message
-from windlass.backends.amqp.names import Names
+from windlass.backends.amqp.names import CLASSIC, QUORUM, Names
 from windlass.backends.amqp.offers import Offers, WorkerListener
 from windlass.backends.amqp.report import heartbeat_message
 from windlass.core import transitions
@@ -48,7 +48,7 @@ class _SharedConnection:
     """What a backend and its clones have in common: the connection, the listeners."""
 
     def __init__(self, url: BackendUrl) -> None:
-        self.names = Names(url.namespace)
+        self.names = Names(url.namespace, _queue_type(url))
         self.namespace = url.namespace
         self.open_s = _seconds(url, "open", 10)
         self.timeout_s = _seconds(url, "timeout", 30)
@@ -73,10 +73,11 @@ class AmqpBackend:
     """A client of a broker."""
 
     name = "amqp"
-    capabilities = CAPABILITIES
+    claims_apart: Literal[True] = True
 
     def __init__(self, shared: _SharedConnection) -> None:
         self._shared = shared
+        self.capabilities = QUORUM_CAPABILITIES if shared.names.queue_type == QUORUM else CAPABILITIES
         self._opened = False
 
     @property
@@ -95,7 +96,7 @@ class AmqpBackend:
         self._opened = True
         try:
             await self._run(_connected, self._shared.open_s)
-        except StorageError:
+        except (StorageError, ConfigError):
             await self.close()
             raise
 
@@ -263,7 +264,7 @@ _VERBS: dict[type[Any], Any] = {
 
 def _parameters(url: BackendUrl) -> pika.URLParameters:
     """What pika needs of a URL; our own settings taken out."""
-    url.check_options({"consumer_timeout", "heartbeat", "open", "timeout"})
+    url.check_options({"consumer_timeout", "heartbeat", "open", "queue_type", "timeout"})
     place, _, _ = url.text.partition("://")[2].partition("?")
     server, _, host = place.rpartition("@")[2].partition("/")
     login = ""
@@ -275,6 +276,13 @@ def _parameters(url: BackendUrl) -> pika.URLParameters:
     parameters.blocked_connection_timeout = 60
     parameters.socket_timeout = 5
     return parameters
+
+
+def _queue_type(url: BackendUrl) -> str:
+    kind = url.options.get("queue_type", CLASSIC)
+    if kind not in (CLASSIC, QUORUM):
+        raise ConfigError("queue_type", f"{CLASSIC} or {QUORUM}", kind)
+    return kind
 
 
 def _seconds(url: BackendUrl, name: str, otherwise: float, most: float = 3_600) -> float:

@@ -17,8 +17,8 @@ from windlass.backend.hub import Hub
 from windlass.backends.amqp import direct_replies, verbs, wire
 from windlass.backends.amqp.direct_replies import ReplyListeners
 from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
-from windlass.backends.amqp.names import Names
-from windlass.backends.amqp.session import AmqpSession, delivery_of
+from windlass.backends.amqp.names import SEAT, Names
+from windlass.backends.amqp.session import EXCLUSIVE, AmqpSession, delivery_of
 from windlass.core import bad_records
 from windlass.core.clock import SteadyClock
 from windlass.core.probe import reach
@@ -33,6 +33,17 @@ _ANSWER_S = 15.0
 _SEAT_EVERY_S = 1.0
 _LOCKED = 405
 _read_news = msgspec.msgpack.Decoder(verbs.News).decode
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """False for pika's warning that another connection is the coordinator, which most get every second."""
+    args = record.args
+    if not isinstance(args, tuple) or len(args) < 2:
+        return True
+    return args[0] != _LOCKED or f"{SEAT}'" not in str(args[1])
+
+
+logging.getLogger("pika.channel").addFilter(_is_news)
 
 
 class HoldsJobs(Protocol):
@@ -200,9 +211,10 @@ class AmqpClient(AmqpSession):
         """Take the coordinator's seat if it is free; else try again from time to time."""
         refused: IoFuture[Any] = IoFuture()
         channel = await self.open_channel(refused.set)
-        channel.queue_declare(self.names.seat, exclusive=True, callback=refused.set)
+        channel.queue_declare(self.names.seat, exclusive=True, arguments=EXCLUSIVE, callback=refused.set)
         answer = await self.expect(refused)
         if isinstance(answer, ChannelClosedByBroker) and answer.reply_code == _LOCKED:
+            reach("amqp.seat_taken")
             self.later(_SEAT_EVERY_S, self._try_again)
             return
         if isinstance(answer, Exception):

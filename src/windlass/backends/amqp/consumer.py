@@ -84,8 +84,6 @@ class Consumer:
         self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
         for held in self._left.values():
             _remember(self._seen, held.start.key)
-        #: Where a claim that is through at once leaves its starts, to be logged with the ends before it.
-        self._beginning: list[verbs.Start] | None = None
         self.intake = Intake(client)
         self.intake.show = self._offer
 
@@ -96,11 +94,11 @@ class Consumer:
         await client.know_rules()
         await self._rejoin()
         names = [item.name for item in request.queues]
-        self.intake.claiming.update(names)
+        self.intake.begin(names)
         try:
             return await self._claim(request, names)
         finally:
-            self.intake.claiming.subtract(names)
+            self.intake.end(names)
 
     async def _claim(self, request: rq.Claim, names: list[str]) -> rq.Claimed:
         client = self._client
@@ -112,15 +110,10 @@ class Consumer:
         except BaseException:
             picker.give_up()
             raise
-        if self._beginning is not None:
-            took("amqp.claim_in_settle")
-            self._beginning += picker.starts
-        else:
-            picker.log_starts()
+        picker.log_starts()
         self._offers.claimed(request, len(picker.jobs))
         if len(picker.jobs) < request.limit:
-            for name in names:
-                self.intake.ring(name)
+            self.intake.was_short(names)
         for name, count in picker.taken.items():
             if name not in picker.empty:
                 self.intake.was_full(name, count)
@@ -221,22 +214,17 @@ class Consumer:
             answers = await self._close(request)
             return rq.SettleResult(answers, None if claim is None else await self.claim(claim))
         # The slots are free already: the next jobs may come while the broker records the last ones.
-        began: list[verbs.Start] = []
-        self._beginning = began if items else None
-        try:
-            coming = None if claim is None else spawn(self.claim(claim))
-        finally:
-            self._beginning = None
-        answers = await self._complete(request, began) if items else []
+        coming = None if claim is None else spawn(self.claim(claim))
+        answers = await self._complete(request) if items else []
         return rq.SettleResult(answers, None if coming is None else await coming)
 
-    async def _complete(self, request: rq.Settle, began: list[verbs.Start]) -> list[Settled]:
+    async def _complete(self, request: rq.Settle) -> list[Settled]:
         """The quick way, for completions: log them, then acknowledge."""
         took("amqp.complete")
         items, client = request.items, self._client
         held = [self._held[end.token] for end in items]
         starts = [one.start for one in held]
-        told = client.append_fact(verbs.Ended(items=items, starts=starts, began=began, now_ms=request.now_ms))
+        told = client.append_fact(verbs.Ended(items=items, starts=starts, now_ms=request.now_ms))
         client.publish([metrics_message(client.names, items, starts, self.now_ms(request))])
         await told
         reach("amqp.ended", count=len(items))
@@ -439,7 +427,7 @@ class _Picker:
     async def _ask_all(self, bound: str, asked: set[str]) -> bool:
         """Ask queues that were not ``asked`` yet for as much as there is room; False when that is none."""
         fetching = []
-        room = self._request.limit - len(self.jobs)
+        intake, room = self._desk.intake, self._request.limit - len(self.jobs)
         for item in self._request.queues:
             if item.name in self._client.paused or item.name in self.empty or item.name in asked:
                 continue
@@ -448,10 +436,21 @@ class _Picker:
                 continue
             room -= wanted
             asked.add(item.name)
-            fetching.append((item.name, wanted, spawn(self._fetch(item.name, wanted))))
-        for queue, wanted, fetched in fetching:
-            await self._begin(queue, wanted, fetched)
+            before, turn = intake.next_turn(item.name)
+            fetching.append((item.name, wanted, turn, spawn(self._fetch_after(before, item.name, wanted))))
+        try:
+            for queue, wanted, turn, fetched in fetching:
+                await self._begin(queue, wanted, fetched)
+                turn.set(None)
+        finally:
+            for _, _, turn, _ in fetching:
+                turn.set(None)
         return bool(fetching)
+
+    async def _fetch_after(self, before: IoFuture[None], queue: str, wanted: int) -> list[Delivery]:
+        """What another claim fetched begins first, also when it must be asked about."""
+        await before
+        return await self._fetch(queue, wanted)
 
     async def _fetch(self, queue: str, wanted: int) -> list[Delivery]:
         """Up to ``wanted`` messages; fewer when the queue has no more, which is noted."""
@@ -521,7 +520,7 @@ class _Picker:
             self.empty.discard(queue)
             for delivery, _ in good[room:]:
                 self._in_hand.pop(delivery.tag, None)
-            self._client.requeue(delivery.tag for delivery, _ in good[room:])
+            self._desk.intake.put_back(queue, [delivery for delivery, _ in good[room:]])
         return min(len(good), room)
 
     async def _bury(self, queue: str, delivery: Delivery, problem: str) -> None:

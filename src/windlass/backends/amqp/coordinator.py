@@ -21,7 +21,7 @@ import msgspec
 from pika import BasicProperties
 
 from windlass.backend import requests as rq
-from windlass.backends.amqp import inbox, verbs, wire
+from windlass.backends.amqp import inbox, returned, verbs, wire
 from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
 from windlass.backends.amqp.ledger import BrokerPlan, Counts, Ledger
 from windlass.backends.amqp.messages import entry_message, queue_of, to_message
@@ -94,6 +94,7 @@ class Coordinator:
         self._timer: Any = None
         self._mark_timer: Any = None
         self._streams = inbox.ForeignStreams(session, self)
+        self._returned = returned.ReturnedJobs(session)
 
     # --- taking over -------------------------------------------------------------------------------------
 
@@ -109,6 +110,7 @@ class Coordinator:
         session.consume(channel, self._names.log, self._on_log, arguments={"x-stream-offset": "first"})
         await session.expect(self.live)
         await self._streams.start()
+        await self._returned.start()
 
     async def _read_mark(self) -> None:
         channel = await self._session.open_channel()
@@ -371,7 +373,7 @@ class Coordinator:
     async def retire(self) -> None:
         """Read nothing more. The seat stays ours until the connection ends."""
         self._retired = True
-        for channel in (self._log_channel, self._kept_channel, self._streams.channel):
+        for channel in (self._log_channel, self._kept_channel, self._streams.channel, self._returned.channel):
             if channel is not None and channel.is_open:
                 closed: IoFuture[Any] = IoFuture()
                 channel.add_on_close_callback(lambda _, reason, closed=closed: closed.set(reason))

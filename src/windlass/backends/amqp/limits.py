@@ -6,6 +6,8 @@ missing; a test compares all three.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from windlass.backend.capabilities import Capabilities
 
 #: What is missing, by the name of the capability, and what happens instead.
@@ -40,8 +42,15 @@ CAPABILITIES = Capabilities(
     **dict.fromkeys(MISSING, False),
 )
 
+#: What quorum queues lack besides.
+MISSING_ON_QUORUM = {
+    "priority": "refused: use another queue, with a higher weight, for urgent jobs",
+}
 
-def as_table() -> str:
+QUORUM_CAPABILITIES = replace(CAPABILITIES, **dict.fromkeys(MISSING_ON_QUORUM, False))
+
+
+def as_table(missing: dict[str, str] = MISSING) -> str:
     """The rows as they stand in the docs."""
-    rows = [f"| {name.replace('_', ' ')} | {what} |" for name, what in MISSING.items()]
+    rows = [f"| {name.replace('_', ' ')} | {what} |" for name, what in missing.items()]
     return "\n".join(["| not supported | what happens |", "|---|---|", *rows])

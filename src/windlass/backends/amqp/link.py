@@ -16,7 +16,7 @@ from pika.adapters.select_connection import IOLoop
 
 from windlass.backends.amqp.io_future import IoFuture, spawn
 from windlass.backends.amqp.session import AmqpSession
-from windlass.errors import StorageError
+from windlass.errors import ConfigError, StorageError
 from windlass.speedups.amqp import Connection, PlainConnection
 
 log = logging.getLogger("windlass.amqp")
@@ -148,6 +148,8 @@ class Link:
             except Exception as exc:
                 self._last_error = f"{exc}"
                 log.warning("the broker does not let us set up what we need: %s", exc)
+                if isinstance(exc, ConfigError):
+                    self._waiting.fail(exc)  # another try ends alike
                 if connection.is_open:
                     connection.close()
                 return

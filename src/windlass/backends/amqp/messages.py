@@ -21,7 +21,7 @@ from windlass.core.job import ErrorInfo, JobRecord, fingerprint, retries_of
 from windlass.core.options import ALL_UNSAID, MOST_LINES, StoredOptions, unsaid_bits
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
-from windlass.speedups.amqp_frames import job_properties
+from windlass.speedups.amqp_frames import Delivery, job_properties, properties
 
 #: Retries after the first run of a message that does not say how many.
 DEFAULT_RETRY = 25
@@ -195,6 +195,15 @@ def to_message(job: JobRecord, gen: int, reply: str = "", *, copy: int = 0) -> t
         header = _encode(carried)
     message_id = job.id if len(job.id) <= _SHORT else ""
     return _to_json(fields), job_properties(header, band(job.priority), message_id)
+
+
+def to_ask_about(delivery: Delivery, message_id: str) -> bytes:
+    """The properties of a message that is published once more: a worker asks before it starts its job."""
+    if delivery.header is None:
+        return properties(delivery_mode=2, priority=delivery.priority or None, message_id=message_id or None)
+    carried = _decode_carried(delivery.header)
+    carried.again = True
+    return job_properties(_encode(carried), delivery.priority, message_id)
 
 
 def _form(payload: bytes) -> str:

@@ -5,12 +5,22 @@ from __future__ import annotations
 from windlass.backend.urls import DEFAULT_NAMESPACE
 
 DAY_S = 86_400
+#: The exclusive queue that the coordinator of a namespace holds.
+SEAT = "windlass.coordinator"
+CLASSIC, QUORUM = "classic", "quorum"
+#: How often a quorum queue may return a message before the broker drops it; RabbitMQ 4 would do so after 20
+#: times. Messages are returned when a worker or a coordinator ends, also when no job ran: it is for
+#: ``max_stalls`` to count lost runs. Later brokers keep the place of what is returned only with a limit.
+_MOST_RETURNS = 1_000_000_000
+
+Arguments = dict[str, str | int]
 
 
 class Names:
     """Exchanges, queues and streams of one namespace; others than the default put its name before theirs."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(self, namespace: str, queue_type: str = CLASSIC) -> None:
+        self.queue_type = queue_type
         prefix = "" if namespace == DEFAULT_NAMESPACE else f"{namespace}."
         self.direct = f"{prefix}jobs.direct"
         self.dead = f"{prefix}jobs.dead"
@@ -27,26 +37,48 @@ class Names:
         self.log = f"{prefix}windlass.log"
         self.kept = f"{prefix}windlass.kept"
         self.mark = f"{prefix}windlass.mark"
-        self.seat = f"{prefix}windlass.coordinator"
+        self.seat = f"{prefix}{SEAT}"
         self.news = f"{prefix}windlass.news"
+        #: Messages of quorum queues that were returned too often for the limit of an operator's policy.
+        self.returned = f"{prefix}windlass.returned"
 
-    @property
-    def queue_arguments(self) -> dict[str, str | int]:
+    def queue_arguments(self, queue_type: str = "") -> Arguments:
         """How a job queue is declared. Its type is named, for a broker may have another default."""
-        return {"x-queue-type": "classic", "x-max-priority": 10}
-
-    def own_queues(self) -> dict[str, dict[str, str | int]]:
-        """Our own queues that are no streams, with the arguments of their declarations."""
+        if (queue_type or self.queue_type) == CLASSIC:
+            return {"x-queue-type": CLASSIC, "x-max-priority": 10}
         return {
-            self.kept: {"x-queue-type": "classic"},
-            self.mark: {"x-queue-type": "classic", "x-max-length": 1},
+            **_plain(QUORUM),
+            "x-overflow": "reject-publish",
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": self.returned,
+            "x-dead-letter-strategy": "at-least-once",
         }
+
+    def own_queues(self, queue_type: str = "") -> dict[str, Arguments]:
+        """Our own queues that are no streams, with the arguments of their declarations."""
+        kind = queue_type or self.queue_type
+        queues: dict[str, Arguments] = {
+            self.kept: _plain(kind),
+            self.mark: {**_plain(kind), "x-max-length": 1},
+        }
+        if kind == QUORUM:
+            queues[self.returned] = _plain(kind)
+        return queues
+
+    def other_arguments(self, queue: str) -> list[Arguments]:
+        """How a queue of jobs, or of ours, may be declared that has the other type."""
+        other = CLASSIC if self.queue_type == QUORUM else QUORUM
+        return [self.own_queues(other).get(queue) or self.queue_arguments(other), {"x-queue-type": other}]
 
     def queue(self, name: str) -> str:
         """The AMQP queue of a job queue."""
         return self._queue + name
 
-    def streams(self) -> dict[str, dict[str, str | int]]:
+    def job_queue(self, queue: str) -> str:
+        """The job queue of an AMQP queue."""
+        return queue.removeprefix(self._queue)
+
+    def streams(self) -> dict[str, Arguments]:
         """Every stream with the arguments of its declaration."""
         return {
             self.scheduled_jobs: _stream(30 * DAY_S),
@@ -62,7 +94,12 @@ class Names:
         return [*self.streams(), *self.own_queues()]
 
 
-def _stream(seconds: int) -> dict[str, str | int]:
+def _plain(queue_type: str) -> Arguments:
+    kind: Arguments = {"x-queue-type": queue_type}
+    return kind if queue_type == CLASSIC else {**kind, "x-delivery-limit": _MOST_RETURNS}
+
+
+def _stream(seconds: int) -> Arguments:
     """Retention acts on whole segments, so segments are small."""
     return {
         "x-queue-type": "stream",

@@ -15,8 +15,8 @@ from pika import BasicProperties, spec
 from pika.exceptions import ChannelClosedByBroker, ChannelClosedByClient
 
 from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
-from windlass.backends.amqp.names import Names
-from windlass.errors import StorageError
+from windlass.backends.amqp.names import CLASSIC, QUORUM, Names
+from windlass.errors import ConfigError, StorageError
 from windlass.speedups.amqp import Outgoing
 from windlass.speedups.amqp_frames import Delivery, of_properties
 
@@ -24,6 +24,11 @@ log = logging.getLogger("windlass.amqp")
 
 PERSISTENT = 2
 _PRECONDITION_FAILED = 406
+#: An exclusive queue cannot be replicated, whatever the default of the broker is.
+EXCLUSIVE = {"x-queue-type": CLASSIC}
+#: Messages that are asked for before an answer. A quorum queue writes to its disk for each answer, also when
+#: it has no message left; to a classic one such an answer costs nothing.
+_MOST_GETS = {CLASSIC: 1_000, QUORUM: 10}
 #: Channels on which new queues are declared. RabbitMQ takes 20 to 90 ms for a queue with priorities, most of
 #: it waiting, one after the other on a channel; on eight channels it declares about six times as many.
 _SIDE_BY_SIDE = 8
@@ -85,7 +90,8 @@ class AmqpSession:
         channel.add_on_return_callback(self._on_return)
         channel.add_callback(self._on_get_empty, [spec.Basic.GetEmpty], False)
         channel.add_callback(self._on_cancelled, [spec.Basic.CancelOk], False)
-        self.inbox = (await self.call(channel.queue_declare, "", exclusive=True)).method.queue
+        declared = await self.call(channel.queue_declare, "", exclusive=True, arguments=EXCLUSIVE)
+        self.inbox = declared.method.queue
         await self.call(channel.queue_bind, self.inbox, self.names.news)
         self.consume(channel, self.inbox, lambda _c, _m, *message: self.on_news(*message), auto_ack=True)
         await self.call(channel.basic_qos, prefetch_count=1)  # of bells: see desk
@@ -213,13 +219,14 @@ class AmqpSession:
         self._setup = await self.open_channel(lambda reason: self._setup_answer.set(reason))
 
     async def declare(self, name: str, arguments: dict[str, Any]) -> None:
-        """Declare a durable queue; one that is declared in another way already is taken as it is."""
+        """Declare a durable queue; one of its type that is there with other arguments is taken as it is."""
         before, turn = self._setup_turn, IoFuture[None]()
         self._setup_turn = turn
         await before
         try:
             answer = await self._ask_setup(name, durable=True, arguments=arguments)
             if isinstance(answer, ChannelClosedByBroker) and answer.reply_code == _PRECONDITION_FAILED:
+                await self._check_type(name, arguments, answer)
                 log.warning("queue %s is declared otherwise than we would, and used as it is", name)
                 await self._open_setup()
                 answer = await self._ask_setup(name, passive=True)
@@ -229,6 +236,25 @@ class AmqpSession:
                 raise answer
         finally:
             turn.set(None)
+
+    async def _check_type(self, name: str, arguments: dict[str, Any], refusal: ChannelClosedByBroker) -> None:
+        """Raise when the queue was refused because it has the other type. The refusal closed the channel."""
+        names = self.names
+        if arguments["x-queue-type"] != names.queue_type:
+            return  # a stream
+        known = "'x-queue-type'" in refusal.reply_text
+        for other in () if known else names.other_arguments(name):
+            await self._open_setup()
+            known = known or not isinstance(
+                await self._ask_setup(name, durable=True, arguments=other), Exception
+            )
+        if known:
+            await self._open_setup()
+            want = (
+                f"the type of the queues that exist, and {name} has another. Leave the option as it was, "
+                "use a namespace of its own for each type, or delete the queue once it is empty"
+            )
+            raise ConfigError("queue_type", want, names.queue_type)
 
     async def _ask_setup(self, name: str, **arguments: Any) -> Any:
         """The answer to a declaration, or the error with which the broker closed the channel."""
@@ -269,7 +295,7 @@ class AmqpSession:
         finally:
             turn.set(None)
         for name in refused:
-            await self.declare(self.names.queue(name), self.names.queue_arguments)
+            await self.declare(self.names.queue(name), self.names.queue_arguments())
             await self.call(self._setup.queue_bind, self.names.queue(name), self.names.direct, name)
 
     async def _declare_beside(self, names: list[str]) -> list[str]:
@@ -285,7 +311,7 @@ class AmqpSession:
         """Declare queues of jobs and bind them. One refusal ends the channel: then all are left to do."""
         for name in names:
             queue = self.names.queue(name)
-            channel.queue_declare(queue, durable=True, arguments=self.names.queue_arguments)
+            channel.queue_declare(queue, durable=True, arguments=self.names.queue_arguments())
             last = answer.set if name is names[-1] else None
             channel.queue_bind(queue, self.names.direct, name, callback=last)
         return names if isinstance(await self.expect(answer), Exception) else []
@@ -356,7 +382,8 @@ class AmqpSession:
         return get.promise
 
     def _ask(self, get: _Get) -> None:
-        get.asked = self.connection.get(self.channel, get.queue, get.left, self._on_get)
+        most = _MOST_GETS[self.names.queue_type]
+        get.asked = self.connection.get(self.channel, get.queue, min(get.left, most), self._on_get)
 
     def _on_get(self, _channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
         delivery = delivery_of(method, properties, body)
@@ -403,8 +430,9 @@ class AmqpSession:
             self.connection.acknowledge(self.channel, out)
 
     def requeue(self, tags: Iterable[int]) -> None:
-        """Give messages back to their queues, at their old places."""
-        for tag in sorted(tags, reverse=True):
+        """Give messages back to their queues, at their old places: the oldest first, for a quorum queue keeps
+        those that are returned in the order of their return."""
+        for tag in sorted(tags):
             if self._unacked.pop(tag, 0) is None:
                 self.channel.basic_nack(tag, requeue=True)
 

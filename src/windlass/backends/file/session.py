@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import requests as rq
-from windlass.backend.local import together
+from windlass.backend.local import joined_adds
 from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backend.local.modes import denied, mode_of
@@ -197,7 +197,7 @@ class FileSession:
         try:
             if now_ms < last_ms:
                 store.set_back(last_ms, now_ms)
-            for group in together.groups(calls):
+            for group in joined_adds.group_calls(calls):
                 its, touched = self._decide_group(group, now_ms)
                 answers += its
                 topics |= touched
@@ -222,13 +222,13 @@ class FileSession:
         took("file.adds_together")
         changes = self.store.journal.changes
         try:
-            added, touched = self._apply(together.joined(calls), now_ms)
+            added, touched = self._apply(joined_adds.join(calls), now_ms)
         except Exception:
             if self.store.journal.changes != changes:
                 raise
             each_apart = [self._decide_one(call, now_ms) for call in calls]
             return [one for its, _ in each_apart for one in its], set().union(*(t for _, t in each_apart))
-        return together.apart(calls, added), touched
+        return joined_adds.split_answers(calls, added), touched
 
     def _decide_one(self, call: StoreCall[Any], now_ms: int) -> tuple[list[Answer], set[str]]:
         changes = self.store.journal.changes

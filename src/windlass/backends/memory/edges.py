@@ -94,7 +94,7 @@ class Edges:
         return Dependencies(
             list(_views(self.children.get(ref, {}).values(), values)),
             list(_views(islice(dependents, limit), values)),
-            len(dependents) > limit,
+            0 < limit < len(dependents),
         )
 
 

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 SCAN = 5_000
 #: Lists of jobs up to this long are found by an index and sorted; longer ones by walking over the jobs.
 SORTABLE = 20_000
+#: The same where an index leads to what is wanted.
+_FEW = 1_000
 #: Waiting jobs per priority that are looked at for the oldest one.
 HEAD = 5_000
 
@@ -178,7 +180,7 @@ def _few_ended(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> set[int] |
 def _few_of_states(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> set[int] | None:
     tally = snap.tally(num)
     states = set(request.states) or set(_STATES)
-    if sum(tally[state] for state in states) > SORTABLE:
+    if sum(tally[state] for state in states) > (SORTABLE if _index(request) is None else _FEW):
         return None
     found: set[int] = set()
     for state in states:
@@ -210,12 +212,17 @@ def _rows(snap: ReadSnapshot, request: rq.ListJobs, seqs: list[int]) -> Iterator
 
 def _edge(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int) -> int | None:
     """The last job that a walk over all jobs may look at; None when it may go to the end."""
-    way = "down" if request.newest_first else "up"
-    if request.needs_error:
-        found = snap.all(f"list_error_edge_{way}", num, start, SCAN)
-    else:
+    way, index = "down" if request.newest_first else "up", _index(request)
+    if index is None:
         found = snap.all(f"list_edge_{way}", start, SCAN)
+    else:
+        found = snap.all(f"list_{index}_edge_{way}", num, start, SCAN)
     return found[0][0] if found else None
+
+
+def _index(request: rq.ListJobs) -> str | None:
+    """The index that leads to all jobs that can fit; None: all jobs of the store are walked over."""
+    return "top" if request.tops else "error" if request.needs_error else None
 
 
 def _walk(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int, edge: int | None) -> Iterator[Row]:
@@ -223,8 +230,8 @@ def _walk(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int, edge: 
     down = request.newest_first
     end = edge if edge is not None else 0 if down else _END
     states = json.dumps([state.value for state in request.states or _STATES])
-    name = "list_error_walk" if request.needs_error else "list_walk"
-    sql, values = _where(snap, f"{name}_{'down' if down else 'up'}", request)
+    name = "_".join(part for part in ("list", _index(request), "walk", "down" if down else "up") if part)
+    sql, values = _where(snap, name, request)
     return snap.conn.execute(sql, (start, end, num, states, *values))
 
 

@@ -150,7 +150,8 @@ def get_dependencies(snap: ReadSnapshot, request: fl.GetDependencies) -> list[fl
             answers.append(fl.Dependencies([], []))
             continue
         below = _edges(snap, snap.all("edges_of", num, ref.id), request.values)
-        above = _edges(snap, snap.all("edges_to", num, ref.id, request.limit + 1), request.values)
+        rows = snap.all("edges_to", num, ref.id, request.limit + 1) if request.limit else []
+        above = _edges(snap, rows, request.values)
         answers.append(fl.Dependencies(below, above[: request.limit], len(above) > request.limit))
     return answers
 

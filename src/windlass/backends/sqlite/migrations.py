@@ -30,6 +30,7 @@ MIGRATIONS = {
     8: "008_stubs.sql",
     9: "009_replaced.sql",
     10: "010_search.sql",
+    11: "011_tops.sql",
 }
 NEWEST = max(MIGRATIONS)
 #: From this version on tables are STRICT when they are made.

@@ -12,7 +12,7 @@ import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from windlass.backend.local import together
+from windlass.backend.local import joined_adds
 from windlass.backend.local.flush import FlushHealth, not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backend.local.modes import denied, make_file, mode_of, no_folder
@@ -230,15 +230,15 @@ class SqliteSession:
     def _run_calls(self, tx: Tx, calls: list[StoreCall[Any]]) -> list[Answer]:
         if len(calls) == 1:
             return [(calls[0], self._run_request(tx, calls[0].request), None)]
-        return [answer for group in together.groups(calls) for answer in self._run_group(tx, group)]
+        return [answer for group in joined_adds.group_calls(calls) for answer in self._run_group(tx, group)]
 
     def _run_group(self, tx: Tx, calls: list[StoreCall[Any]]) -> list[Answer]:
         """Several adds are decided as one; if that cannot be, each by itself."""
         if len(calls) > 1:
             took("sqlite.adds_together")
-            _, added, error = self._run_alone(tx, calls[0], together.joined(calls))
+            _, added, error = self._run_alone(tx, calls[0], joined_adds.join(calls))
             if error is None:
-                return together.apart(calls, added)
+                return joined_adds.split_answers(calls, added)
         return [self._run_alone(tx, call, call.request) for call in calls]
 
     def _run_alone(self, tx: Tx, call: StoreCall[Any], request: rq.Request[Any]) -> Answer:

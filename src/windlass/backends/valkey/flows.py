@@ -210,7 +210,7 @@ async def get_dependencies(
     waits = await _edges(session, request.refs, request.values)
     found = []
     for ref, depends_on in zip(request.refs, waits, strict=True):
-        dependents = await _dependents(session, ref, request.values, request.limit)
+        dependents = await _dependents(session, ref, request.values, request.limit) if request.limit else []
         found.append(
             fl.Dependencies(depends_on, dependents[: request.limit], len(dependents) > request.limit)
         )

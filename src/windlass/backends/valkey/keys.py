@@ -13,7 +13,7 @@ PREFIX = "windlass:"
 KINDS: dict[str, str] = {
     "": "hash",
     **{f":{name}": "hash" for name in ("j", "m", "r", "g", "e", "y", "q", "K", "U", "G", "M", "schedules")},
-    **{f":{name}": "zset" for name in "wdazPCFXokibuLYEZAHQRn"},
+    **{f":{name}": "zset" for name in "wdazPCFXokiIJbuLYEZAHQRn"},
     **{f":{name}": "stream" for name in "fvhx"},
     **{f":{name}": "set" for name in "tT"},
     **{f":{name}": "zset" for name in ("schedules:names", "schedules:due", "minutes:keys", "hours:keys")},

@@ -34,6 +34,9 @@ class _Row(msgspec.Struct, array_like=True):
     outcomes: dict[str, int]
     wait: _Measure
     duration: _Measure
+    #: Rows of earlier releases end before.
+    depth: _Measure = msgspec.field(default_factory=lambda: _Measure(0, 0, 0, {}))
+    age: _Measure = msgspec.field(default_factory=lambda: _Measure(0, 0, 0, {}))
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -49,7 +52,8 @@ def _measured(measure: Measure) -> _Measure:
 
 
 def _stored(row: MetricsRow) -> bytes:
-    return _encode(_Row(row.outcomes, _measured(row.wait), _measured(row.duration)))
+    measures = (row.wait, row.duration, row.depth, row.age)
+    return _encode(_Row(row.outcomes, *map(_measured, measures)))
 
 
 def _measure(stored: _Measure) -> Measure:
@@ -65,6 +69,8 @@ def _read(key: bytes, stored: bytes) -> MetricsRow:
         outcomes=row.outcomes,
         wait=_measure(row.wait),
         duration=_measure(row.duration),
+        depth=_measure(row.depth),
+        age=_measure(row.age),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from litestar.params import JSONBody
 
 from windlass.backend import requests as rq
 from windlass.core.job import JobRecord, JobRef
+from windlass.core.order import Sort
 from windlass.core.outcome import CancelResult, Changed, to_reason
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queues
@@ -23,6 +25,7 @@ from windlass.dashboard.audit import named, note
 from windlass.dashboard.filters import Wanted, exact_page, listing_of, names_of, understand
 from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import counted
+from windlass.dashboard.paging import Listing
 from windlass.dashboard.params import versioned
 from windlass.dashboard.shapes.changes import BulkAnswer, BulkBody, Filter
 from windlass.dashboard.store_view import StoreView
@@ -40,7 +43,7 @@ _AT_ONCE = 100
 async def change_many(
     store_view: TheStoreView, request: Request[Any, Any, Any], data: JSONBody[BulkBody]
 ) -> BulkAnswer:
-    """Retry, delete, cancel, kill or trigger many jobs: those named, or all of a filter, oldest first.
+    """Retry, delete, cancel, kill or trigger many jobs: those named, or all of a filter, sorted by ``sort``.
 
     With ``dry_run`` nothing is changed: the answer counts what this step would do.
     """
@@ -52,7 +55,7 @@ async def change_many(
         records, cursor = await _named(store_view, [JobRef(ref.queue, ref.id) for ref in data.refs]), None
         asked = len(data.refs)
     else:
-        records, cursor = await _meant(store_view, wanted, data.cursor, data.limit)
+        records, cursor = await _meant(store_view, wanted, data)
         asked = len(records)
     refs = [record.ref for record in records]
     note(
@@ -97,21 +100,41 @@ async def _named(store_view: StoreView, refs: list[JobRef]) -> list[JobRecord]:
     return [record for record in answers if record is not None]
 
 
-async def _meant(
-    store_view: StoreView, wanted: Wanted, cursor: str | None, limit: int
-) -> tuple[list[JobRecord], str | None]:
+async def _meant(store_view: StoreView, wanted: Wanted, data: BulkBody) -> tuple[list[JobRecord], str | None]:
     queues = wanted.filter.queue
     if not wanted.filter.state:
         raise ConfigError("filter.state", "one or more states")
     for name in queues:
         store_view.queue(name)
     names = queues or [info.name for info in await store_view.queues() if store_view.may(info.name)]
-    listed = listing_of(store_view, wanted, newest_first=False)
+    listed = listing_of(store_view, wanted, sort=data.sort, newest_first=data.order == "newest")
     if wanted.query.ids:
         exact = await exact_page(store_view, wanted, names, listed)
         return (exact.records if exact is not None else []), None
-    found = await listed.page(names, cursor, limit)
-    return found.records, found.cursor
+    if data.sort is Sort.ADDED:
+        found = await listed.page(names, data.cursor, data.limit)
+        return found.records, found.cursor
+    began_ms, cursor = _begun(store_view, data.cursor)
+    found = await _untouched(listed, began_ms).page(names, cursor, data.limit)
+    return found.records, None if found.cursor is None else f"{began_ms}.{found.cursor}"
+
+
+def _begun(store_view: StoreView, cursor: str | None) -> tuple[int, str | None]:
+    """When the first step was made, which cursors by time say first, and where the listing continues."""
+    if cursor is None:
+        return store_view.now_ms(), None
+    began, _, rest = cursor.partition(".")
+    return (int(began), rest) if began.isascii() and began.isdecimal() and len(began) < 16 else (0, cursor)
+
+
+def _untouched(listed: Listing, began_ms: int) -> Listing:
+    """Without jobs that ran since: the change may have moved them to where the listing comes by again."""
+    keep = listed.keep
+
+    def stays(record: JobRecord) -> bool:
+        return (record.started_ms or 0) < began_ms and (keep is None or keep(record))
+
+    return replace(listed, keep=stays)
 
 
 async def _remaining(store_view: StoreView, wanted: Wanted) -> int | None:

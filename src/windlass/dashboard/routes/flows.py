@@ -11,6 +11,7 @@ from litestar.params import JSONBody, QueryParameter
 from windlass.api.search import Search
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
+from windlass.backend.gathering import gather_limited
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import Changed as ChangeStatus
 from windlass.core.states import FINISHED, JobState
@@ -19,6 +20,7 @@ from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import named, note
 from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import counted, holding, listing
+from windlass.dashboard.paging import BUDGET_MS, READ_AT_ONCE
 from windlass.dashboard.params import Cursor, JobId, QueueName, Queues, States, Text, versioned
 from windlass.dashboard.problems import ApiError, not_found
 from windlass.dashboard.shapes.changes import Added, Changed, ReasonBody
@@ -30,6 +32,8 @@ from windlass.flows.tree import JobNode, own_jobs
 #: Nodes that are drawn at most, and steps up to the end of a flow.
 _NODES = 1_000
 _STEPS_UP = 100
+#: Flows of a list that are read before the time is looked at: each may have as many nodes.
+_FLOWS = 4
 Anyone = Request[Any, Any, Any]
 
 
@@ -64,20 +68,30 @@ async def list_flows(
     cursor: Cursor = None,
     limit: Annotated[int, QueryParameter(ge=1, le=100, description="Most flows of the answer.")] = 20,
 ) -> FlowPage:
-    """Flows whose last job is in one of these queues and states, with what their jobs are doing."""
+    """Flows whose last job is in one of these queues and states, the newest first, with what their jobs do.
+
+    A page of large flows may hold fewer than ``limit``; ``done`` false: ask again with ``next_cursor``.
+    """
     store_view.store.capabilities.require(store_view.store.name, "flows")
     for name in queue or []:
         store_view.queue(name)
     infos = [info for info in await store_view.queues() if not queue or info.name in queue]
-    search = Search(name=task, state=states or [], tops=True)
-    names = holding(infos, states or [])
-    found = await listing(store_view, search).page(names, cursor, limit)
+    listed = listing(store_view, Search(name=task, state=states or [], tops=True))
+    items: list[FlowEntry] = []
+    scanned, until = 0, listed.clock() + BUDGET_MS
+    while True:
+        some = min(limit - len(items), _FLOWS)
+        found = await listed.page(holding(infos, states or []), cursor, some)
+        items += await gather_limited((_flow_entry(store_view, top) for top in found.records), READ_AT_ONCE)
+        scanned, cursor = scanned + found.scanned, found.cursor
+        if cursor is None or len(items) >= limit or listed.clock() >= until:
+            break
     return FlowPage(
-        items=[await _flow_entry(store_view, record) for record in found.records],
-        next_cursor=found.cursor,
-        scanned=found.scanned,
+        items=items,
+        next_cursor=cursor,
+        scanned=scanned,
         to_scan=counted(infos, states or []),
-        done=found.cursor is None,
+        done=cursor is None,
     )
 
 

@@ -89,7 +89,7 @@ async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
 ) -> Items:
     """Jobs of all queues or some, by any of these filters.
 
-    A search continues until the page is full, for a fifth of a second at most; ``done`` false: ask again with
+    A search continues until the page is full, for about 150 ms at most; ``done`` false: ask again with
     ``next_cursor``. The id of a job, as ``search`` or ``q``, is answered at once.
     """
     given = Filter(

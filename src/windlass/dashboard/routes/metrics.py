@@ -241,7 +241,12 @@ async def _series(store_view: StoreView, lake: LakeFigures | None, ask: _Ask, ro
         found = ask.points((row for mine in rows.values() for row in mine), now_ms)
         return Series(step=ask.step, source="store", points=found)
     found = await lake.points(ask.step, ask.names, ask.task, ask.since_ms, ask.until_ms)
-    return Series(step=ask.step, source="lake", points=left_open(found, _STEPS[ask.step], now_ms))
+    return Series(
+        step=ask.step,
+        source="lake",
+        points=left_open(found, _STEPS[ask.step], now_ms),
+        lake=await lake.state(store_view.app, ask.names),
+    )
 
 
 @get("/api/job-metrics/series", tags=["figures"], access=of_queues())
@@ -294,6 +299,7 @@ async def get_metrics(
         ),
         marks=await list_marks.fn(store_view, since_ms),
         deploys=await _deploys(store_view),
+        lake=series.lake,
     )
 
 

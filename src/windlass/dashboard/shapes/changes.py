@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from windlass.core.order import Sort
 from windlass.core.states import JobState
 from windlass.dashboard.shapes.base import Body, IdText, QueueText, Seconds, Shape, ShortText, TaskText
 
@@ -130,6 +131,10 @@ class BulkBody(Body):
     #: Either these jobs, or all that the filter means (it must name one state at least).
     refs: Annotated[list[Ref], msgspec.Meta(max_length=1_000)] | None = None
     filter: Filter | None = None
+    #: In which order the jobs of the filter are taken: as lists sort them. By due time or by end, a job that
+    #: was started since the first step is left out.
+    sort: Sort = Sort.ADDED
+    order: Literal["oldest", "newest"] = "oldest"
     cursor: str | None = None
     #: Jobs that this step looks at.
     limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1_000

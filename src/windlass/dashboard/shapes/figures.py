@@ -32,6 +32,10 @@ class Point(Shape):
     #: How many jobs waited at a time, on average, of those that ran in this window: all their waiting
     #: together, over its width. Null: the lake does not keep it.
     waiting_avg: float | None = None
+    #: The most jobs that waited at once, and the longest that one had waited, of the samples that a worker
+    #: took in this window; jobs that are not claimed count. Null: nothing waited, or no worker ran.
+    waiting_max: int | None = None
+    oldest_max_ms: int | None = None
     #: The window is over. The last one usually is not: it holds less than it will.
     complete: bool = True
 
@@ -67,12 +71,46 @@ class Overview(Shape):
     hour: Point | None
 
 
+class LakeSource(Shape):
+    """A store that fills the lake."""
+
+    source: str
+    #: When its newest batch was read, and when its newest attempt in the lake ended (null: none is there).
+    read_ms: int
+    newest_ms: int | None
+
+
+class LakeFailure(Shape):
+    """What stopped the last run of the pipeline."""
+
+    source: str
+    error: str
+    at_ms: int
+
+
+class LakeState(Shape):
+    """How the lake stands beside this store."""
+
+    #: The name under which a store that fills it knows it; empty: the lake cannot be read.
+    archiver: str
+    sources: list[LakeSource]
+    #: Attempts in the lake, and records that were trimmed before they were read.
+    attempts: int
+    lost: int
+    #: Null: a batch went through since.
+    failure: LakeFailure | None
+    #: Records of the queues shown here that the lake lacks. Null: this store does not fill it.
+    behind: int | None = None
+
+
 class Series(Shape):
     """Figures over time. ``source`` says where they come from: ``store`` or ``lake``."""
 
     step: str
     source: str
     points: list[Point]
+    #: When they come from the lake: how fresh that is.
+    lake: LakeState | None = None
 
 
 class Bucket(Shape):
@@ -114,6 +152,8 @@ class Metrics(Shape):
     backlog: Backlog
     marks: list[Mark]
     deploys: list[Deploy]
+    #: When the points come from the lake: how fresh that is.
+    lake: LakeState | None = None
 
 
 class TaskSeries(Shape):

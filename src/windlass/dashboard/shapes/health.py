@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from windlass.dashboard.shapes.base import Shape
+from windlass.dashboard.shapes.figures import LakeState
 from windlass.dashboard.shapes.workers import LostWorker
 
 
@@ -32,6 +33,8 @@ class HealthReport(Shape):
     at_ms: int
     findings: list[FindingEntry]
     lost_workers: list[LostWorker]
+    #: Null: this dashboard has no lake.
+    lake: LakeState | None = None
 
 
 class ErrorSample(Shape):

@@ -27,16 +27,27 @@ def days_of(ms: Any) -> Any:
     return pc.cast(pc.cast(days, pa.int32()), pa.date32())
 
 
-def as_bronze(batch: pa.RecordBatch, source: str, number: int) -> pa.Table:
-    """Records with where they came from and the day on which each ended. One row per row, in Arrow."""
+def as_bronze(attempts: pa.RecordBatch | pa.Table, source: str, number: int) -> pa.Table:
+    """Records with where they came from and the day on which each ended. One row per row, in Arrow.
+
+    Columns that the records do not have are null.
+    """
     import pyarrow as pa
 
-    rows = pa.Table.from_batches([batch])
-    return (
-        rows.append_column("source", pa.repeat(source, rows.num_rows))
-        .append_column("batch", pa.repeat(pa.scalar(number, pa.int64()), rows.num_rows))
-        .append_column("date", days_of(rows.column("finished_ms")))
-    )
+    rows = pa.Table.from_batches([attempts]) if isinstance(attempts, pa.RecordBatch) else attempts
+    count = rows.num_rows
+    made = {
+        "source": pa.repeat(source, count),
+        "batch": pa.repeat(pa.scalar(number, pa.int64()), count),
+        "date": days_of(rows.column("finished_ms")),
+    }
+    columns = []
+    for field in schemas.BRONZE_ATTEMPTS.arrow:
+        if field.name in rows.column_names:
+            columns.append(rows.column(field.name))
+        else:
+            columns.append(made[field.name] if field.name in made else pa.nulls(count, field.type))
+    return pa.table(columns, names=schemas.BRONZE_ATTEMPTS.names)
 
 
 def hashed(run_id: Column) -> Column:

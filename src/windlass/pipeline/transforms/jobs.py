@@ -1,12 +1,14 @@
-"""From attempts to jobs: what became of each, however often it ran."""
+"""From attempts to jobs: what became of each, however often it ran or was seen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from windlass.core.states import FINISHED, JobState
 from windlass.pipeline import schemas
 from windlass.pipeline.transforms.attempts import days_of
+from windlass.pipeline.transforms.sights import sights_of
 from windlass.pipeline.transforms.sql import as_rows, ask, engine
 
 if TYPE_CHECKING:
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
 _STORY = ("max_attempts", "error_message", "priority", "schedule", "slot_ms", "parent", "root", "cost")
 #: Facts of a job's newest record.
 _LAST = (
-    "task", "group", "tags", "outcome", "final", "worker", "error_class", "error_fingerprint", "last_run_id",
-    *_STORY,
+    "task", "group", "tags", "finished_ms", "outcome", "final", "worker", "error_class", "error_fingerprint",
+    "last_run_id", *_STORY,
 )  # fmt: skip
 
 
@@ -34,7 +36,7 @@ _TAKEN = {
     "error_class": "error_class",
     "error_fingerprint": "error_fingerprint",
     "last_run_id": "run_id",
-    **{name: name for name in _STORY},
+    **{name: name for name in (*_STORY, *schemas.PAYLOADS)},
 }
 #: Columns of an attempt that job rows are made of.
 PART_COLUMNS = [*dict.fromkeys(_TAKEN.values()), "duration_ms"]
@@ -53,31 +55,90 @@ def job_parts(attempts: pa.Table) -> pa.Table:
         "final": pc.is_in(attempts.column("outcome"), pa.array(schemas.FINAL_OUTCOMES)),
         "schema_version": pa.repeat(pa.scalar(schemas.SCHEMA_VERSION, pa.int32()), count),
         "date": days_of(attempts.column("enqueued_ms")),
+        "state": _state_after(attempts.column("outcome")),
+        **{name: pa.nulls(count, schema.field(name).type) for name in ("due_ms", "seen_ms")},
     }
     columns = [made[name] if name in made else attempts.column(_TAKEN[name]) for name in schema.names]
     return pa.table(columns, schema=schema)
 
 
+def _state_after(outcome: Any) -> Any:
+    """The state of jobs by their newest outcome; null while they are alive, since they moved on since."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    names = pc.if_else(pc.equal(outcome, "expired"), "failed", outcome)
+    return pc.if_else(
+        pc.is_in(outcome, pa.array(schemas.FINAL_OUTCOMES)), names, pa.scalar(None, pa.string())
+    )
+
+
+#: States after which a job runs no more.
+_ENDED = tuple(sorted(state.value for state in FINISHED))
+#: SQL for ``_state_after``.
+_STATE_AFTER = (
+    f"CASE WHEN outcome = 'expired' THEN 'failed' WHEN outcome IN {schemas.FINAL_OUTCOMES} THEN outcome END"
+)
+#: Which of a job's rows says how it stands: the newest record, and without any the newest sight. A job that
+#: changed its state while jobs were listed may have two; the later state in the order of its life is right.
+_NEWEST = f"""
+    {{'ran': (records > 0)::INTEGER, 'at': CASE WHEN records > 0 THEN finished_ms ELSE seen_ms END,
+      'delivery': deliveries, 'final': final::INTEGER, 'run': coalesce(last_run_id, ''),
+      'state': coalesce(list_position({[state.value for state in JobState]}, state), 0)}}
+"""
+_SEEN = f"{{'at': seen_ms, 'state': list_position({[state.value for state in JobState]}, state)}}"
+
+
 def merged_jobs(rows: pa.Table) -> pa.Table:
-    """Job rows that speak of the same job, as one; the newest record says how it stands."""
+    """Job rows that speak of the same job, as one; the newest record or sight says how it stands."""
     keys = ", ".join(schemas.SILVER_JOBS.keys)
     last = ", ".join(f"""'{name}': "{name}" """ for name in _LAST)
-    newest = "{'at': finished_ms, 'delivery': deliveries, 'final': final::INTEGER, 'run': last_run_id}"
     sql = f"""
         SELECT {keys}, sum(records) AS records, max(attempts) AS attempts, max(deliveries) AS deliveries,
                min(first_ready_ms) AS first_ready_ms, min(first_started_ms) AS first_started_ms,
-               max(finished_ms) AS finished_ms, sum(run_ms) AS run_ms, any_value(date) AS date,
-               unnest(arg_max({{{last}}}, {newest})), {schemas.SCHEMA_VERSION} AS schema_version
+               sum(run_ms) AS run_ms, any_value(date) AS date, unnest(arg_max({{{last}}}, {_NEWEST})),
+               {_kept("args")}, {_kept("result")}, max(seen_ms) AS seen_ms,
+               unnest(arg_max({{'state': state, 'due_ms': due_ms}}, {_SEEN}) FILTER (seen_ms IS NOT NULL)),
+               {schemas.SCHEMA_VERSION} AS schema_version
         FROM rows GROUP BY {keys}
     """
+    recorded = "seen_ms IS NULL OR (records > 0 AND finished_ms >= seen_ms)"
+    stands = f"""
+        SELECT * REPLACE (CASE WHEN {recorded} THEN {_STATE_AFTER} ELSE state END AS state,
+                          CASE WHEN {recorded} THEN NULL ELSE due_ms END AS due_ms,
+                          CASE WHEN {recorded} THEN final ELSE state IN {_ENDED} END AS final)
+        FROM ({sql}) ORDER BY date, {keys}
+    """
     with engine(rows=rows) as connection:
-        return as_rows(ask(connection, f"FROM ({sql}) ORDER BY date, {keys}"), schemas.SILVER_JOBS)
+        return as_rows(ask(connection, stands), schemas.SILVER_JOBS)
+
+
+def _kept(name: str) -> str:
+    """SQL for a text and its size, of the newest row that was read with them."""
+    both = f"{{'{name}': {name}, '{name}_bytes': {name}_bytes}}"
+    return f"unnest(arg_max({both}, {_NEWEST}) FILTER ({name}_bytes IS NOT NULL))"
+
+
+def parts_of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``job_parts`` of attempts that Spark hands over."""
+    import pyarrow as pa
+
+    for batch in batches:
+        yield from job_parts(pa.Table.from_batches([batch])).to_batches()
+
+
+def sights_of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``sights_of`` of rows that Spark hands over."""
+    import pyarrow as pa
+
+    for batch in batches:
+        yield from sights_of(pa.Table.from_batches([batch])).to_batches()
 
 
 def merge_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``merged_jobs`` of attempts that Spark has brought together by job."""
+    """``merged_jobs`` of rows that Spark has brought together by job."""
     import pyarrow as pa
 
     found = list(batches)
     if found:
-        yield from merged_jobs(job_parts(pa.Table.from_batches(found))).to_batches()
+        yield from merged_jobs(pa.Table.from_batches(found)).to_batches()

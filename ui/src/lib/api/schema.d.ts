@@ -99,6 +99,12 @@ export interface components {
             action: "retry" | "delete" | "cancel" | "kill" | "trigger";
             refs?: components["schemas"]["Ref"][] | null;
             filter?: components["schemas"]["Filter"] | null;
+            sort?: components["schemas"]["Sort"];
+            /**
+             * @default oldest
+             * @enum {string}
+             */
+            order: "oldest" | "newest";
             cursor?: string | null;
             /** @default 1000 */
             limit: number;
@@ -432,6 +438,7 @@ export interface components {
             at_ms: number;
             findings: components["schemas"]["FindingEntry"][];
             lost_workers: components["schemas"]["LostWorker"][];
+            lake?: components["schemas"]["LakeState"] | null;
         };
         /** HoldBody */
         HoldBody: {
@@ -524,6 +531,27 @@ export interface components {
          * @enum {string}
          */
         JobState: "waiting" | "scheduled" | "retrying" | "blocked" | "parked" | "suspended" | "active" | "completed" | "failed" | "cancelled";
+        /** LakeFailure */
+        LakeFailure: {
+            source: string;
+            error: string;
+            at_ms: number;
+        };
+        /** LakeSource */
+        LakeSource: {
+            source: string;
+            read_ms: number;
+            newest_ms: number | null;
+        };
+        /** LakeState */
+        LakeState: {
+            archiver: string;
+            sources: components["schemas"]["LakeSource"][];
+            attempts: number;
+            lost: number;
+            failure: components["schemas"]["LakeFailure"] | null;
+            behind?: number | null;
+        };
         /** LastError */
         LastError: {
             error_class: string;
@@ -604,6 +632,7 @@ export interface components {
             backlog: components["schemas"]["Backlog"];
             marks: components["schemas"]["Mark"][];
             deploys: components["schemas"]["Deploy"][];
+            lake?: components["schemas"]["LakeState"] | null;
         };
         /** NewJobBody */
         NewJobBody: {
@@ -668,6 +697,8 @@ export interface components {
             duration_p95_ms: number | null;
             duration_p99_ms: number | null;
             waiting_avg?: number | null;
+            waiting_max?: number | null;
+            oldest_max_ms?: number | null;
             /** @default true */
             complete: boolean;
         };
@@ -819,6 +850,7 @@ export interface components {
             step: string;
             source: string;
             points: components["schemas"]["Point"][];
+            lake?: components["schemas"]["LakeState"] | null;
         };
         /** Session */
         Session: {
@@ -854,7 +886,7 @@ export interface components {
         };
         /**
          * Sort
-         * @description By the time of adding, of being due (scheduled, retrying, suspended), or of the end (completed, failed, cancelled).
+         * @description By the time of adding, by the time when a job is due, by the time when it ended.
          * @default added
          * @enum {string}
          */

@@ -268,6 +268,28 @@ WHERE errors IS NOT NULL AND seq < ? AND seq >= ? AND queue = ?
     AND +state IN (SELECT value FROM json_each(?)) /*also*/
 ORDER BY seq DESC
 
+-- name: list_top_edge_up
+SELECT seq FROM [job] INDEXED BY [job_tops]
+WHERE queue = ? AND instr(options, '"root":') AND instr(options, '/' || id || '"') AND seq > ?
+ORDER BY seq LIMIT 1 OFFSET ?
+
+-- name: list_top_edge_down
+SELECT seq FROM [job] INDEXED BY [job_tops]
+WHERE queue = ? AND instr(options, '"root":') AND instr(options, '/' || id || '"') AND seq < ?
+ORDER BY seq DESC LIMIT 1 OFFSET ?
+
+-- name: list_top_walk_up
+SELECT /*job*/ FROM [job] INDEXED BY [job_tops]
+WHERE instr(options, '"root":') AND instr(options, '/' || id || '"') AND seq > ? AND seq <= ? AND queue = ?
+    AND +state IN (SELECT value FROM json_each(?)) /*also*/
+ORDER BY seq
+
+-- name: list_top_walk_down
+SELECT /*job*/ FROM [job] INDEXED BY [job_tops]
+WHERE instr(options, '"root":') AND instr(options, '/' || id || '"') AND seq < ? AND seq >= ? AND queue = ?
+    AND +state IN (SELECT value FROM json_each(?)) /*also*/
+ORDER BY seq DESC
+
 -- A part of a statement: the payload of a job as text.
 -- name: payload_text
 CAST(coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)) AS TEXT)

@@ -20,6 +20,9 @@ else
   rows, more = listing.few_ended(q, newest, cursor, wanted) or listing.few_rows(q, newest, cursor, states), false
 end
 if not rows then
+  rows, more = indexes.rows(q, newest, cursor, wanted)
+end
+if not rows then
   rows, more = listing.rows_from(q, newest, cursor, all and math.min(limit + 1, STEP) or STEP)
 end
 local answer, matched, last = { -1, #rows }, 0, -1

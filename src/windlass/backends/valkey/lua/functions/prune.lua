@@ -1,4 +1,5 @@
--- prune: removes what is past its keep: records, kept ids, unique keys, idle groups, history, roll-ups, events of quiet queues, empty streams.
+-- prune: removes what is past its keep: records, kept ids, unique keys, idle groups, history, roll-ups, events of quiet queues, empty streams. Fills
+--        indexes that earlier releases did not write.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {limit of records, how far all archivers have copied the history of each queue (-1: no
 --       archivers), limit of rows of roll-ups}
@@ -6,7 +7,7 @@
 -- flags: allow-oom
 local now = now_from(args[1])
 local limit, copied, most_rows = unpack(cmsgpack.unpack(args[2]))
-local jobs, ids, history, rolled_up, more, keys_gone = 0, 0, 0, 0, 0, 0
+local jobs, ids, history, rolled_up, more, keys_gone, filled = 0, 0, 0, 0, 0, 0, 0
 for index, root in ipairs(keys) do
   local q = open(root, now)
   local found = sweep.prunable(q, limit - jobs)
@@ -34,8 +35,9 @@ for index, root in ipairs(keys) do
   sweep.drop_quiet_events(q)
   sweep.drop_empty_streams(q)
   seats.prune(q)
+  filled = filled + indexes.fill(q, STEP - filled)
 end
-if rolled_up > 0 and rolled_up == most_rows then
+if (rolled_up > 0 and rolled_up == most_rows) or filled == STEP then
   more = 1
 end
 return { jobs, ids, history, more, rolled_up, keys_gone }

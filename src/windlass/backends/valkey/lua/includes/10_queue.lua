@@ -1,7 +1,7 @@
 -- One queue during one call: its keys, the heads read so far, and what is still to be written.
 --
 -- Every key of a queue is its root (declared in KEYS) plus a suffix, so all of them share its hash tag:
---   (root)  hash    seq, cur, passed, ev, ev0, hi, hi0, ro, ro_ms, paused, known, revoked, and counters c:<outcome>:<task>
+--   (root)  hash    seq, cur, passed, ev, ev0, hi, hi0, ro, ro_ms, paused, known, revoked, ix, and counters c:<outcome>:<task>
 --   :j      hash    id -> record as added, see `15_plain.lua` and `70_add.lua`
 --   :m      hash    id -> head, once anything about the job changed
 --   :f      stream  jobs of priority 0 that were added ready, by sequence. Those up to `cur` were picked: they
@@ -16,6 +16,8 @@
 --   :o      zset    finished, but those in :P: score the time from which the record is too old
 --   :k      zset    ids kept beyond their record: score until when
 --   :i      zset    every job that is not in :f, by sequence, for listings
+--   :J :I   zset    jobs that have an error, tops of flows: score sequence, member id. `ix` says whether all are in them, see
+--                   `91_indexes.lua`
 --   :r :g :e hash   id -> result, progress, errors
 --   :l:<id> list    log lines: 1, packed {text, time, level, attempt, delivery}; earlier releases wrote texts
 --   :v :h   stream  events and history, one entry per call, id = number of its last row; see `30_notes.lua`

@@ -1,5 +1,8 @@
 -- Where jobs stand: each state has one index, and a job is in exactly one of them.
 
+-- Functions of this subject, see `91_indexes.lua`.
+local indexes = {}
+
 local ENDS = { [STATE.COMPLETED] = 'C', [STATE.FAILED] = 'F', [STATE.CANCELLED] = 'X' }
 
 -- The first of `amount` numbers, greater than any that these queues gave before. Numbers are the server's
@@ -17,6 +20,9 @@ local function take_numbers(queues, amount, adding, micros)
     local marks = redis.call('HMGET', q.root, 'seq', 'known', 'turns')
     q.turns = marks[3]
     first = math.max(first, 1 + (marks[1] or 0))
+    if not marks[1] then
+      indexes.begin(q.root)
+    end
     if not marks[2] then
       new[#new + 1] = index
     end
@@ -146,10 +152,24 @@ local function leave(q, id, head, gone)
   end
 end
 
+-- No job was ever in a queue: every one that will be enters the indexes by itself.
+function indexes.begin(root)
+  redis.call('HSET', root, 'ix', 'all 0')
+end
+
+-- Enters a job at the end of a flow where flows are listed.
+function indexes.add_top(q, id, head)
+  local options = head[HEAD.OPTIONS]
+  if options ~= 0 and (options[OPTION.ROOT] or 0) ~= 0 and options[OPTION.ROOT] == name_of(q) .. '/' .. id then
+    put(q.zadd, q.I, head[HEAD.SEQ], id)
+  end
+end
+
 -- Enters a changed job where its state says it can be found. `deadline`: of its lease, when active.
 local function enter(q, id, head, deadline)
   local state, group = head[HEAD.STATE], groups.of(head)
   q.dirty[id], q.fresh[id] = head, nil
+  indexes.add_top(q, id, head)
   if head[HEAD.EXPIRES] ~= 0 and state ~= STATE.ACTIVE and not ENDS[state] then
     put(q.zadd, q.z, head[HEAD.EXPIRES], member_of(q, id, head))
   end
@@ -200,7 +220,9 @@ local function drop(q, id, head)
     flow.drop(q, id, head)
   end
   unique.free(q, id, head)
-  put(q.zrem, q.i, id)
+  for _, key in ipairs({ q.i, q.I, q.J }) do
+    put(q.zrem, key, id)
+  end
   for _, key in ipairs({ q.j, q.m, q.r, q.g, q.e }) do
     put(q.hdel, key, id)
   end

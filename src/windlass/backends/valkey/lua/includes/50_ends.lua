@@ -8,6 +8,7 @@ local function keep_error(q, id, head, failure, attempt)
     table.remove(errors, 1)
   end
   redis.call('HSET', q.e, id, cmsgpack.pack(errors))
+  redis.call('ZADD', q.J, text(head[HEAD.SEQ]), id)
 end
 
 local function drop_lease(head, settled)

@@ -116,6 +116,7 @@ function adds.create(q, job, tail, after, seq, follows)
   elseif (job[JOB.KIND] or 0) > 0 or groups.of(head) or line.turns(q) then
     return flow.create(q, job, stored, seq, later, job[JOB.KIND] == 2)
   end
+  indexes.add_top(q, id, head)
   if head[HEAD.EXPIRES] ~= 0 then
     put(q.zadd, q.z, head[HEAD.EXPIRES], member_of(q, id, head))
   end

@@ -39,6 +39,9 @@ function adds.restore(q, job, tail, seq)
       put(q.hset, key, id, value)
     end
   end
+  if job[RESTORED.ERRORS] ~= 0 then
+    put(q.zadd, q.J, seq, id)
+  end
   if head[HEAD.SIGNALS] > 0 then
     redis.call('HSET', q.root .. ':S:' .. id, unpack(job[RESTORED.SIGNALS]))
   end

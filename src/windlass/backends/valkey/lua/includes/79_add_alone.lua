@@ -35,6 +35,9 @@ function adds.add_alone(root, id, text_of_job, now, micros)
   else
     redis.call('SPUBLISH', root .. ':ready', '')
   end
+  if not marks[2] then
+    indexes.begin(root)
+  end
   local last, total = #rows + (marks[3] or 0), text(1 + (marks[4] or 0))
   if worker then
     passed = text(passed + 1)

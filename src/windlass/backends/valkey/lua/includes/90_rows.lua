@@ -18,14 +18,15 @@ function listing.plain_rows(q, newest, cursor, count)
   return rows
 end
 
-function listing.other_rows(q, newest, cursor, count)
+-- Rows of an index by sequence.
+function listing.numbered_rows(key, newest, cursor, count)
   local found
   if newest then
     local from = cursor >= 0 and ('(' .. text(cursor)) or '+inf'
-    found = redis.call('ZREVRANGEBYSCORE', q.i, from, '-inf', 'WITHSCORES', 'LIMIT', 0, count)
+    found = redis.call('ZREVRANGEBYSCORE', key, from, '-inf', 'WITHSCORES', 'LIMIT', 0, count)
   else
     local from = cursor >= 0 and ('(' .. text(cursor)) or '-inf'
-    found = redis.call('ZRANGEBYSCORE', q.i, from, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
+    found = redis.call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, count)
   end
   local rows = {}
   for at = 1, #found, 2 do
@@ -36,7 +37,7 @@ end
 
 -- Up to `count` rows {sequence, id} beyond `cursor`, and whether there are more.
 function listing.rows_from(q, newest, cursor, count)
-  local plain, others = listing.plain_rows(q, newest, cursor, count), listing.other_rows(q, newest, cursor, count)
+  local plain, others = listing.plain_rows(q, newest, cursor, count), listing.numbered_rows(q.i, newest, cursor, count)
   local rows, p, o = {}, 1, 1
   while #rows < count and (plain[p] or others[o]) do
     local take_plain = plain[p] ~= nil
@@ -262,6 +263,22 @@ function listing.load_errors(q, ids, wanted)
   return wanted.needs_error and failed or ids
 end
 
+-- Whether the payload in the bytes of a record is JSON; false also when that cannot be said.
+function listing.is_json(record)
+  if record:byte() == MARK.PLAIN then
+    return true
+  elseif #record < 2 then
+    return false
+  end
+  local at = tail_at(record) + 4 -- of the packed {request id, codec, options}
+  local id = record:byte(at + 1) or 0
+  if record:byte(at) ~= 0x93 or (id ~= 1 and id ~= 0xd9 and (id < 0xa0 or id > 0xbf)) then
+    return false
+  end
+  at = at + 2 + (id == 0xd9 and 1 + (record:byte(at + 2) or 0) or id ~= 1 and id - 0xa0 or 0)
+  return record:sub(at, at + 4) == '\164json'
+end
+
 -- Looks at heads and records as bytes, which costs much less than to unpack them; returns the ids of those that may fit.
 function listing.load_bytes(q, ids, wanted)
   local heads, left = read('HMGET', q.m, ids), {}
@@ -270,7 +287,7 @@ function listing.load_bytes(q, ids, wanted)
     local record = records[index] or ''
     q.records[id] = records[index] or nil
     if (not heads[index] or listing.has_all(heads[index], wanted.raw))
-      and (record:byte() ~= MARK.PLAIN or listing.texts_fit(id, record, heads[index] or '', wanted)) then
+      and (not wanted.needs_record or not listing.is_json(record) or listing.texts_fit(id, record, heads[index] or '', wanted)) then
       left[#left + 1] = id
     end
   end
@@ -337,7 +354,7 @@ function listing.fits(q, id, wanted)
     and (wanted.from < 0 or (finished > 0 and finished >= wanted.from))
     and (wanted.before < 0 or (finished > 0 and finished < wanted.before))
     and (not wanted.needs_error or listing.error_fits(id, wanted))
-    and (not wanted.needs_record or options_of(head)[OPTION.CODEC] ~= 0
+    and (not wanted.needs_record or not listing.is_json(q.records[id] or '')
       or listing.texts_fit(id, q.records[id] or '', q.packed[id] or '', wanted))
 end
 

@@ -1,4 +1,4 @@
-"""Adds of several callers, decided as one: that costs little more than to decide one of them."""
+"""Join the adds of several callers into one request: deciding many costs little more than deciding one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from windlass.backend.calls import Answer, StoreCall
 
 
-def groups(calls: list[StoreCall[Any]]) -> Iterator[list[StoreCall[Any]]]:
-    """The calls in their order; adds that follow each other and hold no flows come together."""
+def group_calls(calls: list[StoreCall[Any]]) -> Iterator[list[StoreCall[Any]]]:
+    """The calls in order; consecutive adds without flows form one group, any other call its own."""
     group: list[StoreCall[Any]] = []
     for call in calls:
         plain = _is_plain_add(call.request)
@@ -33,13 +33,13 @@ def _is_plain_add(request: rq.Request[Any]) -> bool:
     return type(request) is rq.Add and not any(new.depends_on or new.parent for new in request.jobs)
 
 
-def joined(calls: list[StoreCall[Any]]) -> rq.Add:
-    """The adds of a group as one."""
+def join(calls: list[StoreCall[Any]]) -> rq.Add:
+    """One add with the jobs of a whole group."""
     jobs = [job for call in calls for job in cast("rq.Add", call.request).jobs]
     return rq.Add(jobs=jobs, now_ms=calls[0].request.now_ms)
 
 
-def apart(calls: list[StoreCall[Any]], added: list[rq.Added]) -> list[Answer]:
-    """What each caller of ``joined`` is answered."""
+def split_answers(calls: list[StoreCall[Any]], added: list[rq.Added]) -> list[Answer]:
+    """The answer of a joined add, divided among its callers."""
     each = iter(added)
     return [(call, list(islice(each, len(cast("rq.Add", call.request).jobs))), None) for call in calls]

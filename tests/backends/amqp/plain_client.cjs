@@ -1,5 +1,5 @@
 // A producer as the protocol's description shows it, with amqplib alone: it knows nothing of Windlass.
-// node seed_client.cjs URL QUEUE: enqueues one job and schedules another for half a second later.
+// node plain_client.cjs URL QUEUE: enqueues one job and schedules another for half a second later.
 const crypto = require('node:crypto');
 const amqp = require('amqplib');
 

@@ -1,0 +1,64 @@
+"""Jobs whose messages a quorum queue returned too often, put back into their queues.
+
+The limit that we declare is never reached. But the policy of an operator may set a lower one, and RabbitMQ
+then takes the message out of its queue. How often a job may be lost is for ``max_stalls`` to say, and not for
+the broker: the coordinator publishes the message once more, and a worker asks about it before its job starts.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from pika import BasicProperties
+
+from windlass.backends.amqp.io_future import spawn
+from windlass.backends.amqp.messages import to_ask_about
+from windlass.backends.amqp.names import QUORUM
+from windlass.backends.amqp.session import delivery_of
+from windlass.core.probe import reach
+from windlass.speedups.amqp import Outgoing
+
+if TYPE_CHECKING:
+    from windlass.backends.amqp.client import AmqpClient
+
+log = logging.getLogger("windlass.amqp")
+
+_WINDOW = 100
+
+
+class ReturnedJobs:
+    """Reads ``windlass.returned`` for the coordinator."""
+
+    def __init__(self, session: AmqpClient) -> None:
+        self._session = session
+        self.channel: Any = None
+
+    async def start(self) -> None:
+        """Put back what is there, and what comes."""
+        session = self._session
+        if session.names.queue_type != QUORUM:
+            return
+        channel = self.channel = await session.open_channel()
+        await session.call(channel.basic_qos, prefetch_count=_WINDOW)
+
+        def on_message(_channel: Any, *message: Any) -> None:
+            spawn(self._put_back(channel, *message))
+
+        session.consume(channel, session.names.returned, on_message)
+
+    async def _put_back(self, channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
+        """Only when the broker has it in its queue again, it is taken from this one."""
+        session, headers = self._session, properties.headers or {}
+        queue = session.names.job_queue(headers["x-first-death-queue"])
+        log.warning(
+            "queue %s returned a message more often than a policy of the broker allows: it is put back. "
+            "Let no delivery-limit apply to the queues of Windlass",
+            queue,
+        )
+        again = to_ask_about(delivery_of(method, properties, body), properties.message_id or "")
+        await session.need_queue(queue)
+        await session.publish([Outgoing(session.names.direct, queue, body, again)])
+        reach("amqp.put_back")
+        if channel.is_open:
+            channel.basic_ack(method.delivery_tag)

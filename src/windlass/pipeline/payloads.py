@@ -1,0 +1,179 @@
+"""Arguments and results of jobs as columns of JSON text: masked, bounded, and only on request.
+
+``args`` is one object: keyword arguments by name, those without a name as ``arg0``, ``arg1``. The text is
+null when it would be longer than the bound, or when the pipeline does not read the codec; ``args_bytes`` then
+still says how many bytes the store holds. The same goes for ``result``, which an attempt has if it completed.
+
+History does not hold them. They are read from the job's record, so they are those of the moment at which the
+run read the attempt, and null when the store had pruned the record by then.
+
+Conditions on single arguments (``args.customer = 42``) are asked of the same text, here for all commands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from windlass.backend import requests as rq
+from windlass.core.job import AttemptOutcome, JobRecord, JobRef
+from windlass.core.masks import DEFAULT_MASK, NameMask
+from windlass.jobs.payload import read_call
+from windlass.pipeline import schemas
+from windlass.serde import JSON
+from windlass.serde.codecs import Codecs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from windlass.pipeline.lake import Lake
+
+#: Bytes of one text, unless the run says otherwise.
+PAYLOAD_BYTES = 10_000
+#: Records that are asked for at once: each may hold a payload of the largest size.
+_CHUNK = 100
+#: Attempts whose texts are in memory at once.
+_ROWS = 1_000
+#: Conditions that speak of single arguments; the text as a whole is a column like others.
+_FIELD = re.compile(r"\bargs\s*\.", re.IGNORECASE)
+
+_CODECS = Codecs(JSON)
+
+Ask = Callable[[rq.Request[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Payloads:
+    """What is kept of arguments and results."""
+
+    mask: tuple[str, ...] = DEFAULT_MASK
+    max_bytes: int = PAYLOAD_BYTES
+
+    @cached_property
+    def _names(self) -> NameMask:
+        return NameMask(self.mask)
+
+    def of_attempts(self, ask: Ask, attempts: pa.RecordBatch) -> Iterator[pa.Table]:
+        """Attempts piece by piece, with the columns of their jobs."""
+        import pyarrow as pa
+
+        for first in range(0, attempts.num_rows, _ROWS):
+            piece = pa.Table.from_batches([attempts.slice(first, _ROWS)])
+            keys = piece.select(["queue", "job_id", "enqueued_ms", "outcome"]).to_pylist()
+            found = _records(ask, {JobRef(key["queue"], key["job_id"]) for key in keys})
+            rows = [self._of_attempt(key, found.get(JobRef(key["queue"], key["job_id"]))) for key in keys]
+            for name in schemas.PAYLOADS:
+                kind = schemas.BRONZE_ATTEMPTS.arrow.field(name).type
+                piece = piece.append_column(name, pa.array([row.get(name) for row in rows], kind))
+            yield piece
+
+    def of_record(self, record: JobRecord) -> dict[str, Any]:
+        """The columns of a job, as its record stands."""
+        kept: dict[str, Any] = {
+            "args": self._text(lambda: arguments(record)),
+            "args_bytes": len(record.payload),
+        }
+        if record.result is not None:
+            kept["result"] = self._text(lambda: _CODECS.read_result(record))
+            kept["result_bytes"] = len(record.result)
+        return kept
+
+    def _of_attempt(self, key: dict[str, Any], record: JobRecord | None) -> dict[str, Any]:
+        if record is None or record.enqueued_ms != key["enqueued_ms"]:
+            return {}
+        kept = self.of_record(record)
+        if key["outcome"] != AttemptOutcome.COMPLETED:
+            kept.pop("result", None)
+            kept.pop("result_bytes", None)
+        return kept
+
+    def _text(self, read: Callable[[], Any]) -> str | None:
+        try:
+            value = msgspec.json.decode(msgspec.json.encode(read(), enc_hook=str))
+        except Exception:  # whatever a codec says of bytes that are not its own
+            return None
+        text = msgspec.json.encode(self._names.hide(value))
+        return text.decode() if len(text) <= self.max_bytes else None
+
+
+def arguments(record: JobRecord) -> dict[str, Any]:
+    """A job's arguments by name; raises what its codec does."""
+    call = read_call(_CODECS, record)
+    return {**{f"arg{at}": value for at, value in enumerate(call.args)}, **call.kwargs}
+
+
+def _records(ask: Ask, refs: Iterable[JobRef]) -> dict[JobRef, JobRecord]:
+    found, wanted = {}, sorted(refs)
+    for first in range(0, len(wanted), _CHUNK):
+        chunk = wanted[first : first + _CHUNK]
+        records: list[JobRecord | None] = ask(rq.GetJobs(refs=chunk))
+        found.update({ref: record for ref, record in zip(chunk, records, strict=True) if record is not None})
+    return found
+
+
+# --- conditions -------------------------------------------------------------------------------------------
+
+_KEYS = ("source", "queue", "job_id", "enqueued_ms")
+
+
+def select_where(
+    lake: Lake, names: Sequence[str], where: str, among: str = "true", ask: Ask | None = None
+) -> pa.Table:
+    """``names`` of the jobs that a condition chooses ``among`` others.
+
+    The condition may speak of single arguments: they are values of the lake's ``args``, or, for jobs without
+    that text, of the record in the store that ``ask`` reaches. Jobs that have neither are not chosen then.
+    """
+    from windlass.pipeline.sqlquery import query_arrow
+
+    chosen = ", ".join(f'"{name}"' for name in names)
+    if not _FIELD.search(where):
+        return query_arrow(lake, f"SELECT {chosen} FROM jobs WHERE ({among}) AND ({where})")
+    keys = ", ".join(_KEYS)
+    known = query_arrow(lake, f"SELECT {keys}, args FROM jobs WHERE ({among})")
+    texts = known if ask is None else _with_stored(known, ask)
+    columns = query_arrow(lake, "SELECT json_group_structure(args::JSON) FROM texts", texts=texts).column(0)
+    shape = _structure(columns[0].as_py())
+    named = f"SELECT {keys}, from_json(args, '{shape}') AS args FROM texts WHERE args IS NOT NULL"
+    return query_arrow(
+        lake,
+        f"SELECT {chosen} FROM (SELECT j.* REPLACE (t.args AS args) FROM jobs j JOIN ({named}) t "
+        f"USING ({keys}) WHERE ({among})) WHERE ({where})",
+        texts=texts,
+    )
+
+
+def _structure(found: str | None) -> str:
+    """The arguments that there are and their types, as DuckDB writes it; never without any."""
+    fields = _typed(msgspec.json.decode(found or "null"))
+    some = fields if isinstance(fields, dict) and fields else {"arg0": "VARCHAR"}
+    return msgspec.json.encode(some).decode().replace("'", "''")
+
+
+def _typed(kind: Any) -> Any:
+    """A type with text where values are of several."""
+    if isinstance(kind, dict):
+        return {name: _typed(item) for name, item in kind.items()} or "VARCHAR"
+    if isinstance(kind, list):
+        return [_typed(item) for item in kind]
+    return "VARCHAR" if kind in ("JSON", "NULL") else kind
+
+
+def _with_stored(known: pa.Table, ask: Ask) -> pa.Table:
+    """Keys and texts, with those of the store where the lake has none."""
+    rows = known.to_pylist()
+    missing = [row for row in rows if row["args"] is None]
+    found = _records(ask, {JobRef(row["queue"], row["job_id"]) for row in missing})
+    for row in missing:
+        record = found.get(JobRef(row["queue"], row["job_id"]))
+        if record is not None and record.enqueued_ms == row["enqueued_ms"]:
+            row["args"] = Payloads((), 1 << 30).of_record(record)["args"]
+    import pyarrow as pa
+
+    texts = pa.array([row["args"] for row in rows], pa.string())
+    return known.set_column(len(_KEYS), "args", texts)

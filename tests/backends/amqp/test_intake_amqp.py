@@ -1,0 +1,204 @@
+"""What the broker pushes keeps its order: with claims, with what goes back, with what is still on its way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.backends.amqp.servers import fresh_url
+from windlass.backend import open_backend
+from windlass.backend import requests as rq
+from windlass.backends.amqp import AmqpBackend
+from windlass.backends.amqp.intake import Intake
+from windlass.backends.amqp.io_future import IoFuture, spawn
+from windlass.core.clock import SteadyClock
+from windlass.core.ids import new_id
+from windlass.core.job import NewJob
+from windlass.speedups.amqp_frames import Delivery
+
+backend_name = "amqp"
+QUEUE = "q"
+
+
+class _Names:
+    def queue(self, name: str) -> str:
+        return name
+
+
+class _Hub:
+    def wanted(self, topic: str) -> bool:
+        return True
+
+    def publish(self, topics: list[str]) -> None:
+        pass
+
+
+class _Client:
+    """A connection whose broker answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.names, self.hub, self.clock = _Names(), _Hub(), SteadyClock()
+        self.paused: set[str] = set()
+        self.usable, self.closed = True, False
+        self.on_paused: Any = None
+        self.channel: Any = self
+        self.takers: list[Callable[[Delivery], None]] = []
+        self.bells: list[str] = []
+        self.timers: list[Callable[[], None]] = []
+        self.ending: list[IoFuture[None]] = []
+        self.answers: list[Callable[[Any], None]] = []
+        self.given_back: list[int] = []
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.timers.append(call)
+
+    def cancel_later(self, timer: None) -> None:
+        pass
+
+    def fire(self) -> None:
+        """The time that was set has passed."""
+        timers, self.timers = self.timers, []
+        for timer in timers:
+            timer()
+
+    def consume(self, channel: Any, queue: str, callback: Any) -> str:
+        self.bells.append(queue)
+        return f"bell{len(self.bells)}"
+
+    def take_all(self, queue: str, taker: Callable[[Delivery], None]) -> str:
+        self.takers.append(taker)
+        return "tap"
+
+    def end_consumer(self, tag: str, ended: IoFuture[None]) -> None:
+        self.ending.append(ended)
+
+    def basic_cancel(self, tag: str) -> None:
+        pass
+
+    def basic_qos(self, prefetch_count: int, callback: Any = None) -> None:
+        if callback is not None:
+            self.answers.append(callback)
+
+    async def call(self, method: Any, **options: Any) -> Any:
+        answer: IoFuture[Any] = IoFuture()
+        method(callback=answer.set, **options)
+        return await answer
+
+    def expect(self, promise: IoFuture[Any]) -> IoFuture[Any]:
+        return promise
+
+    def delivered(self, delivery: Delivery) -> None:
+        pass
+
+    def requeue(self, tags: Any) -> None:
+        self.given_back += list(tags)
+
+
+def _message(number: int) -> Delivery:
+    return Delivery(number, False, None, 0, b"{}")
+
+
+def _with_tap() -> tuple[_Client, Intake]:
+    """An intake with a tap that has brought three messages, which no worker claims for a while."""
+    client = _Client()
+    intake = Intake(client)  # type: ignore[arg-type]
+    intake.was_full(QUEUE, 5)
+    intake.was_full(QUEUE, 5)
+    for number in (1, 2, 3):
+        client.takers[0](_message(number))
+    client.fire()
+    client.fire()
+    assert len(client.ending) == 1
+    return client, intake
+
+
+def _claim(intake: Intake) -> IoFuture[list[Delivery]]:
+    """What a claim takes of what was pushed; it pulls the rest after that."""
+
+    async def go() -> list[Delivery]:
+        await intake.hush(QUEUE)
+        return intake.take(QUEUE, 10)
+
+    intake.begin([QUEUE])
+    return spawn(go())
+
+
+def test_a_claim_that_meets_a_tap_on_its_way_out_takes_what_came_in_its_order() -> None:
+    client, intake = _with_tap()
+    found = _claim(intake)
+    client.takers[0](_message(4))  # it was on its way
+    client.ending[0].set(None)
+    assert [delivery.tag for delivery in found.result()] == [1, 2, 3, 4]
+    for answer in client.answers:
+        answer(None)
+    assert client.given_back == []
+
+
+def test_what_no_worker_claims_goes_back_together_with_what_was_on_its_way() -> None:
+    client, _ = _with_tap()
+    client.ending[0].set(None)
+    assert client.given_back == []
+    client.takers[0](_message(4))  # the broker answers before it hands over the last ones
+    client.answers[0](None)
+    assert client.given_back == [1, 2, 3, 4]
+
+
+def test_what_a_claim_leaves_of_a_closed_tap_goes_back_when_no_worker_claims_it() -> None:
+    client, intake = _with_tap()
+    found = _claim(intake)
+    client.ending[0].set(None)
+    assert len(found.result()) == 3
+    client.answers[0](None)
+    intake.end([QUEUE])
+    client.takers[0](_message(4))  # it was on its way
+    client.fire()
+    client.fire()
+    client.answers[-1](None)
+    assert client.given_back == [4]
+
+
+def test_no_bell_rings_while_a_claim_is_under_way() -> None:
+    """It would bring a message that is older than what the claim pulls at the same time."""
+    client = _Client()
+    intake = Intake(client)  # type: ignore[arg-type]
+    showing = intake.showing(QUEUE)
+    found = _claim(intake)
+    intake.shown(QUEUE, _message(1), showing, began=True, more=True)
+    assert found.done
+    assert client.bells == []
+    intake.end([QUEUE])
+    assert client.bells == [QUEUE]
+
+
+@pytest.mark.service("rabbitmq")
+async def test_a_claim_that_must_ask_about_its_jobs_is_not_overtaken_by_the_next() -> None:
+    """Messages that came before are asked about first; the claim after it waits for its turn."""
+    store = open_backend(fresh_url())
+    assert isinstance(store, AmqpBackend)
+    await store.open()
+    ids = [new_id() for _ in range(10)]
+
+    async def add(some: list[str]) -> None:
+        await store.execute(rq.Add(jobs=[NewJob(queue=QUEUE, id=id, task="n", payload=b"{}") for id in some]))
+
+    async def deliver_all_once(client: Any) -> None:
+        found = await client.pull(client.names.queue(QUEUE), 5)
+        client.requeue([delivery.tag for delivery in found])
+
+    started: list[str] = []
+
+    async def claim() -> None:
+        queues = [rq.ClaimQueue(QUEUE, 5, 5)]
+        request = rq.Claim(worker="w", queues=queues, limit=5, claim_id=new_id(), lease_ms=30_000)
+        started.extend(job.id for job in (await store.execute(request)).jobs)
+
+    await add(ids[:5])
+    await store._run(deliver_all_once)
+    await add(ids[5:])
+    await asyncio.gather(claim(), claim())
+    assert started == ids
+    await store.remove_all()
+    await store.close()
