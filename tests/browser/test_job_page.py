@@ -142,7 +142,7 @@ def test_a_flow_is_drawn_with_its_states(look: Look, lane: Lane, gate: Gate, tmp
     root = lane.store.run(FlowProducer(lane.store.app).add(top)).id
     page = look.at(f"/flows/{lane.name}/{root}")
     graph = page.get_by_role("group", name="Graph of the flow")
-    expect(graph.get_by_label(re.compile("12 of 12 jobs done"))).to_be_visible()
+    expect(graph.get_by_role("link", name=re.compile("12 of 12 jobs done"))).to_be_visible()
     expect(graph.locator("[data-state=active]")).to_have_count(1)
     expect(graph.locator("[data-state=blocked]")).to_have_count(1)
     expect(graph.locator("path.arrow")).to_have_count(2)

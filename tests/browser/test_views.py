@@ -307,7 +307,7 @@ def test_the_api_is_described_in_the_dashboard(look: Look) -> None:
     expect(one.get_by_label("Example", exact=True)).to_contain_text("curl")
     expect(one.get_by_role("cell", name="limit", exact=True)).to_be_visible()
     expect(one.get_by_label("Answer", exact=True)).to_contain_text("next_cursor")
-    page.get_by_label("Find an operation").fill("stacks")
+    page.get_by_label("Find an operation").fill("get_stacks")
     expect(page.locator("[data-operation]")).to_have_count(1)
     page.get_by_role("button", name="All routes").click()
     page.get_by_label("Find an operation").fill("/api/processes")

@@ -15,8 +15,8 @@ from windlass.core.stream_rules import Chunk
 from windlass.core.text import clean_text
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes import jobs as shapes
-from windlass.dashboard.shapes.wire import DeadJob, Process, Queue, RetryJob, ScheduledJob, WireJob
-from windlass.dashboard.shapes.workers import LostJob, LostWorker, WorkerEntry, WorkerJob
+from windlass.dashboard.shapes.wire import DeadJob, Process, Queue, RetryJob, ScheduledJob, WireJob, WorkerJob
+from windlass.dashboard.shapes.workers import LostJob, LostWorker, WorkerEntry
 from windlass.errors import ConfigError
 from windlass.jobs.payload import Call, read_call
 from windlass.serde.codecs import Codecs

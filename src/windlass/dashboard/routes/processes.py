@@ -16,8 +16,8 @@ from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import holding, listing
 from windlass.dashboard.params import PathText, unescape
 from windlass.dashboard.problems import ApiError, not_found
-from windlass.dashboard.shapes.wire import Process
-from windlass.dashboard.shapes.workers import WorkerJob, Workers, WorkerStacks
+from windlass.dashboard.shapes.wire import Process, WorkerJob
+from windlass.dashboard.shapes.workers import Workers, WorkerStacks
 from windlass.dashboard.store_view import StoreView
 
 #: Active jobs that are looked at, and those that are shown for one process.

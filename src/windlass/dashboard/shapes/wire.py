@@ -9,8 +9,6 @@ from typing import Any
 
 import msgspec
 
-from windlass.dashboard.shapes.workers import WorkerFacts, WorkerJob
-
 
 class WireJob(msgspec.Struct, kw_only=True, rename={"class_": "class"}):
     """A job as any program in any language reads it."""
@@ -64,6 +62,39 @@ class DeadJob(msgspec.Struct, kw_only=True):
     job: WireJob
     #: Why there is no next attempt: ``attempts``, ``unrecoverable``, ``stalled``, ``expired``, ...
     reason: str
+
+
+class WorkerJob(msgspec.Struct, kw_only=True):
+    """What a worker runs now."""
+
+    queue: str
+    id: str
+    task: str
+    started_ms: int | None
+    progress: Any
+
+
+class WorkerFacts(msgspec.Struct, kw_only=True):
+    """What the last heartbeat of a worker said."""
+
+    hostname: str
+    pid: int
+    tag: str
+    queues: list[str]
+    version: str
+    started_ms: int
+    beat_ms: int
+    #: Jobs that run, of this many at once.
+    busy: int
+    concurrency: int
+    rss_kb: int
+    #: How much of one processor it used lately, in percent: 200 means two processors.
+    cpu_percent: float
+    #: Takes no new jobs: paused or stopping.
+    quiet: bool
+    leader: bool
+    #: The last command that it was given: ``quiet``, ``resume``, ``stop``, ``dump``.
+    command: str | None
 
 
 class Process(WorkerFacts, kw_only=True):

@@ -2,46 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from windlass.core.states import JobState
 from windlass.dashboard.shapes.base import Shape
+from windlass.dashboard.wire import WorkerFacts, WorkerJob
 
 
-class WorkerJob(Shape):
-    """What a worker runs now."""
-
-    queue: str
-    id: str
-    task: str
-    started_ms: int | None
-    progress: Any
-
-
-class WorkerFacts(Shape):
-    """What the last heartbeat of a worker said."""
-
-    hostname: str
-    pid: int
-    tag: str
-    queues: list[str]
-    version: str
-    started_ms: int
-    beat_ms: int
-    #: Jobs that run, of this many at once.
-    busy: int
-    concurrency: int
-    rss_kb: int
-    #: How much of one processor it used lately, in percent: 200 means two processors.
-    cpu_percent: float
-    #: Takes no new jobs: paused or stopping.
-    quiet: bool
-    leader: bool
-    #: The last command that it was given: ``quiet``, ``resume``, ``stop``, ``dump``.
-    command: str | None
-
-
-class WorkerEntry(WorkerFacts):
+class WorkerEntry(WorkerFacts, kw_only=True):
     """A worker that is alive."""
 
     id: str
@@ -58,7 +24,7 @@ class LostJob(Shape):
     state: JobState
 
 
-class LostWorker(WorkerFacts):
+class LostWorker(WorkerFacts, kw_only=True):
     """A worker that fell silent in the last day, without a goodbye."""
 
     id: str
