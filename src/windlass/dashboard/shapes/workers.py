@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windlass.core.states import JobState
 from windlass.dashboard.shapes.base import Shape
-from windlass.dashboard.wire import WorkerFacts, WorkerJob
+from windlass.dashboard.shapes.wire import WorkerFacts, WorkerJob
 
 
 class WorkerEntry(WorkerFacts, kw_only=True):
