@@ -48,7 +48,7 @@ async def send(client: httpx.AsyncClient, method: str, path: str, status: int, b
 
 
 class Shop:
-    """Jobs in every state that the seed knows, on one store."""
+    """Jobs in every state that the job-queue API knows, on one store."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage

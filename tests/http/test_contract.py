@@ -1,4 +1,4 @@
-"""Every route of the seed's HTTP API, with its path and its JSON, on every store."""
+"""Every route of the job-queue API, with its path and its JSON, on every store."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Row:
     id: str
     group: str
     title: str
-    #: True when one of the founding designs asks for it, False when it goes beyond them.
+    #: True when the first design of Windlass asks for it, False when it goes beyond that.
     demanded: bool
     #: Why no test can or should prove this row, or None.
     superseded: str | None = None

@@ -43,7 +43,7 @@ work on Windlass: tests name these rows with `@pytest.mark.feature(...)`.
   under the table.
 - **n/a**: the row is about another backend.
 - empty: not there yet.
-- A star marks features that go beyond the founding designs.
+- A star marks features beyond those that Windlass was first designed for.
 """
 
 

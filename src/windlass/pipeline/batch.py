@@ -159,7 +159,7 @@ def _commit_bronze(lake: Lake, files: list[FileEntry], source: str, number: int,
             if lake.done(schemas.BRONZE_ATTEMPTS, source) >= number:
                 message = f"another run writes source {source!r} to {lake.url}; this one ends here"
                 raise LakeTakenError(message) from exc
-    raise LakeTakenError(f"{lake.url}: other writers were always quicker")
+    raise lake.always_changed()
 
 
 # --- bronze -----------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class LakeBatch:
                     committed[table.path] = add
                 except Conflict:
                     self.lake.refresh(table)
-        raise LakeTakenError(f"{self.lake.url}: other writers were always quicker")
+        raise self.lake.always_changed()
 
     def _of_batch(self, table: schemas.Table) -> list[FileEntry]:
         """Files that may hold rows of this batch."""

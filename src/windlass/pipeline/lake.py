@@ -300,6 +300,11 @@ class Lake:
 
     # --- changing ---------------------------------------------------------------------------------------
 
+    def always_changed(self) -> LakeTakenError:
+        """The error of a writer that gives up: others committed before it, each time that it tried."""
+        message = f"{self.url}: other runs committed first, {TRIES} times in a row; run it again after them"
+        return LakeTakenError(message)
+
     def commit(
         self,
         table: Table,

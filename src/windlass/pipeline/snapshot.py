@@ -26,7 +26,7 @@ from windlass.pipeline import schemas
 from windlass.pipeline.batch import LARGE, PER_MERGE
 from windlass.pipeline.digest import JOB_HASH, Digest, hashes, joined
 from windlass.pipeline.files import FileEntry
-from windlass.pipeline.lake import TRIES, Conflict, Lake, LakeTakenError, snapshot_of
+from windlass.pipeline.lake import TRIES, Conflict, Lake, snapshot_of
 from windlass.pipeline.source import JobsOf, JobsReader, ReadOptions
 from windlass.pipeline.store import ask_many
 from windlass.pipeline.tables import Workbench
@@ -64,7 +64,7 @@ def take_snapshot(
             return work.commit()
         except Conflict:
             continue  # what was read of the tables is out of date
-    raise LakeTakenError(f"{lake.url}: other writers were always quicker")
+    raise lake.always_changed()
 
 
 class _Listing:

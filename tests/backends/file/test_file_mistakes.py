@@ -1,4 +1,4 @@
-"""The traps of the founding design's FileStorage: none is here. Each test carries the number of its trap."""
+"""Mistakes that a store in plain files invites: none is made here."""
 
 from __future__ import annotations
 
