@@ -26,7 +26,7 @@ STORES: dict[str, tuple[Callable[[Path], Harness], str | None]] = {
     "cluster": (lambda folder: make_valkey("cluster"), "valkey"),
     "amqp": (lambda folder: make_amqp(), "rabbitmq"),
 }
-#: Other deployments of a store that is in the list: the contract of the job-queue routes runs on them as well,
+#: Other deployments of a store in the list: the contract of the job-queue routes runs on them as well,
 #: and what proves these rows.
 ALIKE = ("redis", "cluster")
 EVERYWHERE = frozenset({"O14", "O15", "O16", "O17", "O18"})
