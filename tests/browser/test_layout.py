@@ -13,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.conftest import Look
-from tests.browser.crowd import LANES, fill
+from tests.browser.crowd import LANES, LONG, fill
 from tests.browser.site import Site, serving
 from tests.browser.test_views import VIEWS, settled
 
@@ -57,6 +58,10 @@ def crowd(
     with serving(url, "--lanes", ",".join(LANES)) as site:
         with ThreadPoolExecutor(1) as aside:  # Playwright keeps a loop in this thread
             own = aside.submit(asyncio.run, fill(url, folder, request.param)).result()
+        for _ in range(request.param):  # each leaves a row in the audit
+            httpx.post(
+                f"{site.address}/api/v1/queues/{LONG}/resume", headers={"X-Windlass-CSRF": "1"}
+            ).raise_for_status()
         yield Crowd({0: "none", 1: "one"}.get(request.param, "many"), site, own)
         (folder / "end").touch()
 
