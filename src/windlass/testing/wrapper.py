@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from windlass.backend.protocol import OverlappingBackend
+from windlass.backend.protocol import OverlappingBackend, PushedBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,6 +28,8 @@ class BackendWrapper:
         self.inner = inner
         if isinstance(inner, OverlappingBackend):
             self.overlaps: Literal[True] = True  # a worker asks it as it asks the other
+        if isinstance(inner, PushedBackend):
+            self.claims_apart: Literal[True] = True
 
     @property
     def name(self) -> str:

@@ -356,9 +356,11 @@ async def test_a_job_in_its_queue_has_the_nine_fields_that_other_programs_read()
     }
 
 
+@pytest.mark.parametrize("level", [logging.WARNING, logging.DEBUG])
 async def test_a_connection_that_is_not_the_coordinator_writes_no_warnings(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, level: int
 ) -> None:
+    caplog.set_level(level)
     url, points = fresh_url(), probe.Probe()
     before = probe.install(points)
     try:

@@ -38,8 +38,8 @@ _read_news = msgspec.msgpack.Decoder(verbs.News).decode
 def _is_news(record: logging.LogRecord) -> bool:
     """False for pika's warning that another connection is the coordinator, which most get every second."""
     args = record.args
-    if not isinstance(args, tuple) or len(args) < 2:
-        return True
+    if not isinstance(args, tuple) or len(args) < 2 or not isinstance(args[0], int):
+        return True  # pika's own objects cannot even be compared with a number
     return args[0] != _LOCKED or f"{SEAT}'" not in str(args[1])
 
 
