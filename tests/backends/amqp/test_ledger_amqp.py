@@ -57,6 +57,34 @@ def test_an_add_that_is_told_again_after_the_job_is_gone_makes_its_second_messag
     assert ledger.plan().void == [("q", "one", 0)]
 
 
+def _added_twice() -> tuple[Ledger, verbs.Start]:
+    """An add that was repeated: its job waits, and there may be one message of it, or two."""
+    ledger = Ledger()
+    born = verbs.Born(add=rq.Add(jobs=[NewJob(queue="q", id="one", task="t", payload=b"{}", request_id="r")]))
+    for _ in range(2):
+        ledger.apply(born, NOW_MS)
+    assert ledger.plan().void == [("q", "one", 0)]
+    return ledger, verbs.Start("q", "one", "token", "worker", 30_000, NOW_MS)
+
+
+def test_an_add_that_was_repeated_because_its_first_message_was_lost_leaves_a_job_that_starts() -> None:
+    ledger, only = _added_twice()
+    (job,) = ledger.apply(verbs.Doubt(starts=[only]), NOW_MS + 1)[0]
+    assert job is not None and job.state is JobState.WAITING
+
+
+def test_of_the_two_messages_of_a_repeated_add_one_starts() -> None:
+    ledger, first = _added_twice()
+    second = msgspec.structs.replace(first, token="second")
+    (job, dropped) = ledger.apply(verbs.Doubt(starts=[first, second]), NOW_MS + 1)[0]
+    assert job is not None and dropped is None
+    ledger, first = _added_twice()
+    assert ledger.apply(verbs.Doubt(starts=[first]), NOW_MS + 1)[0] != [None]
+    ledger.apply(verbs.Started(starts=[first]), NOW_MS + 1)
+    assert ledger.apply(verbs.Doubt(starts=[second]), NOW_MS + 2)[0] == [None]
+    assert not ledger.void
+
+
 def test_a_release_whose_answer_was_lost_is_answered_alike_when_it_is_repeated() -> None:
     """The worker still has the message on which the job waits: acknowledged, it would be lost."""
     ledger = Ledger()

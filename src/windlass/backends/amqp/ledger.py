@@ -80,6 +80,8 @@ class Ledger(ForeignJobs):
     def __init__(self) -> None:
         super().__init__()
         self.void: dict[tuple[str, str, int], None] = {}
+        #: Those of them whose job was added again: a worker asks, and one message counts while the job waits.
+        self._twice: OrderedDict[tuple[str, str, int], None] = OrderedDict()
         self.gen = 0
         #: Jobs that changed since the last plan; None for those that are gone.
         self._touched: dict[JobRef, JobRecord | None] = {}
@@ -195,9 +197,16 @@ class Ledger(ForeignJobs):
             adding.add_one(work, new)
             if work.jobs[ref] is not old:
                 self._published[ref] = 0
-            else:  # added again, with another message
-                self.void[new.queue, new.id, 0] = None
+            else:  # added again, with another message; the first may be lost
+                self._ask_about((new.queue, new.id, 0))
                 self._doubled.append((new.queue, new.id, 0))
+
+    def _ask_about(self, key: tuple[str, str, int]) -> None:
+        """Workers ask before they start a message of ``key``: it may be one of two, or the only one."""
+        self.void[key] = None
+        self._twice[key] = None
+        if len(self._twice) > _BEGUN_KEPT:
+            self.void.pop(self._twice.popitem(last=False)[0], None)
 
     def _started(self, work: UnitOfWork, request: verbs.Started) -> Verb[None]:
         yield from self._begin(work, request.starts)
@@ -329,12 +338,20 @@ class Ledger(ForeignJobs):
 
     def _doubt(self, work: UnitOfWork, request: verbs.Doubt) -> Verb[list[JobRecord | None]]:
         yield Reads(jobs=_refs(work, request.starts))
-        return [self._doubt_one(work, start) for start in request.starts]
+        answers: list[JobRecord | None] = []
+        let_in: set[tuple[str, str, int]] = set()  # of two messages in one worker's hands, one counts
+        for start in request.starts:
+            job = None if start.key in let_in else self._doubt_one(work, start)
+            if job is not None:
+                let_in.add(start.key)
+            answers.append(job)
+        return answers
 
     def _doubt_one(self, work: UnitOfWork, start: verbs.Start) -> JobRecord | None:
         ref = JobRef(start.queue, start.id)
-        if start.key in self.void:
+        if start.key in self.void and not self._stands_on(work.jobs[ref], start.gen):
             del self.void[start.key]
+            self._twice.pop(start.key, None)
             return None
         job = work.jobs[ref] or self._learn(work, start)
         if job is None or not self._is_newest(self.placed.get(ref), start.gen) or self._is_second(start):
