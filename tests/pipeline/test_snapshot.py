@@ -30,6 +30,7 @@ from windlass.pipeline.gold import Gold
 from windlass.pipeline.lake import Lake, LakeTakenError, snapshot_of
 from windlass.pipeline.payloads import Payloads
 from windlass.pipeline.report import build_report, tables, to_html
+from windlass.pipeline.run import Pipeline, RunOptions
 from windlass.pipeline.snapshot import is_due, take_snapshot
 from windlass.pipeline.sqlquery import query
 from windlass.pipeline.tables import Workbench
@@ -242,6 +243,65 @@ def test_a_snapshot_during_a_batch_gives_no_job_a_second_row(
         run(no_spark, bench, lake, snapshot=False)
     assert [row[0] for row in states(lake)] == ["again", "done", "later", "new"]
     assert [row[4] for row in states(lake)] == [1, 1, 0, 0]
+
+
+def test_a_store_is_listed_once_however_often_other_sources_commit_first(
+    no_spark: Any, bench: Bench, tmp_path: Path
+) -> None:
+    alive_store(bench)
+    lake = str(tmp_path / "lake")
+    pipeline, other = run(no_spark, bench, lake, snapshot=False), Lake(lake).open()
+
+    def add() -> None:
+        other.commit(schemas.SILVER_JOBS, [], batches={"other": other.done(schemas.SILVER_JOBS, "other") + 1})
+
+    with probing() as probe:
+        probe.arm("lake.commit", before_commits_to(schemas.SILVER_JOBS, add, times=3), times=99)
+        pipeline.take_snapshot()
+        assert probe.count("pipeline.seen") == 1
+    assert (states(lake), other.done(schemas.SILVER_JOBS, "other")) == (ALIVE, 3)
+
+
+def test_jobs_that_are_erased_during_a_snapshot_stay_away(
+    no_spark: Any, bench: Bench, tmp_path: Path
+) -> None:
+    alive_store(bench)
+    lake = str(tmp_path / "lake")
+    pipeline = run(no_spark, bench, lake, snapshot=False)
+
+    def forget() -> None:
+        assert erase(Lake(lake).open(), "job_id = 'again'") == Erased(1, 1)
+
+    with probing() as probe:
+        probe.arm("lake.commit", before_commits_to(schemas.SILVER_JOBS, forget), times=99)
+        pipeline.take_snapshot()
+        assert probe.count("pipeline.seen") == 2
+    assert states(lake) == ALIVE[1:]
+
+
+def test_a_run_whose_snapshot_always_comes_second_continues_and_takes_it_later(
+    no_spark: Any, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from windlass.pipeline import snapshot
+
+    monkeypatch.setattr(snapshot, "TRIES", 2)
+    alive_store(bench)
+    lake = str(tmp_path / "lake")
+    run(no_spark, bench, lake, snapshot=False)
+    pipeline = Pipeline(no_spark, RunOptions(url=bench.url, lake=lake))
+    pipeline.open()
+    other = Lake(lake).open()
+
+    def add() -> None:
+        other.commit(schemas.SILVER_JOBS, [])
+
+    with probing() as probe:
+        probe.arm("lake.commit", before_commits_to(schemas.SILVER_JOBS, add, times=99), times=99)
+        assert pipeline.take_daily_snapshot() is None
+        with pytest.raises(LakeTakenError, match="other runs committed first"):
+            pipeline.take_snapshot()
+    assert pipeline.take_daily_snapshot() is not None
+    assert states(lake) == ALIVE
 
 
 def test_a_backfill_stops_when_a_day_that_had_no_files_changes(no_spark: Any, tmp_path: Path) -> None:

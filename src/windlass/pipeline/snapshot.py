@@ -7,7 +7,8 @@ the lake does not know it. Jobs that are gone stay, with the state in which they
 One commit makes the snapshot. It carries the application transaction ``SOURCE/jobs``, whose number is the
 time of the store at which the snapshot began: a run that dies leaves nothing, and the next one begins anew.
 The commit is made for exactly the version that it was worked out from, so that no job that was erased
-meanwhile comes back.
+meanwhile comes back. When another commit came first, rows are merged again; the store is listed again only
+when that was an erasure, or a snapshot of the same source.
 
 Test points: ``pipeline.seen``, when jobs are listed and nothing is committed.
 """
@@ -56,27 +57,29 @@ def take_snapshot(
     spark: SparkSession, lake: Lake, url: str, source: str, now_ms: int, payloads: Payloads | None = None
 ) -> Snapshot:
     """List the jobs of a store and merge them into the lake. ``now_ms``: by the clock of the store."""
+    listing: _Listing | None = None
     for _ in range(TRIES):
         lake.refresh(schemas.SILVER_JOBS, schemas.SILVER_ERASED_JOBS)
-        seen_ms = max(now_ms, lake.last_snapshot(source) + 1)
-        work = _Listing(Workbench(spark, lake), url, source, seen_ms, payloads)
+        if listing is None or not listing.still_holds():
+            listing = _Listing(Workbench(spark, lake), url, source, now_ms, payloads)
         try:
-            return work.commit()
+            return listing.commit()
         except Conflict:
             continue  # what was read of the tables is out of date
     raise lake.always_changed()
 
 
 class _Listing:
-    """The jobs of a store as they are now, against the lake as it was when this began."""
+    """The jobs of a store as they are now, less those that are erased in the lake."""
 
     def __init__(
-        self, bench: Workbench, url: str, source: str, seen_ms: int, payloads: Payloads | None
+        self, bench: Workbench, url: str, source: str, now_ms: int, payloads: Payloads | None
     ) -> None:
         self.bench = bench
         self.lake = bench.lake
         self.source = source
-        self.seen_ms = seen_ms
+        self.seen_ms = seen_ms = max(now_ms, self.lake.last_snapshot(source) + 1)
+        self._rests_on = self._basis()
         gone = self._erased()
         done = bench.run(
             [SeeJobs(self.lake.place, url, source, seen_ms, parts, gone, payloads) for parts in _shares(url)]
@@ -87,12 +90,20 @@ class _Listing:
         bench.ledger.note_written(self.files)
         reach("pipeline.seen")
 
+    def _basis(self) -> tuple[int, int]:
+        """What the rows depend on: the jobs that were erased, and the snapshot before this one."""
+        return self.lake.delta(schemas.SILVER_ERASED_JOBS).version(), self.lake.last_snapshot(self.source)
+
+    def still_holds(self) -> bool:
+        """Whether the lake as it is now takes the rows as they are."""
+        return self._basis() == self._rests_on
+
     def _erased(self) -> frozenset[str]:
         rows = self.lake.delta(schemas.SILVER_ERASED_JOBS).to_pyarrow_dataset().to_table(["job_hash"])
         return frozenset(rows.column(0).to_pylist())
 
     def commit(self) -> Snapshot:
-        """Add what is new, and write those files anew that hold jobs which are still alive."""
+        """Add what is new to the lake as it is, and write files anew that hold jobs which are still alive."""
         import numpy as np
 
         alive, counts = np.unique(hashes(self.alive.jobs), return_counts=True)
