@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from windlass.core.probe import Action
 from windlass.core.states import JobState
 from windlass.pipeline import schemas
 from windlass.pipeline.backfill import DayRebuild, rebuild
+from windlass.pipeline.batch import plan_batch, run_batch
 from windlass.pipeline.compact import vacuum
 from windlass.pipeline.erase import Erased, erase
 from windlass.pipeline.gold import Gold
@@ -302,6 +304,34 @@ def test_a_run_whose_snapshot_always_comes_second_continues_and_takes_it_later(
             pipeline.take_snapshot()
     assert pipeline.take_daily_snapshot() is not None
     assert states(lake) == ALIVE
+
+
+def test_a_job_whose_end_is_not_in_its_row_is_final_after_the_next_snapshot(
+    no_spark: Any, bench: Bench, tmp_path: Path
+) -> None:
+    """One was seen by a clock that was ahead, so its record seems older; the record of the other is lost."""
+    bench.add("mail", ["ahead"])
+    bench.add("pdf", ["lost"])
+    lake = str(tmp_path / "lake")
+    pipeline = run(no_spark, bench, lake, snapshot=False)
+    take_snapshot(no_spark, pipeline.lake, bench.url, "default", bench.now_ms + 3_600_000)
+    bench.work("mail", "pdf")
+    plan = plan_batch(bench.url, {}, 1_000)
+    gap = replace(plan, start={**plan.start, "pdf": plan.end["pdf"]})
+    run_batch(no_spark, pipeline.lake, bench.url, "default", gap)
+    assert states(lake) == [
+        ("ahead", "waiting", "completed", False, 1, True),
+        ("lost", "waiting", None, False, 0, True),
+    ]
+    want = [
+        ("ahead", "completed", "completed", True, 1, True),
+        ("lost", "completed", "completed", True, 0, True),
+    ]
+    assert pipeline.take_snapshot().fresh == 0
+    assert states(lake) == want
+    before = pipeline.lake.entries(schemas.SILVER_JOBS)
+    pipeline.take_snapshot()
+    assert (states(lake), pipeline.lake.entries(schemas.SILVER_JOBS)) == (want, before)  # nothing to do
 
 
 def test_a_backfill_stops_when_a_day_that_had_no_files_changes(no_spark: Any, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Tasks list the jobs and write what they see. Jobs that the lake does not know are added; those that are alive
 have the state in which they were seen. A job that has ended is in the log by then, so it is added only when
-the lake does not know it. Jobs that are gone stay, with the state in which they were seen last.
+the lake does not know it, or does not know that it has ended. Jobs that are gone stay, with the state in
+which they were seen last.
 
 One commit makes the snapshot. It carries the application transaction ``SOURCE/jobs``, whose number is the
 time of the store at which the snapshot began: a run that dies leaves nothing, and the next one begins anew.
@@ -109,14 +110,14 @@ class _Listing:
         alive, counts = np.unique(hashes(self.alive.jobs), return_counts=True)
         ended, again = np.unique(hashes(self.ended.jobs), return_counts=True)
         candidates, held = self._known(joined([self.alive, self.ended]))
-        known = np.unique(np.concatenate([*held, np.array([], np.uint64)]))
-        touched = [
-            entry for entry, found in zip(candidates, held, strict=True) if np.isin(found, alive).any()
-        ]
+        known = _union(held)
+        # What the lake does not know of a job: that it is alive, or that it has ended.
+        news = np.union1d(alive, self._unfinished(ended, candidates, held))
+        touched = _holding(news, candidates, held)
         # A job that changed its state meanwhile was perhaps seen twice.
         twice = np.concatenate([alive[counts > 1], ended[again > 1], np.intersect1d(alive, ended)])
-        skipped = np.setdiff1d(ended[np.isin(ended, known)], alive)
-        several = np.unique(np.concatenate([alive[np.isin(alive, known)], twice]))
+        skipped = np.setdiff1d(ended[np.isin(ended, known)], news)
+        several = np.unique(np.concatenate([news[np.isin(news, known)], twice]))
         seen = np.union1d(alive, ended)
         files = self.files
         if len(several) or len(skipped):
@@ -141,6 +142,14 @@ class _Listing:
         self.bench.ledger.note_read(found)
         return found, self.bench.run([HashFile(self.lake.place, entry, JOB_HASH) for entry in found])
 
+    def _unfinished(self, ended: Any, candidates: list[FileEntry], held: list[Any]) -> Any:
+        """Those of jobs that have ended whose row does not say so: the record is lost, or seems too old."""
+        import numpy as np
+
+        files = _holding(ended, candidates, held)
+        tasks = [HashFile(self.lake.place, entry, JOB_HASH, "NOT final") for entry in files]
+        return np.intersect1d(ended, _union(self.bench.run(tasks)))
+
     def _merged(self, touched: Sequence[FileEntry], several: Any, skipped: Any) -> list[FileEntry]:
         rows = sum(entry.rows for entry in [*touched, *self.files])
         shards = max(-(-rows // PER_MERGE), 1)
@@ -150,6 +159,20 @@ class _Listing:
                 for shard in range(shards)
             ]
         )
+
+
+def _union(parts: Sequence[Any]) -> Any:
+    """Each hash once."""
+    import numpy as np
+
+    return np.unique(np.concatenate([*parts, np.array([], np.uint64)]))
+
+
+def _holding(jobs: Any, entries: Sequence[FileEntry], held: Sequence[Any]) -> list[FileEntry]:
+    """Files that hold one of the jobs."""
+    import numpy as np
+
+    return [entry for entry, found in zip(entries, held, strict=True) if np.isin(found, jobs).any()]
 
 
 def _shares(url: str) -> list[list[JobsOf]]:
