@@ -274,3 +274,18 @@ def test_names_that_differ_by_case_or_are_empty_leave_other_conditions_alone(tmp
     assert ids_where(lake, "args->>'userid' = '2'") == ["b"]
     with pytest.raises(ConfigError, match="userid"):
         ids_where(lake, "args.userid = 2")
+
+
+def test_passwords_in_urls_are_masked_in_each_value(bench: Bench) -> None:
+    urls = {"broker_url": "amqp://me:hunter2@mq/", "all": ["http://h:80", {"at": "x@y redis://:hunter2@r"}]}
+    add(bench, {"ada": {"args": ["https://me@host/a:b@c", 7], "kwargs": urls}})
+    (job,) = bench.claim("pay")
+    bench.settle([job], Outcome.COMPLETE, result=b'["sqlite:///a.db","pg://u:hunter2@db"]')
+    (row,) = attempts_with_payloads(bench)
+    assert json.loads(row["args"]) == {
+        "arg0": "https://me@host/a:b@c",
+        "arg1": 7,
+        "broker_url": f"amqp://me:{HIDDEN}@mq/",
+        "all": ["http://h:80", {"at": f"x@y redis://:{HIDDEN}@r"}],
+    }
+    assert json.loads(row["result"]) == ["sqlite:///a.db", f"pg://u:{HIDDEN}@db"]

@@ -23,7 +23,7 @@ import msgspec
 
 from windlass.backend import requests as rq
 from windlass.core.job import AttemptOutcome, JobRecord, JobRef
-from windlass.core.masks import DEFAULT_MASK, NameMask
+from windlass.core.masks import DEFAULT_MASK, NameMask, hide_url_passwords
 from windlass.jobs.payload import read_call
 from windlass.pipeline import schemas
 from windlass.serde import JSON
@@ -99,7 +99,7 @@ class Payloads:
             value = msgspec.json.decode(msgspec.json.encode(read(), enc_hook=str))
         except Exception:  # whatever a codec says of bytes that are not its own
             return None
-        text = msgspec.json.encode(self._names.hide(value))
+        text = msgspec.json.encode(hide_url_passwords(self._names.hide(value)))
         return text.decode() if len(text) <= self.max_bytes else None
 
 
