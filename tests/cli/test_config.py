@@ -120,6 +120,9 @@ def test_every_option_of_a_worker_is_a_setting_and_reaches_it_and_its_children(
     made = make_worker(Windlass("memory://"), options).options
     cli(*options.child_command(0, 3)[3:])
     child = launched.pop()
+    cli("worker", "shop:app", "--duties", env={"WINDLASS_WORKER_DUTIES": "false"})
+    cli(*launched.pop().child_command(0, 3)[3:], env={"WINDLASS_WORKER_DUTIES": "false"})
+    assert launched.pop().duties
     assert (child.lifeline, child.settings()) == (3, options.settings())
     for name in set(WorkerOptions.__struct_fields__) - {"id", "limiter"}:
         assert getattr(made, name) == getattr(options, name), name
@@ -152,8 +155,9 @@ def test_the_store_of_the_file_is_that_of_every_command(
     cli("enqueue", "mail", "send", env=env)
     assert (tmp_path / "named.db").exists()
     assert [queue["name"] for queue in cli.json("queues", env=env)] == ["mail"]
-    (tmp_path / "pyproject.toml").write_text("= broken")
-    assert "there is no database at windlass.db" in cli("queues", env=env, code=1).output
+    for text in ("= broken", "tool = 3", '[tool]\nwindlass = "1.0"'):
+        (tmp_path / "pyproject.toml").write_text(text)
+        assert "there is no database at windlass.db" in cli("queues", env=env, code=1).output
 
 
 def test_queues_may_be_a_table_a_list_or_a_text(cli: Cli, launched: list[Options], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,22 @@ async def test_several_stores_are_shown_side_by_side(app: Windlass, root: str, p
             signed = await client.post(f"{root}/shop/api/session", json={"token": OPERATOR}, headers=CSRF)
             assert f"Path={root}/shop;" in signed.headers["set-cookie"]
             assert (await client.get(f"{root}/")).headers["location"] == f"{root}/mail/"
-            assert (await client.get(f"{root}/nowhere/api/v1/jobs")).status_code == 404
+            for path in ("/nowhere/api/v1/jobs", "/api/v1/jobs", "/api/session"):  # no store has these
+                assert (await client.get(f"{root}{path}")).status_code == 404
+
+
+async def test_each_store_has_its_own_audit(app: Windlass, tmp_path: Path) -> None:
+    stores: Any = {"mail": app, "shop": f"memory://mounting?namespace={new_id()}"}
+    both = create_stores_app(stores, operator_tokens=OPERATOR, audit_file=tmp_path / "audit.jsonl")
+    transport = httpx.ASGITransport(both)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://shop.example", headers=HEADERS
+    ) as client:
+        marked = await client.post("/shop/api/v1/marks", json={"label": "1.1"}, headers=CSRF)
+        assert marked.is_success, marked.text
+        found = {name: (await client.get(f"/{name}/api/audit")).json()["items"] for name in stores}
+    assert [len(found[name]) for name in ("mail", "shop")] == [0, 1]
+    assert os.listdir(tmp_path) == ["audit-shop.jsonl"]
 
 
 def test_each_store_has_its_own_address_at_the_provider() -> None:

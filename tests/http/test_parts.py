@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from windlass import Windlass
+from windlass.core.ids import new_id
+from windlass.dashboard import create_app
 from windlass.dashboard.masking import HIDDEN, Mask
 from windlass.dashboard.paging import Position, decode_cursor, encode_cursor
 from windlass.dashboard.params import unescape
@@ -204,3 +208,19 @@ def test_static_files_are_exactly_those_of_the_build(tmp_path: Path) -> None:
     assert static.page("/x") == b'<base href="/x/">'
     for name in ("run.sh", "../index.html", "/etc/passwd", "assets", ""):
         assert static.asset(name) is None
+
+
+async def test_a_list_goes_on_when_its_first_queue_drains_between_two_pages() -> None:
+    async with Windlass(f"memory://parts?namespace={new_id()}") as app:
+        await app.queue("a").add("t")
+        for number in range(6):
+            await app.queue("b").add("t", job_id=f"b{number}")
+        transport = httpx.ASGITransport(create_app(app))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            first = (await client.get("/api/v1/jobs?state=waiting&limit=4")).json()
+            await app.queue("a").clear()
+            address = f"/api/v1/jobs?state=waiting&limit=4&cursor={first['next_cursor']}"
+            second = (await client.get(address)).json()
+    assert [job["id"] for page in (first, second) for job in page["items"]] == [
+        f"b{number}" for number in reversed(range(6))
+    ]

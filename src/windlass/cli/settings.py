@@ -110,9 +110,12 @@ def project_url() -> str | None:
 
 def _table(file: Path) -> dict[str, Any]:
     try:
-        table: dict[str, Any] = tomllib.loads(file.read_text()).get("tool", {}).get("windlass", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        tool = tomllib.loads(file.read_text()).get("tool", {})
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
         raise ConfigError(str(file), f"proper TOML ({exc})") from exc
+    table: Any = tool.get("windlass", {}) if isinstance(tool, dict) else {}
+    if not isinstance(table, dict):
+        raise ConfigError(f"[tool.windlass] of {file}", "a table", table)
     return table
 
 

@@ -101,7 +101,8 @@ class Options:
         ]
         if self.health_port is not None:
             command.append(f"--health-port={self.health_port + number if self.health_port else 0}")
-        flags = {"--burst": self.burst, "--debug": self.debug, "--no-duties": not self.duties}
+        duties = "--duties" if self.duties else "--no-duties"  # children must not ask the environment again
+        flags = {"--burst": self.burst, "--debug": self.debug, duties: True}
         return command + [flag for flag, given in flags.items() if given]
 
     def settings(self) -> dict[str, Any]:

@@ -38,8 +38,11 @@ class LakeFigures:
         self._looked_ms = 0.0
         self._state = _UNREADABLE
 
-    async def state(self, app: Windlass, queues: Collection[str]) -> LakeState:
-        """How the lake stands, and how far it is behind the history of these queues."""
+    async def state(self, app: Windlass, queues: Collection[str], *, whole: bool) -> LakeState:
+        """How the lake stands, and how far it is behind the history of these queues.
+
+        ``whole``: the caller sees all queues, and so the totals of the lake.
+        """
         now_ms = app.clock.monotonic_ms()
         if self._look is None or (self._look.done() and now_ms - self._looked_ms >= _FRESH_MS):
             self._looked_ms = now_ms
@@ -50,7 +53,8 @@ class LakeFigures:
             self._state = self._look.result()
         lags = await archivers_behind(app, queues)
         behind = [lag.behind for lag in lags if lag.archiver.name == self._state.archiver]
-        return msgspec.structs.replace(self._state, behind=behind[0] if behind else None)
+        shown = self._state if whole else msgspec.structs.replace(self._state, attempts=None, lost=None)
+        return msgspec.structs.replace(shown, behind=behind[0] if behind else None)
 
     async def points(
         self, grain: str, queues: list[str], task: str | None, since_ms: int, until_ms: int

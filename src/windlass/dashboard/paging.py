@@ -98,7 +98,7 @@ class Listing:
         found = Found([], None)
         for start in range(0, len(names), MERGED):
             block, rest = names[start : start + MERGED], names[start + MERGED :]
-            if position.queue != block[0]:
+            if start:  # the first block is that of the cursor, also when its first queue has drained since
                 position = Position(block[0])
             lines = [_Line(name, position.seen.get(name)) for name in block if name not in position.ended]
             await self._merge(lines, found, limit, until)

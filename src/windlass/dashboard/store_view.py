@@ -54,6 +54,11 @@ class StoreView:
         """This store_view, for a change that the body of the request names."""
         return self.granted(replace(self.grant, action=action))
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether the caller sees every queue of the store."""
+        return self.settings.queues is None and self.grant.everywhere("read")
+
     def shows(self, queue: str) -> bool:
         """Whether the caller may see a queue."""
         return self.grant.may(queue, "read")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windlass.dashboard.application import create_app
 from windlass.dashboard.guard import Guard
 from windlass.dashboard.headers import inside
+from windlass.dashboard.problems import MEDIA_TYPE, encode, problem
 from windlass.dashboard.scope import BASE, Receive, Scope, Send
 from windlass.dashboard.settings import Settings
 from windlass.errors import ConfigError
@@ -42,10 +44,11 @@ class StoresDashboard:
         if not name and scope["type"] == "http":
             await _lead_to(send, f"{root}/{next(iter(self.dashboards))}/")
             return
-        inner_root = f"{root}/{name}" if name in self.dashboards else root
-        inner = {**scope, "root_path": inner_root, "path": root + path}
-        found = self.dashboards.get(name) or next(iter(self.dashboards.values()))  # which refuses it as ever
-        await found(inner, receive, send)
+        found = self.dashboards.get(name)
+        if found is None:
+            await _refuse(send, path)
+            return
+        await found({**scope, "root_path": f"{root}/{name}", "path": root + path}, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -69,22 +72,38 @@ async def _lead_to(send: Send, address: str) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+async def _refuse(send: Send, path: str) -> None:
+    """No store answers for another: a path without its name is not that of the first one."""
+    advice = "Put the name of a store before it, as in /NAME/api/session."
+    body = encode(problem(404, "not_found", "there is no such store", advice, path))
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": 404, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
 def create_stores_app(stores: Mapping[str, str | Windlass], **options: Any) -> StoresDashboard:
     """One dashboard for several stores, by name: ``{"shop": "valkey://...", "mail": "sqlite:///mail.db"}``.
 
     ``options`` are those of ``create_app``, for all of them. Register
     ``<public_url>/NAME/api/session/openid/callback`` of each store at an OpenID Connect provider. Each store
-    has its own pages, sessions and audit; ``GET NAME/api/session`` says which others there are.
+    has its own pages, sessions and audit (``audit_file`` ``audit.jsonl`` becomes ``audit-NAME.jsonl``);
+    ``GET NAME/api/session`` says which others there are. Probes are at ``/NAME/live`` and ``/NAME/ready``.
     """
     if not stores or not all(_NAME.fullmatch(name) for name in stores):
         raise ConfigError("stores", "a mapping from names such as shop to stores", list(stores))
-    prefix, openid = options.pop("prefix", ""), options.pop("openid", None)
+    prefix, openid, audit_file = (options.pop(name, None) for name in ("prefix", "openid", "audit_file"))
     names = tuple(stores)
 
     def dashboard(name: str, store: str | Windlass) -> Guard:
         own = (
             None if openid is None else replace(openid, public_url=f"{openid.public_url.rstrip('/')}/{name}")
         )
-        return create_app(store, stores=names, store=name, openid=own, **options)
+        trail = None if audit_file is None else _of_store(Path(audit_file), name)
+        return create_app(store, stores=names, store=name, openid=own, audit_file=trail, **options)
 
-    return StoresDashboard({name: dashboard(name, store) for name, store in stores.items()}, prefix)
+    return StoresDashboard({name: dashboard(name, store) for name, store in stores.items()}, prefix or "")
+
+
+def _of_store(file: Path, name: str) -> Path:
+    """``audit.jsonl`` becomes ``audit-NAME.jsonl``."""
+    return file.with_name(f"{file.stem}-{name}{file.suffix}")

@@ -153,7 +153,7 @@ class Pump:
         wait, self._wait = self._wait, None
         time_passed = wait is not None and now_ms >= wait.until_ms - _EARLY_MS
         # When time passed, a job may be due, or a hint was lost. (An end, settled meanwhile, also wakes.)
-        if (time_passed and not topics and not self.ends) or any(
+        if (time_passed and not topics and (self._apart or not self.ends)) or any(
             topic.startswith("ready:") for topic in topics
         ):
             self.hint()

@@ -17,6 +17,7 @@ from tests.backends.amqp.servers import broker_url, fresh_url, new_server, scrat
 from tests.faults.kit import staged, until
 from windlass import Job, JobState, Windlass, Worker
 from windlass.backend import open_backend
+from windlass.backend import requests as rq
 from windlass.backends.amqp import AmqpBackend
 from windlass.backends.amqp.limits import QUORUM_CAPABILITIES
 from windlass.core import probe
@@ -191,3 +192,15 @@ def _with_limit(returns: int) -> dict[str, Any]:
         "permissions": [{"user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}],
         "policies": [policy | {"definition": {"delivery-limit": returns}}],
     }
+
+
+async def test_jobs_that_are_claimed_from_two_queues_at_once_stay_in_their_queues() -> None:
+    """Each queue is asked for more than one round of gets brings."""
+    async with Windlass(fresh_url(QUORUM)) as app:
+        for name in ("a", "b"):
+            await app.queue(name).add_bulk([{"name": name} for _ in range(25)])
+        queues = [rq.ClaimQueue(name, share=25, cap=25) for name in ("a", "b")]
+        claim = rq.Claim(worker="w", queues=queues, limit=50, claim_id=new_id(), lease_ms=30_000)
+        claimed = await app.store.execute(claim)
+        assert [(job.queue, job.task) for job in claimed.jobs] == [("a", "a")] * 25 + [("b", "b")] * 25
+        await remove_all(app)

@@ -24,7 +24,7 @@ from windlass.backends.amqp.messages import band
 from windlass.core import probe
 from windlass.core.ids import new_id
 from windlass.core.job import NewJob
-from windlass.errors import UnsupportedByBackendError
+from windlass.errors import StorageError, UnsupportedByBackendError
 
 pytestmark = pytest.mark.service("rabbitmq")
 backend_name = "amqp"
@@ -371,3 +371,25 @@ async def test_a_connection_that_is_not_the_coordinator_writes_no_warnings(
     finally:
         probe.install(before)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_a_worker_goes_on_when_its_queue_was_deleted() -> None:
+    """The broker ends its consumer without being asked, and answers no cancel of it."""
+    name, done = queue_name(), list[str]()
+
+    async def handler(job: Job[Any]) -> None:
+        done.append(job.id)
+
+    async with Windlass(broker_url()) as app, Worker(name, handler, url_or_app=app, poll=0.2):
+        await (await app.queue(name).add("first")).result(timeout=30)
+        await asyncio.to_thread(on_channel, lambda channel: channel.queue_delete(f"queue.{name}"))
+
+        async def added() -> bool:
+            try:
+                await app.queue(name).add("second")
+            except StorageError:  # no queue takes it: the next add declares the queue again
+                return False
+            return True
+
+        await until(added, "the queue is there again")
+        await until(lambda: len(done) >= 2, "the job ran")

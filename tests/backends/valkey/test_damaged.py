@@ -46,6 +46,21 @@ async def test_a_record_that_cannot_be_read_fails_alone_and_keeps_its_bytes(
         assert [job.id for job in page.jobs] == ["j2"]
 
 
+async def test_a_prune_that_fills_the_indexes_leaves_a_damaged_job_to_the_next_claim(server: Server) -> None:
+    """A prune writes no events: a job that it ended would do so without its dependents knowing."""
+    namespace = new_id()
+    async with opened(server.url, namespace) as store:
+        await add(store, *(new(job_id=f"j{n}", priority=5) for n in range(3)))
+        with server.client() as client:
+            client.hset(Keys(namespace).queue("q") + ":m", "j1", b"\xc1")  # its head
+            client.hdel(Keys(namespace).queue("q"), "ix")  # as an earlier release leaves it
+        await store.execute(rq.Prune())
+        ended = rq.ListJobs(queue="q", states=[JobState.FAILED])
+        assert (await store.execute(ended)).jobs == []
+        assert [job.id for job in await claim(store)] == ["j0", "j2"]
+        assert [job.id for job in (await store.execute(ended)).jobs] == ["j1"]
+
+
 @pytest.mark.feature("J24")
 @pytest.mark.parametrize("suffix", ["", ":j", ":m", ":f", ":w", ":d", ":a", ":e", ":v", ":h", ":P", ":i"])
 async def test_a_key_of_the_wrong_type_is_moved_aside_and_stops_no_other_queue(

@@ -656,3 +656,15 @@ def test_with_a_bound_of_a_queue_a_settlement_claims_as_well() -> None:
     pump.ended(end("a"))
     assert pump.beside(0) is None
     assert shown(pump.next(0)) == (["a"], 2)
+
+
+def test_with_claims_apart_time_passes_also_while_an_end_waits_to_be_settled() -> None:
+    """The store may be slow to settle: a job that is due meanwhile must not wait for it."""
+    pump = apart(2)
+    give(pump, 1)
+    pump.freed("mail")
+    pump.ended(end("a"))
+    wait = pump.next(0)
+    assert isinstance(wait, Wait)
+    pump.woke(wait.until_ms, frozenset())
+    assert shown(pump.next(wait.until_ms)) == ([], 2)

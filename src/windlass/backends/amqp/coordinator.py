@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,6 +25,7 @@ from windlass.backends.amqp import inbox, returned, verbs, wire
 from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
 from windlass.backends.amqp.ledger import BrokerPlan, Counts, Ledger
 from windlass.backends.amqp.messages import entry_message, queue_of, to_message
+from windlass.backends.amqp.names import QUORUM
 from windlass.backends.amqp.timing import EntryTime, OwnTime, says_time
 from windlass.core import bad_records
 from windlass.core.clock import moment
@@ -45,6 +46,8 @@ _MARK_EVERY_S = 0.5
 _MARK_BYTES = 50_000
 _LOG_WINDOW = 500
 _DUE_STEP = 1_000
+#: Most dropped records whose messages are still to come.
+_REMEMBERED = 1_000_000
 _NEWS = frames.properties(type="news")
 _NO_NEWS = verbs.News()
 _read_counts = msgspec.msgpack.Decoder(Counts).decode
@@ -89,6 +92,8 @@ class Coordinator:
         self._kept_channel: Any = None
         #: Tags of kept records by job and generation.
         self._tags: dict[tuple[JobRef, int], int] = {}
+        #: Kept records that were dropped before their messages came to us.
+        self._gone: OrderedDict[tuple[JobRef, int], None] = OrderedDict()
         self._loading: list[tuple[wire.KeptRecord, int]] = []
         self._last_offset = -1
         self._timer: Any = None
@@ -186,6 +191,12 @@ class Coordinator:
 
     def _hold(self, record: wire.KeptRecord, tag: int) -> None:
         key = (record.job.ref, record.gen)
+        gone = self._gone.pop(key, True) is None
+        unknown = self.live.done and not gone and record.job.ref not in self.ledger.placed
+        if unknown and self._names.queue_type == QUORUM:
+            # A quorum queue may give back what the last coordinator held after we have read the others.
+            self.ledger.adopt(record.job, record.gen)
+            self._plan_timer()
         placed = self.ledger.placed.get(record.job.ref)
         needed = placed is not None and placed.where == "kept" and placed.gen == record.gen
         if not needed or key in self._tags:
@@ -330,6 +341,10 @@ class Coordinator:
             tag = self._tags.pop((ref, gen), None)
             if tag is not None:
                 self._kept_channel.basic_ack(tag)
+            else:  # its message is on its way to us
+                self._gone[ref, gen] = None
+                if len(self._gone) > _REMEMBERED:
+                    self._gone.popitem(last=False)
         if back is not None:
             session.publish([back])
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pika import BasicProperties
 
-from windlass.backends.amqp.io_future import spawn
+from windlass.backends.amqp.io_future import IoFuture, spawn
 from windlass.backends.amqp.messages import to_ask_about
 from windlass.backends.amqp.names import QUORUM
 from windlass.backends.amqp.session import delivery_of
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("windlass.amqp")
 
 _WINDOW = 100
+_RETRY_S = 1.0
 
 
 class ReturnedJobs:
@@ -42,10 +43,21 @@ class ReturnedJobs:
         channel = self.channel = await session.open_channel()
         await session.call(channel.basic_qos, prefetch_count=_WINDOW)
 
-        def on_message(_channel: Any, *message: Any) -> None:
-            spawn(self._put_back(channel, *message))
+        def on_message(_channel: Any, method: Any, *message: Any) -> None:
+            done = spawn(self._put_back(channel, method, *message))
+            done.then(lambda: self._retry_later(channel, method.delivery_tag, done))
 
         session.consume(channel, session.names.returned, on_message)
+
+    def _retry_later(self, channel: Any, tag: int, done: IoFuture[None]) -> None:
+        """What could not be put back comes again, so that it does not take up a place of the window."""
+        if not done.failed or self._session.closed:
+            return
+        try:
+            done.result()
+        except Exception as exc:
+            log.warning("a returned message could not be put back, retrying: %s", exc)
+        self._session.later(_RETRY_S, lambda: channel.basic_nack(tag) if channel.is_open else None)
 
     async def _put_back(self, channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
         """Only when the broker has it in its queue again, it is taken from this one."""

@@ -154,6 +154,10 @@ class AmqpSession:
 
     def end_consumer(self, tag: str, ended: IoFuture[None]) -> None:
         """Cancel a consumer of our channel; what is on its way still comes, or goes back to its queue."""
+        if tag not in self.channel.consumer_tags:  # the broker ended it: its queue was deleted
+            self.connection.end_take(self.channel, tag)
+            ended.set(None)
+            return
         self._ending[tag] = ended
         self.channel.basic_cancel(tag, callback=_ignore)
 
@@ -376,8 +380,10 @@ class AmqpSession:
         """Up to ``count`` messages that are ready now."""
         get = _Get(queue, count)
         self.expect(get.promise)
+        # Answers come in the order of asking: a pull asks ahead only if those before it have asked for all.
+        ahead = self.connection.gets_ahead and all(one.asked >= one.left for one in self._gets)
         self._gets.append(get)
-        if len(self._gets) == 1 or self.connection.gets_ahead:
+        if len(self._gets) == 1 or ahead:
             self._ask(get)
         return get.promise
 

@@ -31,8 +31,10 @@ async def get_health(store_view: TheStoreView, lake: TheLake) -> HealthReport:
     living, lost = await store_view.workers_seen()
     now_ms = store_view.now_ms()
     found = await look_around(CheckContext(store_view.app, False, now_ms, infos, living, lost))
-    state = None if lake is None else await lake.state(store_view.app, {info.name for info in infos})
-    if state is not None:
+    state = None
+    if lake is not None:
+        names = {info.name for info in infos}
+        state = await lake.state(store_view.app, names, whole=store_view.sees_all)
         found += lake_findings(state, now_ms)
     return HealthReport(
         healthy=not found,

@@ -245,7 +245,7 @@ async def _series(store_view: StoreView, lake: LakeFigures | None, ask: _Ask, ro
         step=ask.step,
         source="lake",
         points=left_open(found, _STEPS[ask.step], now_ms),
-        lake=await lake.state(store_view.app, ask.names),
+        lake=await lake.state(store_view.app, ask.names, whole=store_view.sees_all),
     )
 
 

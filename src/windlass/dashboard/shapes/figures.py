@@ -94,9 +94,10 @@ class LakeState(Shape):
     #: The name under which a store that fills it knows it; empty: the lake cannot be read.
     archiver: str
     sources: list[LakeSource]
-    #: Attempts in the lake, and records that were trimmed before they were read.
-    attempts: int
-    lost: int
+    #: Attempts in the lake, and records that were trimmed before they were read. Null: the caller does not
+    #: see all queues.
+    attempts: int | None
+    lost: int | None
     #: Null: a batch went through since.
     failure: LakeFailure | None
     #: Records of the queues shown here that the lake lacks. Null: this store does not fill it.

@@ -31,7 +31,9 @@ function indexes.fill(q, most)
   for index, row in ipairs(rows) do
     ids[index] = row[2]
   end
+  damaged.looks = true -- `prune` writes no events: the next call that meets a damaged job ends it
   load(q, ids)
+  damaged.looks = false
   for _, row in ipairs(rows) do
     local seq, id = row[1], row[2]
     if q.heads[id] then
