@@ -442,3 +442,11 @@ def test_rows_of_a_day_are_cut_by_the_hour_where_the_table_says_so(tmp_path: Pat
     assert sorted(entry.ranges["window_start"] for entry in written) == [
         (n * hour, n * hour + hour // 2) for n in range(3)
     ]
+
+
+def test_erased_jobs_are_remembered_however_few_days_silver_is_kept(tmp_path: Path) -> None:
+    lake, table = Lake(str(tmp_path)).create(), schemas.SILVER_ERASED_JOBS
+    facts = {"source": "s", "job_hash": "h", "erased_ms": 1, "date": date(2020, 1, 1)}
+    lake.commit(table, write_literal(lake.place, table, [facts]))
+    assert prune(lake, Retention(silver_days=1), date(2026, 7, 1)) == []
+    assert len(lake.entries(table)) == 1

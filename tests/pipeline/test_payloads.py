@@ -18,13 +18,14 @@ from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.job import JobRef, NewJob, error_info
 from windlass.core.masks import HIDDEN
 from windlass.core.outcome import Outcome
+from windlass.errors import ConfigError
 from windlass.pipeline import schemas
 from windlass.pipeline.backfill import rebuild
 from windlass.pipeline.compact import vacuum
 from windlass.pipeline.erase import Erased, erase
 from windlass.pipeline.files import read_entries
 from windlass.pipeline.lake import Lake
-from windlass.pipeline.payloads import Payloads
+from windlass.pipeline.payloads import Payloads, select_where
 from windlass.pipeline.replay import select_failed
 from windlass.pipeline.source import HistoryRange, queue_bounds, read_range
 from windlass.pipeline.sqlquery import query
@@ -232,3 +233,59 @@ def test_replay_reads_arguments_from_the_lake_and_others_from_the_store(bench: B
     assert chosen("args.customer = 42", url=None) == ["gone"]
     assert chosen("args.card.kind = 'debit'") == ["ada"]
     assert chosen("args like '%\"customer\":7}'") == ["bob"]  # the text as a whole
+
+
+def lake_of_texts(root: Path, args: dict[str, str | None], **columns: Any) -> Lake:
+    """A lake of jobs with these texts; all of them failed."""
+    rows = [
+        attempt(job_id=id, run_id=id, outcome="failed", args=text, **columns) for id, text in args.items()
+    ]
+    jobs = job_parts(make_table(schemas.SILVER_ATTEMPTS, rows))
+    return fill_lake(str(root / "lake"), {schemas.SILVER_JOBS: jobs})
+
+
+def ids_where(lake: Lake, where: str) -> list[str]:
+    return sorted(select_where(lake, ["job_id"], where).column(0).to_pylist())
+
+
+def test_a_condition_on_arguments_also_chooses_jobs_without_a_text(tmp_path: Path) -> None:
+    lake = lake_of_texts(tmp_path, {"with": '{"customer":42}', "without": None}, tags=["customer-42"])
+    both = ["with", "without"]
+    assert ids_where(lake, "list_contains(tags, 'customer-42') or args.customer = 42") == both
+    assert ids_where(lake, "args.customer = 42") == ["with"]
+    assert ids_where(lake, "args.customer IS NULL") == ["without"]
+
+
+def test_text_in_quotes_is_no_condition_on_arguments(tmp_path: Path) -> None:
+    lake = lake_of_texts(tmp_path, {"with": '{"a":"args."}', "without": None}, error_message="wrong args.x")
+    assert ids_where(lake, "error_message like '%wrong args.%'") == ["with", "without"]
+    assert ids_where(lake, "args like '%it''s%' or args like '%args.%'") == ["with"]  # the text as a whole
+
+
+def test_names_that_differ_by_case_or_are_empty_leave_other_conditions_alone(tmp_path: Path) -> None:
+    texts: dict[str, str | None] = {
+        "a": '{"userId":1,"customer":42,"card":{"kind":"debit"}}',
+        "b": '{"userid":2,"":3,"customer":42,"list":[{"k":1,"K":2}],"odd":{"k":1,"K":2,"":3}}',
+    }
+    lake = lake_of_texts(tmp_path, texts)
+    assert ids_where(lake, "args.customer = 42") == ["a", "b"]
+    assert ids_where(lake, "args.card.kind = 'debit'") == ["a"]
+    assert ids_where(lake, "args.odd like '%\"K\":2%'") == ["b"]
+    assert ids_where(lake, "args->>'userid' = '2'") == ["b"]
+    with pytest.raises(ConfigError, match="userid"):
+        ids_where(lake, "args.userid = 2")
+
+
+def test_passwords_in_urls_are_masked_in_each_value(bench: Bench) -> None:
+    urls = {"broker_url": "amqp://me:hunter2@mq/", "all": ["http://h:80", {"at": "x@y redis://:hunter2@r"}]}
+    add(bench, {"ada": {"args": ["https://me@host/a:b@c", 7], "kwargs": urls}})
+    (job,) = bench.claim("pay")
+    bench.settle([job], Outcome.COMPLETE, result=b'["sqlite:///a.db","pg://u:hunter2@db"]')
+    (row,) = attempts_with_payloads(bench)
+    assert json.loads(row["args"]) == {
+        "arg0": "https://me@host/a:b@c",
+        "arg1": 7,
+        "broker_url": f"amqp://me:{HIDDEN}@mq/",
+        "all": ["http://h:80", {"at": f"x@y redis://:{HIDDEN}@r"}],
+    }
+    assert json.loads(row["result"]) == ["sqlite:///a.db", f"pg://u:{HIDDEN}@db"]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from tests.pipeline.support import START_MS, Bench, attempt, fill_lake, make_table, store_url
+from tests.pipeline.support import DATE, START_MS, Bench, attempt, fill_lake, make_table, store_url
 from tests.pipeline.test_run import contents, run, totals
 from windlass.backend import requests as rq
 from windlass.cli.pipeline import command
@@ -19,17 +21,21 @@ from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.job import ErrorInfo, JobRecord, JobRef
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
+from windlass.core.probe import Action
 from windlass.core.states import JobState
 from windlass.pipeline import schemas
-from windlass.pipeline.backfill import rebuild
+from windlass.pipeline.backfill import DayRebuild, rebuild
+from windlass.pipeline.batch import plan_batch, run_batch
 from windlass.pipeline.compact import vacuum
 from windlass.pipeline.erase import Erased, erase
 from windlass.pipeline.gold import Gold
-from windlass.pipeline.lake import Lake, snapshot_of
+from windlass.pipeline.lake import Lake, LakeTakenError, snapshot_of
 from windlass.pipeline.payloads import Payloads
 from windlass.pipeline.report import build_report, tables, to_html
+from windlass.pipeline.run import Pipeline, RunOptions
 from windlass.pipeline.snapshot import is_due, take_snapshot
 from windlass.pipeline.sqlquery import query
+from windlass.pipeline.tables import Workbench
 from windlass.pipeline.transforms.jobs import job_parts, merged_jobs
 from windlass.pipeline.transforms.sights import sighted, sights_of
 from windlass.testing.faults import probing
@@ -202,6 +208,141 @@ def test_the_command_lists_and_the_report_shows_what_is_alive(
 
 
 # --- without Spark ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Stands where a session does; tasks run in this process."""
+    monkeypatch.setattr(Workbench, "run", lambda self, tasks: [task() for task in tasks])
+    return SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
+
+
+def before_commits_to(table: schemas.Table, action: Callable[[], Any], times: int = 1) -> Action:
+    """An action for ``lake.commit``: something else happens first, a few times, of which this is no part."""
+    left = [table.path] * times
+
+    def act(point: str, facts: dict[str, Any]) -> None:
+        if facts["table"] in left:
+            again, left[:] = left[1:], []  # commits of the action itself pass
+            action()
+            left[:] = again
+
+    return act
+
+
+def test_a_snapshot_during_a_batch_gives_no_job_a_second_row(
+    no_spark: Any, bench: Bench, tmp_path: Path
+) -> None:
+    alive_store(bench)
+    lake = str(tmp_path / "lake")
+    Lake(lake).create()
+
+    def snapshot() -> None:
+        take_snapshot(no_spark, Lake(lake).open(), bench.url, "default", SYSTEM_CLOCK.now_ms())
+
+    with probing() as probe:
+        probe.arm("lake.commit", before_commits_to(schemas.SILVER_JOBS, snapshot), times=99)
+        run(no_spark, bench, lake, snapshot=False)
+    assert [row[0] for row in states(lake)] == ["again", "done", "later", "new"]
+    assert [row[4] for row in states(lake)] == [1, 1, 0, 0]
+
+
+def test_a_store_is_listed_once_however_often_other_sources_commit_first(
+    no_spark: Any, bench: Bench, tmp_path: Path
+) -> None:
+    alive_store(bench)
+    lake = str(tmp_path / "lake")
+    pipeline, other = run(no_spark, bench, lake, snapshot=False), Lake(lake).open()
+
+    def add() -> None:
+        other.commit(schemas.SILVER_JOBS, [], batches={"other": other.done(schemas.SILVER_JOBS, "other") + 1})
+
+    with probing() as probe:
+        probe.arm("lake.commit", before_commits_to(schemas.SILVER_JOBS, add, times=3), times=99)
+        pipeline.take_snapshot()
+        assert probe.count("pipeline.seen") == 1
+    assert (states(lake), other.done(schemas.SILVER_JOBS, "other")) == (ALIVE, 3)
+
+
+def test_jobs_that_are_erased_during_a_snapshot_stay_away(
+    no_spark: Any, bench: Bench, tmp_path: Path
+) -> None:
+    alive_store(bench)
+    lake = str(tmp_path / "lake")
+    pipeline = run(no_spark, bench, lake, snapshot=False)
+
+    def forget() -> None:
+        assert erase(Lake(lake).open(), "job_id = 'again'") == Erased(1, 1)
+
+    with probing() as probe:
+        probe.arm("lake.commit", before_commits_to(schemas.SILVER_JOBS, forget), times=99)
+        pipeline.take_snapshot()
+        assert probe.count("pipeline.seen") == 2
+    assert states(lake) == ALIVE[1:]
+
+
+def test_a_run_whose_snapshot_always_comes_second_continues_and_takes_it_later(
+    no_spark: Any, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from windlass.pipeline import snapshot
+
+    monkeypatch.setattr(snapshot, "TRIES", 2)
+    alive_store(bench)
+    lake = str(tmp_path / "lake")
+    run(no_spark, bench, lake, snapshot=False)
+    pipeline = Pipeline(no_spark, RunOptions(url=bench.url, lake=lake))
+    pipeline.open()
+    other = Lake(lake).open()
+
+    def add() -> None:
+        other.commit(schemas.SILVER_JOBS, [])
+
+    with probing() as probe:
+        probe.arm("lake.commit", before_commits_to(schemas.SILVER_JOBS, add, times=99), times=99)
+        assert pipeline.take_daily_snapshot() is None
+        with pytest.raises(LakeTakenError, match="other runs committed first"):
+            pipeline.take_snapshot()
+    assert pipeline.take_daily_snapshot() is not None
+    assert states(lake) == ALIVE
+
+
+def test_a_job_whose_end_is_not_in_its_row_is_final_after_the_next_snapshot(
+    no_spark: Any, bench: Bench, tmp_path: Path
+) -> None:
+    """One was seen by a clock that was ahead, so its record seems older; the record of the other is lost."""
+    bench.add("mail", ["ahead"])
+    bench.add("pdf", ["lost"])
+    lake = str(tmp_path / "lake")
+    pipeline = run(no_spark, bench, lake, snapshot=False)
+    take_snapshot(no_spark, pipeline.lake, bench.url, "default", bench.now_ms + 3_600_000)
+    bench.work("mail", "pdf")
+    plan = plan_batch(bench.url, {}, 1_000)
+    gap = replace(plan, start={**plan.start, "pdf": plan.end["pdf"]})
+    run_batch(no_spark, pipeline.lake, bench.url, "default", gap)
+    assert states(lake) == [
+        ("ahead", "waiting", "completed", False, 1, True),
+        ("lost", "waiting", None, False, 0, True),
+    ]
+    want = [
+        ("ahead", "completed", "completed", True, 1, True),
+        ("lost", "completed", "completed", True, 0, True),
+    ]
+    assert pipeline.take_snapshot().fresh == 0
+    assert states(lake) == want
+    before = pipeline.lake.entries(schemas.SILVER_JOBS)
+    pipeline.take_snapshot()
+    assert (states(lake), pipeline.lake.entries(schemas.SILVER_JOBS)) == (want, before)  # nothing to do
+
+
+def test_a_backfill_stops_when_a_day_that_had_no_files_changes(no_spark: Any, tmp_path: Path) -> None:
+    lake, other = fill_lake(str(tmp_path), {}), Lake(str(tmp_path)).open()
+
+    def add() -> None:
+        other.commit(schemas.GOLD[0], [], batches={"other": 1})
+
+    with probing() as probe, pytest.raises(LakeTakenError, match="start backfill again"):
+        probe.arm("lake.commit", before_commits_to(schemas.GOLD[0], add), times=99)
+        DayRebuild(no_spark, lake, DATE, lake.sources()).gold()
 
 
 def record(id: str = "j", state: JobState = JobState.WAITING, **given: Any) -> JobRecord:

@@ -106,6 +106,17 @@ _ASSIGNED = re.compile(
 _IN_URL = re.compile(r"(?P<before>://[^/\s:@]*:)[^/\s@]+(?=@)")
 
 
+def hide_url_passwords(value: Any) -> Any:
+    """The value with passwords in URLs replaced, in every text at any depth."""
+    if isinstance(value, str):
+        return _IN_URL.sub(rf"\g<before>{HIDDEN}", value)
+    if isinstance(value, Mapping):
+        return {key: hide_url_passwords(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [hide_url_passwords(item) for item in value]
+    return value
+
+
 class MessageMask:
     """What history keeps of error messages: their beginning, without the values of masked names."""
 
@@ -120,7 +131,7 @@ class MessageMask:
         if not self._keep or self._all:
             return "" if not self._keep else HIDDEN
         # A value that the end of the text cuts through must still be seen as one.
-        masked = self._masked(_IN_URL.sub(rf"\g<before>{HIDDEN}", message[: 4 * BRIEF_CHARS]))
+        masked = self._masked(hide_url_passwords(message[: 4 * BRIEF_CHARS]))
         kept = masked[:BRIEF_CHARS]
         return None if kept == message[:BRIEF_CHARS] else kept
 

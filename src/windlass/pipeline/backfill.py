@@ -113,8 +113,10 @@ class DayRebuild:
         ]
 
     def _replace(self, table: schemas.Table, new: list[FileEntry], old: Sequence[FileEntry]) -> None:
+        note = carried(self.lake, table)
         try:
-            self.lake.commit(table, new, old, batches=self.batches, note=carried(self.lake, table))
+            # Also for a day that had no files: a snapshot may have added some meanwhile.
+            self.lake.commit(table, new, old, batches=self.batches, note=note, strict=True)
         except Conflict as exc:
             raise LakeTakenError(f"a run changed {table.path} meanwhile; start backfill again") from exc
 

@@ -30,7 +30,7 @@ from windlass.errors import HistoryTrimmedError
 from windlass.pipeline import schemas
 from windlass.pipeline.digest import JOB_HASH, RUN_HASH, Digest, Part, hashes, joined
 from windlass.pipeline.files import FileEntry, Place, TableWriter
-from windlass.pipeline.lake import TRIES, TRIM_EVERY, Conflict, Lake, LakeTakenError
+from windlass.pipeline.lake import TRIES, TRIM_EVERY, Conflict, Lake, LakeTakenError, snapshot_of
 from windlass.pipeline.payloads import Payloads
 from windlass.pipeline.source import Positions, advance, check_start, log_bounds, split_ranges
 from windlass.pipeline.store import ask_many
@@ -257,11 +257,18 @@ class LakeBatch:
             for table in lacking:
                 add, remove = changes.get(table.path, ([], []))
                 try:
-                    self.lake.commit(table, add, remove, batches={self.source: self.number})
+                    self.lake.commit(table, add, remove, batches=self._transactions(table))
                     committed[table.path] = add
                 except Conflict:
                     self.lake.refresh(table)
         raise self.lake.always_changed()
+
+    def _transactions(self, table: schemas.Table) -> dict[str, int]:
+        """Of a commit. A snapshot that comes between added jobs which the batch took for new: name it too."""
+        if table is not schemas.SILVER_JOBS:
+            return {self.source: self.number}
+        seen_ms = self.lake.last_snapshot(self.source)
+        return {self.source: self.number, snapshot_of(self.source): seen_ms}
 
     def _of_batch(self, table: schemas.Table) -> list[FileEntry]:
         """Files that may hold rows of this batch."""

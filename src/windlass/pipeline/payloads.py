@@ -13,6 +13,7 @@ Conditions on single arguments (``args.customer = 42``) are asked of the same te
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,7 @@ import msgspec
 
 from windlass.backend import requests as rq
 from windlass.core.job import AttemptOutcome, JobRecord, JobRef
-from windlass.core.masks import DEFAULT_MASK, NameMask
+from windlass.core.masks import DEFAULT_MASK, NameMask, hide_url_passwords
 from windlass.jobs.payload import read_call
 from windlass.pipeline import schemas
 from windlass.serde import JSON
@@ -41,6 +42,7 @@ _CHUNK = 100
 _ROWS = 1_000
 #: Conditions that speak of single arguments; the text as a whole is a column like others.
 _FIELD = re.compile(r"\bargs\s*\.", re.IGNORECASE)
+_QUOTED = re.compile(r"'(?:[^']|'')*'")
 
 _CODECS = Codecs(JSON)
 
@@ -97,7 +99,7 @@ class Payloads:
             value = msgspec.json.decode(msgspec.json.encode(read(), enc_hook=str))
         except Exception:  # whatever a codec says of bytes that are not its own
             return None
-        text = msgspec.json.encode(self._names.hide(value))
+        text = msgspec.json.encode(hide_url_passwords(self._names.hide(value)))
         return text.decode() if len(text) <= self.max_bytes else None
 
 
@@ -127,22 +129,22 @@ def select_where(
     """``names`` of the jobs that a condition chooses ``among`` others.
 
     The condition may speak of single arguments: they are values of the lake's ``args``, or, for jobs without
-    that text, of the record in the store that ``ask`` reaches. Jobs that have neither are not chosen then.
+    that text, of the record in the store that ``ask`` reaches. All are null for jobs that have neither.
     """
     from windlass.pipeline.sqlquery import query_arrow
 
     chosen = ", ".join(f'"{name}"' for name in names)
-    if not _FIELD.search(where):
+    if not _FIELD.search(_QUOTED.sub("", where)):
         return query_arrow(lake, f"SELECT {chosen} FROM jobs WHERE ({among}) AND ({where})")
     keys = ", ".join(_KEYS)
     known = query_arrow(lake, f"SELECT {keys}, args FROM jobs WHERE ({among})")
     texts = known if ask is None else _with_stored(known, ask)
     columns = query_arrow(lake, "SELECT json_group_structure(args::JSON) FROM texts", texts=texts).column(0)
     shape = _structure(columns[0].as_py())
-    named = f"SELECT {keys}, from_json(args, '{shape}') AS args FROM texts WHERE args IS NOT NULL"
+    named = f"SELECT {keys}, from_json(args, '{shape}') AS args FROM texts"
     return query_arrow(
         lake,
-        f"SELECT {chosen} FROM (SELECT j.* REPLACE (t.args AS args) FROM jobs j JOIN ({named}) t "
+        f"SELECT {chosen} FROM (SELECT j.* REPLACE (t.args AS args) FROM jobs j LEFT JOIN ({named}) t "
         f"USING ({keys}) WHERE ({among})) WHERE ({where})",
         texts=texts,
     )
@@ -150,18 +152,26 @@ def select_where(
 
 def _structure(found: str | None) -> str:
     """The arguments that there are and their types, as DuckDB writes it; never without any."""
-    fields = _typed(msgspec.json.decode(found or "null"))
-    some = fields if isinstance(fields, dict) and fields else {"arg0": "VARCHAR"}
+    kinds = msgspec.json.decode(found or "null")
+    named = _named(kinds) if isinstance(kinds, dict) else {}
+    some = {name: _typed(kind) for name, kind in named.items()} or {"arg0": "VARCHAR"}
     return msgspec.json.encode(some).decode().replace("'", "''")
 
 
 def _typed(kind: Any) -> Any:
-    """A type with text where values are of several."""
+    """A type with text where values are of several, and where not every name can be asked for."""
     if isinstance(kind, dict):
-        return {name: _typed(item) for name, item in kind.items()} or "VARCHAR"
+        named = {name: _typed(item) for name, item in _named(kind).items()}
+        return named if named and len(named) == len(kind) else "VARCHAR"
     if isinstance(kind, list):
         return [_typed(item) for item in kind]
     return "VARCHAR" if kind in ("JSON", "NULL") else kind
+
+
+def _named(kinds: dict[str, Any]) -> dict[str, Any]:
+    """Less the names that are the same to DuckDB, which ignores case, and the empty one."""
+    times = Counter(name.lower() for name in kinds)
+    return {name: kind for name, kind in kinds.items() if name and times[name.lower()] == 1}
 
 
 def _with_stored(known: pa.Table, ask: Ask) -> pa.Table:

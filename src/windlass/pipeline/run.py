@@ -109,11 +109,17 @@ class Pipeline:
             return take_snapshot(self.spark, self.lake, self.url, options.source, now_ms, kept)
 
     def take_daily_snapshot(self) -> Snapshot | None:
-        """List the jobs of the store, unless that was done today or is not wanted."""
+        """List the jobs of the store, unless that was done today or is not wanted.
+
+        None also when other runs always committed first: the next look tries again.
+        """
         options = self.options
         if not options.snapshot or not is_due(self.lake, options.source, self._now_ms):
             return None
-        return self.take_snapshot()
+        try:
+            return self.take_snapshot()
+        except LakeTakenError:
+            return None
 
     @contextmanager
     def _reported(self) -> Iterator[None]:

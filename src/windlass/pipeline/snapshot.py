@@ -2,12 +2,14 @@
 
 Tasks list the jobs and write what they see. Jobs that the lake does not know are added; those that are alive
 have the state in which they were seen. A job that has ended is in the log by then, so it is added only when
-the lake does not know it. Jobs that are gone stay, with the state in which they were seen last.
+the lake does not know it, or does not know that it has ended. Jobs that are gone stay, with the state in
+which they were seen last.
 
 One commit makes the snapshot. It carries the application transaction ``SOURCE/jobs``, whose number is the
 time of the store at which the snapshot began: a run that dies leaves nothing, and the next one begins anew.
 The commit is made for exactly the version that it was worked out from, so that no job that was erased
-meanwhile comes back.
+meanwhile comes back. When another commit came first, rows are merged again; the store is listed again only
+when that was an erasure, or a snapshot of the same source.
 
 Test points: ``pipeline.seen``, when jobs are listed and nothing is committed.
 """
@@ -56,27 +58,29 @@ def take_snapshot(
     spark: SparkSession, lake: Lake, url: str, source: str, now_ms: int, payloads: Payloads | None = None
 ) -> Snapshot:
     """List the jobs of a store and merge them into the lake. ``now_ms``: by the clock of the store."""
+    listing: _Listing | None = None
     for _ in range(TRIES):
         lake.refresh(schemas.SILVER_JOBS, schemas.SILVER_ERASED_JOBS)
-        seen_ms = max(now_ms, lake.last_snapshot(source) + 1)
-        work = _Listing(Workbench(spark, lake), url, source, seen_ms, payloads)
+        if listing is None or not listing.still_holds():
+            listing = _Listing(Workbench(spark, lake), url, source, now_ms, payloads)
         try:
-            return work.commit()
+            return listing.commit()
         except Conflict:
             continue  # what was read of the tables is out of date
     raise lake.always_changed()
 
 
 class _Listing:
-    """The jobs of a store as they are now, against the lake as it was when this began."""
+    """The jobs of a store as they are now, less those that are erased in the lake."""
 
     def __init__(
-        self, bench: Workbench, url: str, source: str, seen_ms: int, payloads: Payloads | None
+        self, bench: Workbench, url: str, source: str, now_ms: int, payloads: Payloads | None
     ) -> None:
         self.bench = bench
         self.lake = bench.lake
         self.source = source
-        self.seen_ms = seen_ms
+        self.seen_ms = seen_ms = max(now_ms, self.lake.last_snapshot(source) + 1)
+        self._rests_on = self._basis()
         gone = self._erased()
         done = bench.run(
             [SeeJobs(self.lake.place, url, source, seen_ms, parts, gone, payloads) for parts in _shares(url)]
@@ -87,25 +91,33 @@ class _Listing:
         bench.ledger.note_written(self.files)
         reach("pipeline.seen")
 
+    def _basis(self) -> tuple[int, int]:
+        """What the rows depend on: the jobs that were erased, and the snapshot before this one."""
+        return self.lake.delta(schemas.SILVER_ERASED_JOBS).version(), self.lake.last_snapshot(self.source)
+
+    def still_holds(self) -> bool:
+        """Whether the lake as it is now takes the rows as they are."""
+        return self._basis() == self._rests_on
+
     def _erased(self) -> frozenset[str]:
         rows = self.lake.delta(schemas.SILVER_ERASED_JOBS).to_pyarrow_dataset().to_table(["job_hash"])
         return frozenset(rows.column(0).to_pylist())
 
     def commit(self) -> Snapshot:
-        """Add what is new, and write those files anew that hold jobs which are still alive."""
+        """Add what is new to the lake as it is, and write files anew that hold jobs which are still alive."""
         import numpy as np
 
         alive, counts = np.unique(hashes(self.alive.jobs), return_counts=True)
         ended, again = np.unique(hashes(self.ended.jobs), return_counts=True)
         candidates, held = self._known(joined([self.alive, self.ended]))
-        known = np.unique(np.concatenate([*held, np.array([], np.uint64)]))
-        touched = [
-            entry for entry, found in zip(candidates, held, strict=True) if np.isin(found, alive).any()
-        ]
+        known = _union(held)
+        # What the lake does not know of a job: that it is alive, or that it has ended.
+        news = np.union1d(alive, self._unfinished(ended, candidates, held))
+        touched = _holding(news, candidates, held)
         # A job that changed its state meanwhile was perhaps seen twice.
         twice = np.concatenate([alive[counts > 1], ended[again > 1], np.intersect1d(alive, ended)])
-        skipped = np.setdiff1d(ended[np.isin(ended, known)], alive)
-        several = np.unique(np.concatenate([alive[np.isin(alive, known)], twice]))
+        skipped = np.setdiff1d(ended[np.isin(ended, known)], news)
+        several = np.unique(np.concatenate([news[np.isin(news, known)], twice]))
         seen = np.union1d(alive, ended)
         files = self.files
         if len(several) or len(skipped):
@@ -130,6 +142,14 @@ class _Listing:
         self.bench.ledger.note_read(found)
         return found, self.bench.run([HashFile(self.lake.place, entry, JOB_HASH) for entry in found])
 
+    def _unfinished(self, ended: Any, candidates: list[FileEntry], held: list[Any]) -> Any:
+        """Those of jobs that have ended whose row does not say so: the record is lost, or seems too old."""
+        import numpy as np
+
+        files = _holding(ended, candidates, held)
+        tasks = [HashFile(self.lake.place, entry, JOB_HASH, "NOT final") for entry in files]
+        return np.intersect1d(ended, _union(self.bench.run(tasks)))
+
     def _merged(self, touched: Sequence[FileEntry], several: Any, skipped: Any) -> list[FileEntry]:
         rows = sum(entry.rows for entry in [*touched, *self.files])
         shards = max(-(-rows // PER_MERGE), 1)
@@ -139,6 +159,20 @@ class _Listing:
                 for shard in range(shards)
             ]
         )
+
+
+def _union(parts: Sequence[Any]) -> Any:
+    """Each hash once."""
+    import numpy as np
+
+    return np.unique(np.concatenate([*parts, np.array([], np.uint64)]))
+
+
+def _holding(jobs: Any, entries: Sequence[FileEntry], held: Sequence[Any]) -> list[FileEntry]:
+    """Files that hold one of the jobs."""
+    import numpy as np
+
+    return [entry for entry, found in zip(entries, held, strict=True) if np.isin(found, jobs).any()]
 
 
 def _shares(url: str) -> list[list[JobsOf]]:

@@ -91,16 +91,21 @@ class DigestFiles:
 
 @dataclass(frozen=True)
 class HashFile:
-    """The hashes of a file's attempts (``RUN_HASH``) or jobs (``JOB_HASH``)."""
+    """The hashes of a file's attempts (``RUN_HASH``) or jobs (``JOB_HASH``).
+
+    ``only``: of those that this SQL chooses. Of jobs, it may ask whether they are ``final``.
+    """
 
     where: Place
     entry: FileEntry
     sql: str
+    only: str = "true"
 
     def __call__(self) -> Any:
-        names = ["source", "run_id"] if self.sql == RUN_HASH else list(schemas.SILVER_JOBS.keys)
+        names = ["source", "run_id"] if self.sql == RUN_HASH else [*schemas.SILVER_JOBS.keys, "final"]
         with engine(rows=_table(self.where, [self.entry], names)) as connection:
-            return ask(connection, f"SELECT {self.sql} AS hash FROM rows").column("hash").to_numpy()
+            found = ask(connection, f"SELECT {self.sql} AS hash FROM rows WHERE {self.only}")
+            return found.column("hash").to_numpy()
 
 
 @dataclass(frozen=True)
