@@ -514,8 +514,8 @@ class LakeState(TypedDict):
 
     archiver: str
     sources: list[LakeSource]
-    attempts: int
-    lost: int
+    attempts: int | None
+    lost: int | None
     failure: LakeFailure | None
     behind: NotRequired[int | None]
 

@@ -547,8 +547,8 @@ export interface components {
         LakeState: {
             archiver: string;
             sources: components["schemas"]["LakeSource"][];
-            attempts: number;
-            lost: number;
+            attempts: number | null;
+            lost: number | null;
             failure: components["schemas"]["LakeFailure"] | null;
             behind?: number | null;
         };
