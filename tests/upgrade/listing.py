@@ -16,7 +16,8 @@ from windlass.backend import stream_requests as sm
 from windlass.core.job import JobRef
 
 #: Containers that later releases added: the older ones are written down also when they are empty.
-_LATER = ("revoked",)
+_LATER = ("revoked", "depth", "age")
+_EMPTY = (None, [], {}, {"buckets": {}})
 
 
 def plain(value: Any) -> Any:
@@ -25,7 +26,7 @@ def plain(value: Any) -> Any:
         usual = {field.name: field.default for field in msgspec.structs.fields(type(value))}
         fields = {name: getattr(value, name) for name in value.__struct_fields__}
         left_out = {name for name, one in fields.items() if one in (None, usual[name])}
-        left_out |= {name for name in _LATER if not fields.get(name)}
+        left_out |= {name for name in _LATER if plain(fields.get(name)) in _EMPTY}
         return {name: plain(one) for name, one in fields.items() if name not in left_out}
     if isinstance(value, dict):
         return {str(key): plain(one) for key, one in value.items()}

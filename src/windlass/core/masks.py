@@ -73,7 +73,7 @@ class NameMask:
     """The names that some patterns cover. ``*`` alone covers every value, also those without a name."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        self.everything = "*" in patterns
+        self.everything: bool = "*" in patterns
         spellings = sorted({spelling for pattern in patterns for spelling in _spellings(pattern)})
         self._covered = re.compile("|".join(translate(spelling) for spelling in spellings) or r"(?!)")
 

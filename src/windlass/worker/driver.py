@@ -55,6 +55,8 @@ class Driver:
         self._attend = attend
         self._listener: Listener | None = None
         self._lane: asyncio.Task[None] | None = None
+        #: Set when the store has answered an exchange.
+        self._answered = asyncio.Event()
         #: Requests that the store has yet to answer.
         self._pending: list[rq.Request[Any]] = []
         #: When it last got through to the store, by the monotonic clock.
@@ -233,17 +235,26 @@ class Driver:
                 claimed = await self._call(claim)
         except BaseException:
             self._pump.failed(exchange)
+            self._answered.set()
             raise
         drained = self._pump.answered(exchange, claimed, sent_ms)
         for end, answer in zip(exchange.ends, answers, strict=True):
             self._running.reporter.settled(end, answer)
+        self._answered.set()
         if relay:
             self._supervisor.start("relay-now", self._relay)
         reach("worker.claimed", count=len(claimed.jobs) if claimed else 0)
         if claimed is not None:
+            await self._earlier_attempts(claimed.jobs)
             self._running.begin(claimed.jobs, self._lease_ms, sent_ms - claimed.held_ms)
         if drained:
             self._emitter.emit("drained")
+
+    async def _earlier_attempts(self, jobs: list[JobRecord]) -> None:
+        """Wait until the other lane knows how earlier attempts of ``jobs`` ended: that is reported first."""
+        while self._pump.is_settling(jobs):
+            self._answered.clear()
+            await self._answered.wait()
 
     def _claim(self, exchange: Exchange) -> rq.Claim | None:
         if not exchange.queues:
@@ -277,6 +288,8 @@ class Driver:
     def _begin_offered(self, record: JobRecord, since_ms: float) -> bool:
         """Begin what our only queue gave us before we asked; False: no room, or the pump is busy and asks."""
         if not self._pump.has_room(record.queue, self._clock.monotonic_ms()):
+            return False
+        if self._pump.is_settling([record]):  # its claim waits for that
             return False
         self._running.begin([record], self._lease_ms, since_ms)
         if self._pump.took_offer() and self._emitter.wants("drained"):

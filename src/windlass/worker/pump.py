@@ -18,11 +18,12 @@ begins while the end of the last one is on its way, also with one slot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from windlass.backend.requests import Claimed, ClaimQueue
+from windlass.core.job import JobRecord
 from windlass.core.outcome import Settlement
 from windlass.worker.shares import SharePlanner
 
@@ -242,6 +243,11 @@ class Pump:
         if self._wait is None or self._look:
             return False
         return self._shares.room(queue, self.free_slots(now_ms), self._busy) > 0
+
+    def is_settling(self, jobs: Iterable[JobRecord]) -> bool:
+        """Whether an earlier attempt of one of ``jobs`` is being settled: it was retried at once."""
+        under_way = {(end.queue, end.id) for exchange in self._under_way for end in exchange.ends}
+        return any((job.queue, job.id) in under_way for job in jobs)
 
     def took_offer(self) -> bool:
         """A job that was handed out began; whether no more are left, as far as is known."""
