@@ -17,7 +17,7 @@ from windlass.core.job import JobRef
 
 #: Containers that later releases added: the older ones are written down also when they are empty.
 _LATER = ("revoked", "depth", "age")
-_EMPTY = (None, [], {}, {"buckets": {}})
+_EMPTY: tuple[Any, ...] = (None, [], {}, {"buckets": {}})
 
 
 def plain(value: Any) -> Any:
