@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -145,6 +146,20 @@ def run(
     **values: Any,
 ) -> int:
     """Copy new records of a store's history into the lake."""
+    with _opened(out, url, master, conf, mask, values) as pipeline:
+        return _run_once(pipeline, out) if once else _run_on(pipeline, out)
+
+
+@contextmanager
+def _opened(
+    out: Out,
+    url: str | None,
+    master: str | None,
+    conf: tuple[str, ...],
+    mask: tuple[str, ...],
+    values: dict[str, Any],
+) -> Iterator[Pipeline]:
+    """A pipeline with a Spark session of its own."""
     from windlass.pipeline.run import Pipeline, RunOptions
     from windlass.pipeline.session import session
 
@@ -152,7 +167,7 @@ def run(
     with _starting(out), session(_session_options(master, conf)) as spark:
         pipeline = Pipeline(spark, options)
         pipeline.open()
-        return _run_once(pipeline, out) if once else _run_on(pipeline, out)
+        yield pipeline
 
 
 def _run_once(pipeline: Pipeline, out: Out) -> int:
@@ -216,13 +231,7 @@ def snapshot(
     **values: Any,
 ) -> int:
     """List all jobs of the store into the lake now; 'run' does so once a day."""
-    from windlass.pipeline.run import Pipeline, RunOptions
-    from windlass.pipeline.session import session
-
-    options = RunOptions(url=url or DEFAULT_URL, mask=(*DEFAULT_MASK, *mask), **values)
-    with _starting(out), session(_session_options(master, conf)) as spark:
-        pipeline = Pipeline(spark, options)
-        pipeline.open()
+    with _opened(out, url, master, conf, mask, values) as pipeline:
         found = pipeline.take_snapshot()
     out.done(f"{found.jobs:,} jobs in the store, {found.fresh:,} of them new to the lake.", vars(found))
     return 0
