@@ -49,7 +49,7 @@ class StoreCall(Generic[R]):
         self.request: Any = request
 
     def watch(self) -> None:
-        """From now on the time that this takes is counted."""
+        """Start the timeout of the call."""
         watched = _of_thread.by_timeout.get(self.timeout)
         if watched is None or watched.loop is not self.loop:
             watched = _of_thread.by_timeout[self.timeout] = _Deadlines(self.loop, self.timeout)
@@ -80,7 +80,7 @@ class StoreCall(Generic[R]):
             self.future.set_exception(error)
 
     def expire(self, *, begun: bool) -> None:
-        """Its time is over."""
+        """Its deadline has passed."""
         self.answer(None, StorageError(self._explain(begun)))
 
 
@@ -152,7 +152,7 @@ def deliver(answers: Iterable[Answer]) -> None:
         try:
             loop.call_soon_threadsafe(_answer_all, its)
         except RuntimeError:
-            pass  # that loop is closed: no task waits any more
+            pass  # the loop is closed, so nothing waits for the answer
 
 
 def _answer_all(answers: list[Answer]) -> None:

@@ -1,7 +1,7 @@
 """Whether something was closed, and which waiters must be notified at once.
 
-A store, a queue and a reader of events each have one. What waits looks at it after every turn of its loop;
-closing wakes the listeners that it waits on, so no wait outlives what it waits for.
+A store, a queue and a reader of events each have one. A waiter checks it after every turn of its loop.
+Closing wakes the listeners, so no wait continues after the close.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Closing:
         self.closed: bool = False
 
     def error(self) -> ClosedError:
-        """What calls after the end are answered with."""
+        """The error that later calls raise."""
         return ClosedError(self._what, self._advice)
 
     def check(self) -> None:

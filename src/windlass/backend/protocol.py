@@ -1,7 +1,7 @@
 """What a backend is: open, close, execute a request, listen for hints.
 
-A backend owns its connections and never leaks one. ``execute`` is the only door for reads and writes, so
-clocks, telemetry, time limits and injected faults are each written once, around it.
+A backend owns its connections and never leaks one. All reads and writes go through ``execute``, so clocks,
+telemetry, time limits and injected faults wrap one method.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class ServedBackend(Protocol):
 
 @runtime_checkable
 class OverlappingBackend(Protocol):
-    """A backend whose server works while its client does: two requests under way at once are worth it."""
+    """A backend whose server works in parallel with its client, so that two requests in flight are faster."""
 
     overlaps: Literal[True]
 

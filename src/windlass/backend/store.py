@@ -1,4 +1,4 @@
-"""A backend with a clock: what the rest of the package talks to.
+"""A backend with a clock. The rest of the package uses stores only through this class.
 
 Opens on first use and never again by itself once it was closed, lets its clock stamp requests,
 turns per-item answers into errors in one place, and refuses to continue in a process that was forked after it
@@ -31,7 +31,7 @@ from windlass.errors import (
 
 R = TypeVar("R")
 
-#: This process: asking the system at every request would cost more.
+#: The process id, cached because a system call for every request is slow.
 _pid = os.getpid()
 
 
@@ -53,9 +53,9 @@ class Store:
         #: Requests that may ask for what is missing without needing it always.
         self._to_check = () if backend.capabilities.takes_all_jobs else (rq.Add, rq.ChangeJob, PutSchedule)
         self._opened = False
-        #: Who opened it; 0: no process yet.
+        #: The id of the process that opened it; 0: not open.
         self._pid = 0
-        #: How often it was closed, or an opening failed: then another that is under way opened nothing.
+        #: Counts closes and failed opens, so that an ``open`` in progress notices them.
         self._closings = 0
         self._closing = Closing(
             "the app", "open it again (async with app, or await app.open()), or make another"

@@ -1,7 +1,7 @@
 """Stored records that cannot be read: what replaces them, and the one way to read past them.
 
-Whatever a store holds may have been damaged: by a disk, by another program, by a version of ours with a bug.
-One such record must harm nothing else. Every store therefore reads through this module:
+Any stored record may be damaged: by a disk, by another program, or by a bug in an older version of Windlass.
+A damaged record must not affect anything else. Every store therefore reads through this module:
 
 * a **job** whose record cannot be read is still a job. ``stand_in`` makes the record that everyone sees in
   its place: the fields that could be read, reason ``bad_record``, its bytes as payload. The first verb that
@@ -34,7 +34,7 @@ BAD_RECORD = "bad_record"
 BAD_RECORD_CLASS = "BadRecord"
 #: The codec of its payload: no worker knows it, so that no worker ever runs what is left of a job.
 RAW_CODEC = "raw"
-#: Whatever may come of bytes that are not what they should be.
+#: Errors that decoding damaged bytes may raise.
 UNREADABLE: tuple[type[Exception], ...] = (
     *(ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError, struct.error),
 )

@@ -157,7 +157,7 @@ class SteadyClock:
         return machine_ms
 
     def _is_held(self) -> bool:
-        now = self._clock.monotonic_ms()
-        if self._behind_since is None:
-            self._behind_since = now
-        return now - self._behind_since < HOLD_MS
+        now, since = self._clock.monotonic_ms(), self._behind_since  # once: another thread may change it
+        if since is None:
+            self._behind_since = since = now
+        return now - since < HOLD_MS

@@ -1,4 +1,4 @@
-"""What edges do to a job: it is blocked, it becomes ready, it fails with its child.
+"""How dependencies change a job: it is blocked, it is unblocked, or it fails with a child.
 
 Pure, like ``core.transitions``, on which it is built. A store finds the edges and calls:
 
@@ -19,19 +19,11 @@ from collections.abc import Callable, Container
 import msgspec
 
 from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure, forgive, reopen, settle_edge
-from windlass.core.job import (
-    ERRORS_KEPT,
-    AttemptOutcome,
-    ErrorInfo,
-    EventType,
-    JobRecord,
-    JobRef,
-    NewJob,
-    attempt_record,
-)
+from windlass.core.job import BRIEF_CHARS, ErrorInfo, EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import Outcome, Settlement
+from windlass.core.queue_time import count
 from windlass.core.states import PENDING, JobState
-from windlass.core.transitions import ChangeRecorder, finish, promote
+from windlass.core.transitions import ChangeRecorder, fail, promote
 from windlass.errors import DependencyError
 
 DEPENDENCY_CLASS = "DependencyFailed"
@@ -54,14 +46,16 @@ def block(job: JobRecord, recorder: ChangeRecorder) -> bool:
     """
     if job.state not in BLOCKABLE:
         return False
+    count(job, recorder.now_ms)
     job.state = JobState.BLOCKED
     recorder.record_event(job, EventType.BLOCKED)
     return True
 
 
 def unblock(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Nothing holds a blocked job any more: it is ready, or scheduled when its due time is yet to come."""
+    """Unblock a job: it is waiting, or scheduled if its due time is in the future."""
     if job.due_ms is not None and job.due_ms > recorder.now_ms:
+        count(job, recorder.now_ms)
         job.state = JobState.SCHEDULED
         job.ready_ms = job.due_ms
         recorder.record_event(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
@@ -130,12 +124,7 @@ def fail_dependency(job: JobRecord, edge: Edge, recorder: ChangeRecorder) -> Non
     """End a blocked job whose child did not complete."""
     message = f"job {edge.child.id} of queue {edge.child.queue} did not complete: {edge.reason}"
     error = ErrorInfo(recorder.now_ms, 0, DEPENDENCY_CLASS, message, "", DEPENDENCY_CLASS)
-    job.errors = [*job.errors, error][-ERRORS_KEPT:]
-    recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
-    finish(job, JobState.FAILED, recorder, reason="dependency_failed")
-    recorder.record_event(
-        job, EventType.FAILED, reason="dependency_failed", error_class=DEPENDENCY_CLASS, message=message[:500]
-    )
+    fail(job, recorder, error, reason="dependency_failed")
 
 
 def end_of(job: JobRecord) -> ChildEnd:
@@ -143,7 +132,7 @@ def end_of(job: JobRecord) -> ChildEnd:
     if job.state is JobState.COMPLETED:
         return ChildEnd(child=job.ref, seq=job.seq, completed=True, value=job.result, codec=job.result_codec)
     last = job.errors[-1] if job.errors and job.state is JobState.FAILED else None
-    error = f"{last.error_class}: {last.message}"[:500] if last else ""
+    error = f"{last.error_class}: {last.message}"[:BRIEF_CHARS] if last else ""
     match job.state:
         case JobState.FAILED:
             reason = job.reason or "failed"

@@ -19,9 +19,14 @@ import msgspec
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.errors import ConfigError
 
-_JOB_ID = re.compile(r"[A-Za-z0-9._@+-]{1,256}\Z")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-_TASK = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,256}\Z")  # halves of a pair are no text
+#: What ids of jobs and names of queues are made of, as regular expressions.
+JOB_ID = r"[A-Za-z0-9._@+-]{1,256}"
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_JOB_ID = re.compile(rf"{JOB_ID}\Z")
+_NAME = re.compile(rf"{NAME}\Z")
+#: The longest name of a task.
+TASK_CHARS = 256
+_TASK = re.compile(rf"[^\x00-\x1f\x7f\ud800-\udfff]{{1,{TASK_CHARS}}}\Z")  # halves of a pair are no text
 _HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 

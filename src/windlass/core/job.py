@@ -17,6 +17,7 @@ import msgspec
 from windlass.core.edges import Dependency
 from windlass.core.ids import JobRef as JobRef
 from windlass.core.options import StoredOptions
+from windlass.core.queue_time import QueueTime, at_start
 from windlass.core.states import JobState
 from windlass.core.text import clean_text
 
@@ -44,7 +45,7 @@ ARCHIVER_KEPT_MS = 7 * 86_400_000
 WORKER_GONE_MS = 45_000
 #: Workers that were silent for this long are forgotten: until then people can see which fell silent.
 WORKER_KEPT_MS = 86_400_000
-HISTORY_SCHEMA_VERSION = 2
+HISTORY_SCHEMA_VERSION = 3
 #: Most characters of an error's message that a record of history keeps.
 BRIEF_CHARS = 500
 #: Most jobs that one step of a store moves; the rest is left to the next.
@@ -195,6 +196,8 @@ class JobRecord(msgspec.Struct, kw_only=True, gc=False):
     awaits: str | None = None
     #: Signals received, by name.
     signals: dict[str, SignalValue] = {}
+    #: What it waited for since it was added or since its last attempt; None: nothing but its turn.
+    queue_time: QueueTime | None = None
 
     @property
     def ref(self) -> JobRef:
@@ -327,6 +330,8 @@ class AttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     root: str | None = None
     #: Tokens that its start took from the bucket of its group.
     cost: int = 1
+    #: Since version 3: what it waited for before this attempt. None: ``wait_ms`` in line and nothing else.
+    queue_time: QueueTime | None = None
 
     @property
     def host(self) -> str | None:
@@ -346,7 +351,7 @@ Action = Literal["quiet", "resume", "stop", "dump"]
 
 
 class Command(msgspec.Struct, frozen=True):
-    """Something a worker was ordered to do. ``id`` is new for every command."""
+    """A command for a worker. Every command has a new ``id``."""
 
     action: Action
     id: str
@@ -449,6 +454,7 @@ def attempt_record(
         options.parent,
         options.root,
         options.cost,
+        at_start(job) if ran and job.queue_time is not None else None,
     )
 
 

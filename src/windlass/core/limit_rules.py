@@ -1,4 +1,4 @@
-"""Limits of queues and groups: what may be said, what a group uses, and when the next job may start.
+"""Limits of queues and groups: how to write them, what a group uses, and when the next job may start.
 
 A *group* is a key that jobs of a queue share: a tenant, a customer, the name of a service. Two questions are
 answered here, purely, for every store:
@@ -40,7 +40,7 @@ MAX_RATE = 10_000
 MAX_COUNT = 1_000_000
 #: Tokens are counted in millionths, so that all stores compute the same.
 MICRO = 1_000_000
-#: More room than any claim asks for.
+#: No limit: more than any claim requests.
 NO_LIMIT = 1 << 30
 #: The limits of every group that has none of its own are set under this name.
 EVERY_GROUP = "*"
@@ -346,9 +346,9 @@ def note_start(rate: Rate, starts: list[int], now_ms: int) -> None:
 
 
 def drop_future(starts: list[int], now_ms: int) -> bool:
-    """Forget starts that a clock ahead recorded: they would close the window until it is caught up.
+    """Forget starts in the future, which a clock that was ahead recorded; whether there were any.
 
-    Whether there were any.
+    They would fill the window until that time has come.
     """
     before = len(starts)
     del starts[bisect_right(starts, now_ms) :]
@@ -444,24 +444,30 @@ def to_rate(value: object, option: str = "rate") -> Rate | None:
     """Any accepted spelling: ``Rate``, ``(max, seconds)``, ``{"max": ..., "duration": seconds}``."""
     if value is None or isinstance(value, Rate):
         return value
-    if isinstance(value, Mapping):
-        check_known(value, {"max", "duration"}, f"{option} setting")
-        value = (value.get("max"), value.get("duration"))
-    if isinstance(value, (tuple, list)) and len(value) == 2:
-        return Rate.every(value[0], value[1])
-    raise ConfigError(option, 'a Rate, (max, seconds) or {"max": ..., "duration": seconds}', value)
+    pair = _as_pair(value, "max", "duration", option)
+    if pair is None:
+        raise ConfigError(option, 'a Rate, (max, seconds) or {"max": ..., "duration": seconds}', value)
+    return Rate.every(*pair)
 
 
 def to_bucket(value: object) -> Bucket | None:
     """Any accepted spelling of a bucket: ``Bucket``, ``(capacity, refill_per_s)`` or a mapping of these."""
     if value is None or isinstance(value, Bucket):
         return value
+    pair = _as_pair(value, "capacity", "refill_per_s", "bucket")
+    if pair is None:
+        raise ConfigError("bucket", "a Bucket or (capacity, refill_per_s)", value)
+    return Bucket(*pair)
+
+
+def _as_pair(value: object, first: str, second: str, option: str) -> tuple[Any, Any] | None:
+    """Two settings, given as a pair or by name; None for anything else."""
     if isinstance(value, Mapping):
-        check_known(value, {"capacity", "refill_per_s"}, "bucket setting")
-        value = (value.get("capacity"), value.get("refill_per_s"))
+        check_known(value, {first, second}, f"{option} setting")
+        return value.get(first), value.get(second)
     if isinstance(value, (tuple, list)) and len(value) == 2:
-        return Bucket(value[0], value[1])
-    raise ConfigError("bucket", "a Bucket or (capacity, refill_per_s)", value)
+        return value[0], value[1]
+    return None
 
 
 def to_group_limits(**given: Any) -> GroupLimits:

@@ -49,7 +49,7 @@ DEFAULT_MASK = (
     "*social_security*",
 )
 #: How deep values are looked at; what is nested deeper is hidden.
-_DEPTH = 64
+DEPTH = 64
 #: Where the capitals of ``camelCase`` and ``HTTPHeader`` begin a word.
 _CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _TWO_WORDS = re.compile(r"\w_\w")
@@ -84,7 +84,7 @@ class NameMask:
 
     def hide(self, value: Any, depth: int = 0) -> Any:
         """The value with all hidden parts replaced. What is nested too deep is hidden as well."""
-        if self.everything or depth > _DEPTH:
+        if self.everything or depth > DEPTH:
             return None if value is None else HIDDEN
         if isinstance(value, Mapping):
             return {

@@ -116,6 +116,14 @@ def placed(options: StoredOptions, parent: JobRef | None, root: JobRef) -> Store
     return msgspec.structs.replace(options, parent=above, root="/".join(root))
 
 
+#: What is often given as a job option, and where it is said instead.
+_ELSEWHERE = {
+    "queue": "jobs go to the queue of their task (@app.task(queue=...)); app.queue(NAME).add(task.name, ...) "
+    "adds to another one",
+    "every": 'a schedule says it, as in @app.task(schedule={"every": 60})',
+}
+
+
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What may be said about a job when it is added. Durations are seconds or ``timedelta``."""
 
@@ -266,6 +274,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         """These options overruled by ``given``; an unknown name is a ``ConfigError``."""
         if not given:
             return self
+        for name in _ELSEWHERE.keys() & given.keys():
+            raise ConfigError(name, f"left out here: {_ELSEWHERE[name]}")
         check_known(given, OPTION_NAMES, "job option")
         if "run_at" in given and given["run_at"] is not None and "delay" not in given:
             given = {**given, "delay": 0}  # a more special run_at overrules a general delay

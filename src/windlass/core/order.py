@@ -59,11 +59,14 @@ def cursor_of(job: JobRecord, sort: Sort) -> str:
     return str(job.seq) if sort is Sort.ADDED or place is None else f"{place[0]}.{place[1]}"
 
 
-def check_cursor(cursor: str) -> None:
-    """Refuse a cursor that no page can have had, in whatever order."""
+def check_cursor(cursor: str, sort: Sort) -> None:
+    """Refuse a cursor that no page of this order can have had."""
     numbers = cursor.split(".")
-    if len(numbers) > 2 or not all(one.isdecimal() and len(one) < 20 and int(one) <= LAST for one in numbers):
-        raise ConfigError("cursor", "one that came with a page", cursor)
+    wanted = 1 if sort is Sort.ADDED else 2
+    if len(numbers) != wanted or not all(
+        one.isdecimal() and len(one) < 20 and int(one) <= LAST for one in numbers
+    ):
+        raise ConfigError("cursor", "one that came with a page of this order", cursor)
 
 
 def place_of_cursor(cursor: str) -> tuple[int, ...]:
@@ -75,8 +78,6 @@ def place_after(cursor: str | None, *, newest_first: bool) -> Place:
     """The place that a cursor of an order by time names; without one, the place before all others."""
     if cursor is None:
         return (LAST, LAST) if newest_first else (-1, -1)
-    check_cursor(cursor)
+    check_cursor(cursor, Sort.DUE)
     at_ms, _, seq = cursor.partition(".")
-    if not seq:
-        raise ConfigError("cursor", "one that came with a page of this order", cursor)
     return int(at_ms), int(seq)

@@ -40,7 +40,7 @@ class Outcome(StrEnum):
 
 
 class Filled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What holds for a job that left it unsaid: what its store needs at the end. None: as it is stored."""
+    """Options that the worker's task sets for a job that left them open. None: keep the stored value."""
 
     result_ttl_ms: int | None = None
     keep_completed: Keep | None = None

@@ -27,6 +27,9 @@ PATHS: Mapping[str, Path] = MappingProxyType(
         "amqp.complete": Path(("amqp",), "completions are logged without waiting for the coordinator"),
         "amqp.direct_reply": Path(("amqp",), "results go directly to the waiting client"),
         "amqp.offered": Path(("amqp",), "an idle worker starts a delivered job without a claim"),
+        "amqp.prefetched": Path(
+            ("amqp",), "a claim is answered from pushed messages on the thread of the worker"
+        ),
         "amqp.tap": Path(("amqp",), "the broker pushes the jobs of the next claims of a busy queue"),
         "file.adds_together": Path(("file",), "adds of several callers share a transaction"),
         "sqlite.add_rows": Path(("sqlite",), "new plain jobs are inserted without a lookup"),

@@ -10,8 +10,13 @@ def to_glob(pattern: str) -> str:
     return pattern.replace("[", "[[]")
 
 
+def shortest_fit(pattern: str) -> int:
+    """How many characters a text has at least that fits ``pattern``."""
+    return len(pattern) - pattern.count("*")
+
+
 def matches(text: str, pattern: str) -> bool:
     """Whether ``text`` fits ``pattern``."""
-    if len(pattern) - pattern.count("*") > len(text):  # a very long pattern would take seconds to prepare
+    if shortest_fit(pattern) > len(text):  # a very long pattern would take seconds to prepare
         return False
     return fnmatchcase(text, to_glob(pattern))

@@ -77,8 +77,3 @@ MOVES: dict[JobState | None, frozenset[JobState | None]] = {
     _F: frozenset({_W, _S, _B, None}),
     _X: frozenset({_W, _S, _B, None}),
 }
-
-
-def may_move(before: JobState | None, after: JobState | None) -> bool:
-    """Whether the table allows this move. Staying in place is not a move."""
-    return after in MOVES[before]

@@ -1,8 +1,9 @@
-"""Every change that a job can go through, as a function on its record.
+"""How a job begins, waits, starts and ends, as functions on its record.
 
-Pure and deterministic: time and fresh places come in with the ``ChangeRecorder``, which also records the
-event of each change and the history of each attempt. The engine runs it for all stores but Valkey, whose Lua
-is the second writing of these rules: ``docs/internals/decisions.md``.
+``core.settle_rules`` has the ends of attempts, ``core.change_rules`` what callers change. All of these
+functions are pure and deterministic: time and fresh places come in with the ``ChangeRecorder``, which also
+records the event of each change and the history of each attempt. The engine calls them for every store
+except Valkey, whose Lua implements the same rules a second time: ``docs/internals/decisions.md``.
 """
 
 from __future__ import annotations
@@ -14,22 +15,20 @@ import msgspec
 
 from windlass.core.bad_records import BAD_RECORD
 from windlass.core.job import (
+    BRIEF_CHARS,
     ERRORS_KEPT,
-    SIGNALS_KEPT,
     AttemptOutcome,
     AttemptRecord,
     ErrorInfo,
     EventType,
     JobRecord,
     NewJob,
-    SignalValue,
     attempt_record,
 )
-from windlass.core.option_values import Keep, UniqueMode
-from windlass.core.outcome import AddOutcome, CancelResult, Changed, Extended, Outcome, Settled, Settlement
-from windlass.core.retention import result_until
-from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
-from windlass.errors import ConfigError
+from windlass.core.option_values import UniqueMode
+from windlass.core.outcome import AddOutcome, Extended, Settled
+from windlass.core.queue_time import count, forget_stale
+from windlass.core.states import FINISHED, PENDING, JobState
 
 EventData = dict[str, str | int | None]
 NO_DATA: EventData = {}
@@ -43,10 +42,8 @@ COST_CLASS = "CostExceedsCapacity"
 #: The turn of a job that has a new place in line: its store gives it one when it lets it wait.
 NO_TURN = -1
 
-# What every job goes through, by a name of this module: members of an enum are slow to find.
-_ACTIVE, _COMPLETED = JobState.ACTIVE, JobState.COMPLETED
-_ENQUEUED, _STARTED, _DONE = EventType.ENQUEUED, EventType.STARTED, EventType.COMPLETED
-_OK, _COMPLETE = Settled.OK, AttemptOutcome.COMPLETED
+# Every job passes through these. They have names of this module because members of an enum are slow to find.
+_ACTIVE, _ENQUEUED, _STARTED, _OK = JobState.ACTIVE, EventType.ENQUEUED, EventType.STARTED, Settled.OK
 _NO_IDS: list[str] = []
 #: ``copy.copy`` without the search for a way to copy.
 copy: Callable[[JobRecord], JobRecord] = methodcaller("__copy__")
@@ -142,7 +139,7 @@ def create_all(news: list[NewJob], recorder: ChangeRecorder, *, after_ms: int = 
 def _set_times(job: JobRecord, new: NewJob, now_ms: int) -> None:
     """When a new job is due and until when it may wait."""
     job.expires_ms = first_deadline(new, now_ms)
-    due_ms = _first_due(new, now_ms)
+    due_ms = first_due(new, now_ms)
     if due_ms > now_ms:
         job.state = JobState.SCHEDULED
         job.due_ms = job.ready_ms = due_ms
@@ -157,15 +154,16 @@ def _begin_later(job: JobRecord, recorder: ChangeRecorder, *, blocked: bool) -> 
         recorder.record_event(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
 
 
-def _first_due(new: NewJob, now_ms: int) -> int:
+def first_due(new: NewJob, now_ms: int) -> int:
     """When a job that is added now is due."""
     unique = new.options.unique
-    if unique is not None and _is_debounced(new):
+    if unique is not None and is_debounced(new):
         return now_ms + (unique.ttl_ms or 0)
     return new.run_at_ms if new.run_at_ms is not None else now_ms + new.delay_ms
 
 
-def _is_debounced(new: NewJob) -> bool:
+def is_debounced(new: NewJob) -> bool:
+    """Whether each add of its unique key starts its delay again."""
     return new.options.unique is not None and new.options.unique.mode is UniqueMode.DEBOUNCE
 
 
@@ -213,15 +211,16 @@ def answer_known(old: JobRecord, new: NewJob, now_ms: int) -> AddOutcome | None:
 
 
 def promote(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """A due (or hurried) job becomes waiting, at the back of its priority."""
+    """A job that is due, or that a caller promotes, becomes waiting at the back of its priority."""
+    count(job, recorder.now_ms)
     job.state = JobState.WAITING
     job.ready_ms = min(job.due_ms, recorder.now_ms) if job.due_ms is not None else recorder.now_ms
     job.due_ms = None
-    _join_line(job, recorder)
+    join_line(job, recorder)
     recorder.record_event(job, EventType.PROMOTED)
 
 
-def _join_line(job: JobRecord, recorder: ChangeRecorder) -> None:
+def join_line(job: JobRecord, recorder: ChangeRecorder) -> None:
     """A new place in line, and with it a new turn."""
     job.place = new_place(job, recorder)
     job.turn = NO_TURN
@@ -229,12 +228,14 @@ def _join_line(job: JobRecord, recorder: ChangeRecorder) -> None:
 
 def park(job: JobRecord, recorder: ChangeRecorder) -> None:
     """A waiting job whose group has no room goes to the group's own line, at its place."""
+    count(job, recorder.now_ms)
     job.state = JobState.PARKED
     recorder.record_event(job, EventType.PARKED)
 
 
 def let_in(job: JobRecord, recorder: ChangeRecorder) -> None:
     """The group of a parked job has room: it waits for its turn."""
+    count(job, recorder.now_ms)
     job.state = JobState.WAITING
     job.turn = NO_TURN
     recorder.record_event(job, EventType.PROMOTED)
@@ -244,61 +245,7 @@ def refuse_cost(job: JobRecord, recorder: ChangeRecorder) -> None:
     """End a job that costs more than its group's bucket can ever hold."""
     message = f"its cost of {job.options.cost} is more than the bucket of group '{job.options.group}' holds"
     error = ErrorInfo(recorder.now_ms, 0, COST_CLASS, message, "", COST_CLASS)
-    job.errors = [*job.errors, error][-ERRORS_KEPT:]
-    recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
-    finish(job, JobState.FAILED, recorder, reason="cost_exceeds_capacity")
-    recorder.record_event(
-        job, EventType.FAILED, reason="cost_exceeds_capacity", error_class=COST_CLASS, message=message
-    )
-
-
-def not_taken(job: JobRecord, new: NewJob, *, full: bool) -> tuple[str, ...]:
-    """What a pending job will not take of a later add: what it has used already, because it ran.
-
-    It takes no new dependencies, and not the group of the later add if that is ``full``.
-    """
-    ran, found = job.deliveries > 0, []
-    if new.depends_on:
-        found.append("depends_on")
-    if (ran or full) and new.options.group != job.options.group:
-        found.append("group")
-    if ran and not _is_debounced(new) and (new.run_at_ms is not None or new.delay_ms):
-        found.append("delay" if new.run_at_ms is None else "run_at")
-    if ran and new.expires_in_ms is not None:
-        found.append("expires_in")
-    return tuple(found)
-
-
-def replace(job: JobRecord, new: NewJob, recorder: ChangeRecorder, left: tuple[str, ...]) -> None:
-    """A pending job takes all that a later add says, but what is ``left`` (see ``not_taken``).
-
-    It keeps its place in line, unless priority, ``lifo`` or group are others now. One that is suspended goes
-    on waiting for its signal.
-    """
-    before, options = job.options, new.options
-    if "group" in left:
-        options = msgspec.structs.replace(options, group=before.group, cost=before.cost)
-    moves = options.group != before.group
-    joins = moves or (new.priority, options.lifo) != (job.priority, before.lifo)
-    job.task, job.payload, job.codec = new.task, new.payload, new.codec
-    job.options, job.priority = options, new.priority
-    recorder.record_event(job, EventType.CHANGED, what="replaced")
-    if moves and job.state is JobState.PARKED:
-        let_in(job, recorder)  # the new group decides
-    if joins:
-        _join_line(job, recorder)
-    _replace_times(job, new, recorder)
-
-
-def _replace_times(job: JobRecord, new: NewJob, recorder: ChangeRecorder) -> None:
-    now_ms, ran = recorder.now_ms, job.deliveries > 0
-    job.expires_ms = first_deadline(msgspec.structs.replace(new, expires_in_ms=None) if ran else new, now_ms)
-    debounced = _is_debounced(new)
-    if job.state is JobState.SUSPENDED or (ran and not debounced):
-        return
-    due_ms = _first_due(new, now_ms)
-    if debounced or job.due_ms != (due_ms if due_ms > now_ms else None):
-        _change_delay(job, due_ms - now_ms, recorder)
+    fail(job, recorder, error, reason="cost_exceeds_capacity")
 
 
 def is_expired(job: JobRecord, now_ms: int) -> bool:
@@ -323,13 +270,8 @@ def expire(job: JobRecord, recorder: ChangeRecorder) -> None:
 def set_aside(job: JobRecord, recorder: ChangeRecorder) -> None:
     """End a job whose record cannot be read (see ``core.bad_records``); what is left of it is its payload."""
     error = msgspec.structs.replace(job.errors[-1], at_ms=recorder.now_ms)
-    job.errors = [error]
-    recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
-    _drop_lease(job, settled=False)  # no worker settled anything: a late settlement is lost
-    finish(job, JobState.FAILED, recorder, reason=BAD_RECORD)
-    recorder.record_event(
-        job, EventType.FAILED, reason=BAD_RECORD, error_class=error.error_class, message=error.message
-    )
+    job.errors = []
+    fail(job, recorder, error, reason=BAD_RECORD)
 
 
 def lease(job: JobRecord, recorder: ChangeRecorder, *, token: str, worker: str, lease_ms: int) -> None:
@@ -347,6 +289,8 @@ def lease_all(
         job.state = _ACTIVE
         job.token = token
         job.worker = worker
+        if job.queue_time is not None:
+            forget_stale(job)
         job.started_ms = now_ms
         if job.expires_ms is not None:
             job.expires_ms = later_deadline(job)
@@ -361,7 +305,7 @@ def lease_all(
 
 
 def later_deadline(job: JobRecord) -> int | None:
-    """What is left of the deadline of a job that is about to start: ``expires_in`` has served."""
+    """The deadline after the start: ``expires_in`` no longer applies, ``expires_total`` does."""
     if job.deliveries or job.expires_ms is None:
         return job.expires_ms
     total_ms = job.options.expires_total_ms
@@ -382,151 +326,8 @@ def check_token(job: JobRecord | None, token: str) -> Settled:
     return Settled.ALREADY if job.settled_token == token else Settled.LOST
 
 
-def settle(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    """End the attempt of an active job. The caller checked the token."""
-    outcome = end.outcome
-    if end.filled is not None:
-        job.options = end.filled.over(job.options)
-    if job.cancel_reason is not None and outcome not in (Outcome.COMPLETE, Outcome.FAIL):
-        outcome = Outcome.CANCEL
-    _ENDS[outcome](job, end, recorder)
-
-
-def _record(
-    job: JobRecord,
-    outcome: AttemptOutcome,
-    end: Settlement,
-    recorder: ChangeRecorder,
-    error: ErrorInfo | None = None,
-) -> None:
-    recorder.history.append(
-        attempt_record(
-            job, outcome, recorder.now_ms, duration_ms=end.duration_ms, error=error, facts=end.facts
-        )
-    )
-
-
-def _complete(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    complete_all([(job, end)], recorder)
-
-
-def complete_all(ended: Iterable[tuple[JobRecord, Settlement]], recorder: ChangeRecorder) -> None:
-    """Jobs complete, each by its settlement, in this order. The caller checked the tokens."""
-    now_ms, history = recorder.now_ms, recorder.history
-    queue, task, options, until_ms = None, None, None, 0
-    ids: list[str] = []
-    for job, end in ended:
-        history.append(attempt_record(job, _COMPLETE, now_ms, duration_ms=end.duration_ms, facts=end.facts))
-        if job.options is not options:
-            options = job.options
-            until_ms = result_until(options, now_ms)
-        job.result, job.result_until_ms = end.result, until_ms
-        finish(job, _COMPLETED, recorder)
-        if job.task != task or job.queue != queue:
-            queue, task = job.queue, job.task
-            ids = recorder.run_of(queue, _DONE, task)
-        ids.append(job.id)
-
-
-def _fail(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    error = _keep_error(job, end, recorder)
-    _record(job, AttemptOutcome.FAILED, end, recorder, end.error or error)
-    job.attempts += end.uses_attempt
-    finish(job, JobState.FAILED, recorder, reason=end.reason)
-    recorder.record_event(
-        job, EventType.FAILED, reason=end.reason, error_class=error.error_class, message=error.message[:500]
-    )
-
-
-def _retry(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    error = _keep_error(job, end, recorder)
-    _record(job, AttemptOutcome.RETRYING, end, recorder, end.error or error)
-    job.attempts += 1
-    _put_back(job, JobState.RETRYING, end.delay_ms, recorder)
-    recorder.record_event(
-        job,
-        EventType.RETRYING,
-        attempt=job.attempts,
-        error_class=error.error_class,
-        message=error.message[:500],
-        run_at_ms=job.due_ms,
-    )
-
-
-def _snooze(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    _record(job, AttemptOutcome.SNOOZED, end, recorder)
-    _put_back(job, JobState.SCHEDULED, end.delay_ms, recorder)
-    if job.due_ms is None:
-        recorder.record_event(job, EventType.RELEASED, reason=end.reason or "snoozed")
-    else:
-        recorder.record_event(job, EventType.SCHEDULED, reason=end.reason or "snoozed", run_at_ms=job.due_ms)
-
-
-def _release(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    _record(job, AttemptOutcome.RELEASED, end, recorder)
-    job.misses += end.miss
-    place, turn, ready_ms = job.place, job.turn, job.ready_ms
-    _put_back(job, JobState.SCHEDULED, end.delay_ms, recorder)
-    if job.due_ms is None:
-        job.place, job.turn, job.ready_ms = place, turn, ready_ms
-    recorder.record_event(job, EventType.RELEASED, reason=end.reason, run_at_ms=job.due_ms)
-
-
-def _cancel(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    reason = end.reason if job.cancel_reason is None else job.cancel_reason
-    _record(job, AttemptOutcome.CANCELLED, end, recorder)
-    finish(job, JobState.CANCELLED, recorder, reason=reason)
-    recorder.record_event(job, EventType.CANCELLED, reason=reason)
-
-
-def _wait(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    """Blocked for now; the store reviews its edges at once (``core.flow_rules.review``)."""
-    _record(job, AttemptOutcome.SNOOZED, end, recorder)
-    _drop_lease(job)
-    job.state = JobState.BLOCKED
-    recorder.record_event(job, EventType.BLOCKED)
-
-
-def _suspend(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    _record(job, AttemptOutcome.SNOOZED, end, recorder)
-    job.awaits = end.signal
-    if end.signal in job.signals:
-        _put_back(job, JobState.WAITING, 0, recorder)
-        recorder.record_event(job, EventType.RELEASED, reason="signalled")
-        return
-    _drop_lease(job)
-    job.state = JobState.SUSPENDED
-    job.due_ms = recorder.now_ms + end.delay_ms if end.delay_ms > 0 else None
-    recorder.record_event(job, EventType.SUSPENDED, reason=end.signal, run_at_ms=job.due_ms)
-
-
-_ENDS: dict[Outcome, Callable[[JobRecord, Settlement, ChangeRecorder], None]] = {
-    Outcome.COMPLETE: _complete,
-    Outcome.FAIL: _fail,
-    Outcome.RETRY: _retry,
-    Outcome.SNOOZE: _snooze,
-    Outcome.RELEASE: _release,
-    Outcome.CANCEL: _cancel,
-    Outcome.WAIT: _wait,
-    Outcome.SUSPEND: _suspend,
-}
-
-
-def _keep_error(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> ErrorInfo:
-    given = end.error or ErrorInfo()
-    error = ErrorInfo(
-        recorder.now_ms,
-        job.attempts + 1,
-        given.error_class,
-        given.message,
-        given.traceback,
-        given.fingerprint,
-    )
-    job.errors = [*job.errors, error][-ERRORS_KEPT:]
-    return error
-
-
-def _drop_lease(job: JobRecord, *, settled: bool = True) -> None:
+def drop_lease(job: JobRecord, *, settled: bool = True) -> None:
+    """End the lease. ``settled``: its worker did, and gets ``already`` if it settles once more."""
     if settled:
         job.settled_token = job.token
     job.token = None
@@ -534,24 +335,27 @@ def _drop_lease(job: JobRecord, *, settled: bool = True) -> None:
 
 
 def finish(job: JobRecord, state: JobState, recorder: ChangeRecorder, reason: str = "") -> None:
-    """The part that every end has. The caller writes the event and the history."""
+    """What every final state has in common. The caller records the event and the history."""
     if job.token is not None:
-        _drop_lease(job)
+        drop_lease(job)
     job.state = state
     job.due_ms = job.expires_ms = None
     job.finished_ms = recorder.now_ms
     job.reason = reason
 
 
-def _put_back(job: JobRecord, state: JobState, delay_ms: int, recorder: ChangeRecorder) -> None:
-    _drop_lease(job)
-    if delay_ms > 0:
-        job.state = state
-        job.due_ms = job.ready_ms = recorder.now_ms + delay_ms
-    else:
-        job.state = JobState.WAITING
-        job.ready_ms = recorder.now_ms
-        _join_line(job, recorder)
+def fail(job: JobRecord, recorder: ChangeRecorder, error: ErrorInfo, *, reason: str) -> None:
+    """Fail a job that no worker settled. A late settlement under its token is answered ``lost``."""
+    job.errors = [*job.errors, error][-ERRORS_KEPT:]
+    recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
+    drop_lease(job, settled=False)
+    finish(job, JobState.FAILED, recorder, reason=reason)
+    recorder.record_event(job, EventType.FAILED, reason=reason, **error_data(error))
+
+
+def error_data(error: ErrorInfo) -> EventData:
+    """What an event says about an error."""
+    return {"error_class": error.error_class, "message": error.message[:BRIEF_CHARS]}
 
 
 def extend(job: JobRecord | None, token: str, lease_ms: int, now_ms: int) -> Extended:
@@ -560,239 +364,3 @@ def extend(job: JobRecord | None, token: str, lease_ms: int, now_ms: int) -> Ext
         return Extended.LOST
     job.lease_until_ms = now_ms + lease_ms
     return Extended.OK if job.cancel_reason is None else Extended.CANCELLING
-
-
-def give_back(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Release a lease that its worker does not know of: old place, nothing counted but the delivery.
-
-    No worker settled anything: a late settlement under that token is lost.
-    """
-    settled_before = job.settled_token
-    release = Settlement(
-        queue=job.queue, id=job.id, token=job.token or "", outcome=Outcome.RELEASE, reason="reconciled"
-    )
-    settle(job, release, recorder)
-    job.settled_token = settled_before
-
-
-def recover(job: JobRecord, recorder: ChangeRecorder) -> bool:
-    """Take back an expired lease; False when the job has now failed because that happened too often.
-
-    It keeps its place in line, unless it has to rest first (option ``stall_delay``).
-    """
-    worker = job.worker
-    job.stalls += 1
-    if job.cancel_reason is not None:
-        recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
-        _drop_lease(job, settled=False)
-        finish(job, JobState.CANCELLED, recorder, reason=job.cancel_reason)
-        recorder.record_event(job, EventType.CANCELLED, reason=job.reason)
-        return True
-    if job.stalls > job.options.max_stalls:
-        return _fail_stalled(job, recorder, worker)
-    recorder.history.append(attempt_record(job, AttemptOutcome.STALLED, recorder.now_ms))
-    _drop_lease(job, settled=False)
-    job.state = JobState.WAITING
-    if job.options.stall_delay_ms > 0:
-        job.state = JobState.RETRYING
-        job.due_ms = job.ready_ms = recorder.now_ms + job.options.stall_delay_ms
-    recorder.record_event(job, EventType.STALLED, worker=worker, stalls=job.stalls, run_at_ms=job.due_ms)
-    return True
-
-
-def _fail_stalled(job: JobRecord, recorder: ChangeRecorder, worker: str | None) -> bool:
-    message = f"the worker went silent {job.stalls} times, last {worker}"
-    error = ErrorInfo(recorder.now_ms, job.attempts + 1, STALLED_CLASS, message, "", STALLED_CLASS)
-    job.errors = [*job.errors, error][-ERRORS_KEPT:]
-    recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
-    _drop_lease(job, settled=False)  # the silent worker settled nothing: its late answer is lost
-    finish(job, JobState.FAILED, recorder, reason="stalled")
-    recorder.record_event(job, EventType.FAILED, reason="stalled", error_class=STALLED_CLASS, message=message)
-    return False
-
-
-def apply_report(
-    job: JobRecord,
-    recorder: ChangeRecorder,
-    *,
-    state: JobState,
-    at_ms: int,
-    attempts: int | None = None,
-    error: ErrorInfo | None = None,
-) -> None:
-    """Another program ran the job (or scheduled it) and says what is next; it reports attempts by itself.
-
-    ``at_ms``: when the job ended, or is due.
-    """
-    _drop_lease(job, settled=False)
-    job.attempts = job.attempts if attempts is None else attempts
-    if error is not None:
-        job.errors = [*job.errors, error][-ERRORS_KEPT:]
-    if state is JobState.COMPLETED:
-        finish(job, state, recorder)
-        recorder.record_event(job, EventType.COMPLETED)
-    elif state is JobState.FAILED:
-        finish(job, state, recorder, reason="attempts")
-        job.finished_ms = at_ms
-        recorder.record_event(
-            job, EventType.FAILED, reason="attempts", error_class=error.error_class if error else ""
-        )
-    else:
-        job.state = state
-        job.due_ms = job.ready_ms = at_ms
-        if state is JobState.RETRYING:
-            recorder.record_event(job, EventType.RETRYING, attempt=job.attempts, run_at_ms=at_ms)
-        else:
-            recorder.record_event(job, EventType.SCHEDULED, run_at_ms=at_ms)
-
-
-def cancel(
-    job: JobRecord | None, reason: str, recorder: ChangeRecorder, *, dead: bool = False
-) -> CancelResult:
-    """Cancel a pending job now, ask the worker of an active one. ``dead``: a retrying one has failed."""
-    if job is None:
-        return CancelResult.NOT_FOUND
-    if job.state in FINISHED:
-        return CancelResult.FINISHED
-    if job.state is JobState.ACTIVE:
-        if job.cancel_reason is None:
-            job.cancel_reason = reason
-            recorder.record_event(job, EventType.CANCELLING, reason=reason)
-        return CancelResult.CANCELLING
-    if dead and job.state is JobState.RETRYING:
-        error = ErrorInfo(recorder.now_ms, 0, KILLED_CLASS)
-        recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
-        finish(job, JobState.FAILED, recorder, reason=reason)
-        recorder.record_event(job, EventType.FAILED, reason=reason, error_class=KILLED_CLASS)
-        return CancelResult.CANCELLED
-    recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
-    finish(job, JobState.CANCELLED, recorder, reason=reason)
-    recorder.record_event(job, EventType.CANCELLED, reason=reason)
-    return CancelResult.CANCELLED
-
-
-def remove(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Record that a record goes; one that had not finished leaves its end in history."""
-    if job.state not in FINISHED:
-        recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
-    recorder.record_event(job, EventType.REMOVED, state=job.state.value)
-
-
-def may_run_again(job: JobRecord) -> bool:
-    """Whether a retry by hand puts this finished job back."""
-    return job.state in FINISHED and job.reason != BAD_RECORD
-
-
-def retry(job: JobRecord, recorder: ChangeRecorder, *, blocked: bool = False) -> Changed:
-    """Put a finished job back with a fresh budget; hurry a retrying one. ``blocked``: it has open edges."""
-    if job.state is JobState.RETRYING:
-        promote(job, recorder)
-        return Changed.OK
-    if not may_run_again(job):
-        return Changed.ILLEGAL
-    job.state = JobState.BLOCKED if blocked else JobState.WAITING
-    job.attempts = job.stalls = job.misses = 0
-    job.manual_retries += 1
-    job.finished_ms = job.cancel_reason = None
-    total_ms = job.options.expires_total_ms
-    job.expires_ms = None if total_ms is None else recorder.now_ms + total_ms
-    job.result = job.result_until_ms = None
-    job.reason = ""
-    job.ready_ms = recorder.now_ms
-    _join_line(job, recorder)
-    recorder.record_event(job, EventType.BLOCKED if blocked else EventType.ENQUEUED, reason="retried")
-    return Changed.OK
-
-
-def change(
-    job: JobRecord,
-    recorder: ChangeRecorder,
-    *,
-    token: str | None,
-    priority: int | None,
-    delay_ms: int | None,
-    payload: bytes | None,
-    ordered: bool = False,
-) -> Changed:
-    """Change a pending job, or (payload only, with its token) an active one.
-
-    ``ordered``: its group is, so that its priority cannot be changed.
-    """
-    if token is not None:
-        if not holds(job, token):
-            return Changed.LOST
-        if priority is not None or delay_ms is not None:
-            return Changed.ILLEGAL
-    elif job.state not in PENDING or (delay_ms is not None and job.state is JobState.SUSPENDED):
-        return Changed.ILLEGAL
-    if ordered and priority is not None and priority != job.priority:
-        return Changed.ORDERED
-    if payload is not None:
-        job.payload = payload
-        recorder.record_event(job, EventType.CHANGED, what="data")
-    if priority is not None and priority != job.priority:
-        job.priority = priority
-        _join_line(job, recorder)
-        recorder.record_event(job, EventType.CHANGED, what="priority", priority=priority)
-    return Changed.OK if delay_ms is None else _change_delay(job, delay_ms, recorder)
-
-
-def _change_delay(job: JobRecord, delay_ms: int, recorder: ChangeRecorder) -> Changed:
-    if job.state is JobState.BLOCKED:  # counts once nothing else holds it
-        job.due_ms = recorder.now_ms + delay_ms if delay_ms > 0 else None
-        recorder.record_event(job, EventType.CHANGED, what="delay")
-        return Changed.OK
-    if delay_ms <= 0:
-        if job.state in DUE_LATER:
-            promote(job, recorder)
-        return Changed.OK
-    if job.state in (JobState.WAITING, JobState.PARKED):
-        job.state = JobState.SCHEDULED
-    job.due_ms = job.ready_ms = recorder.now_ms + delay_ms
-    recorder.record_event(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
-    return Changed.OK
-
-
-def signal(job: JobRecord, name: str, data: bytes, codec: str, recorder: ChangeRecorder) -> Changed:
-    """Keep a signal with the job; one that is suspended on it becomes waiting. The newest of a name stays."""
-    if job.state in FINISHED:
-        return Changed.ILLEGAL
-    if name not in job.signals and len(job.signals) >= SIGNALS_KEPT:
-        raise ConfigError("signal", f"one of at most {SIGNALS_KEPT} names per job", name)
-    job.signals = {**job.signals, name: SignalValue(data, codec, recorder.now_ms)}
-    if job.state is JobState.SUSPENDED and job.awaits == name:
-        promote(job, recorder)
-    else:
-        recorder.record_event(job, EventType.CHANGED, what="signal")
-    return Changed.OK
-
-
-def refuses_report(job: JobRecord, token: str | None) -> Changed | None:
-    """Why progress may not be reported under ``token``; without one, of a job that has ended."""
-    if token is None:
-        return Changed.ILLEGAL if job.state in FINISHED else None
-    return None if holds(job, token) else Changed.LOST
-
-
-def progress_text(job: JobRecord) -> str:
-    """Progress for the event log: JSON as it is, other codecs as a note of their size."""
-    data = job.progress or b""
-    return data.decode() if job.result_codec == "json" and len(data) <= 1_000 else f"{len(data)} bytes"
-
-
-def set_result_ttl(job: JobRecord, ttl_ms: int, recorder: ChangeRecorder) -> Changed:
-    """Keep a completed job's result (and its record), or a failed job's errors, until ``ttl_ms`` from now.
-
-    Errors are the record itself: it is not kept longer than that, and for ``GRACE_MS`` at least.
-    """
-    if job.state not in (JobState.COMPLETED, JobState.FAILED) or job.finished_ms is None:
-        return Changed.ILLEGAL
-    until_ms = recorder.now_ms + ttl_ms
-    kept_ms = until_ms - job.finished_ms
-    options = msgspec.structs.replace(job.options, result_ttl_ms=kept_ms)
-    if job.state is JobState.COMPLETED:
-        job.result_until_ms = until_ms
-    else:
-        options = msgspec.structs.replace(options, keep_failed=Keep(kept_ms, options.keep_failed.count))
-    job.options = options
-    return Changed.OK

@@ -44,7 +44,7 @@ class UniqueHolder(msgspec.Struct):
 class Verdict(StrEnum):
     """What becomes of an add whose key is held."""
 
-    #: No job is in the way: a new job, which takes the key.
+    #: The key is free: add a new job, which takes it.
     NEW = "new"
     DUPLICATE = "duplicate"
     #: The holder takes the new data.
@@ -62,9 +62,7 @@ def decide(
     if entry is None or not entry.is_live(now_ms):
         return Verdict.NEW
     if entry.until_ms is None and holder is not None and is_bad(holder):
-        return (
-            Verdict.NEW
-        )  # it never runs, and a record that cannot be read does not show that it held this key
+        return Verdict.NEW  # it never runs, and its unreadable record does not show whether it held this key
     if unique.mode not in (UniqueMode.DEBOUNCE, UniqueMode.KEEP_LAST):
         return Verdict.DUPLICATE
     if holder is None or holder.state in FINISHED:

@@ -1,4 +1,5 @@
-"""Every decision about jobs, once: what a request reads, what it answers, what it changes.
+"""Every decision about jobs: what a request reads, what it answers, what it changes. Each is made in one
+place.
 
 Nothing here does I/O, knows a store, a clock or asyncio. A verb is a generator (``drive``): it yields what it
 must know (``reads.Reads``), decides on what was loaded (``unit_of_work.UnitOfWork``) and leaves what it

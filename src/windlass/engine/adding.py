@@ -1,4 +1,4 @@
-"""Add: what becomes of jobs that are to be added."""
+"""Add jobs: create records, or answer with the records that exist."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from operator import attrgetter
 import msgspec
 
 from windlass.backend import requests as rq
-from windlass.core import transitions
+from windlass.core import change_rules, transitions
 from windlass.core.ids import ref_of
 from windlass.core.job import EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome
 from windlass.engine import flows, unique_keys
 from windlass.engine.effects import Entry, Kind, Table
+from windlass.engine.ordered import is_plain
 from windlass.engine.reads import Reads, Verb
 from windlass.engine.saving import drop, prepare, refuses, save, save_alike
-from windlass.engine.unit_of_work import QueueView, UnitOfWork, is_plain
+from windlass.engine.unit_of_work import QueueView, UnitOfWork
 from windlass.engine.views import view
 
 #: What the counter of added jobs distinguishes.
@@ -66,7 +67,7 @@ def _reads(jobs: list[NewJob]) -> Reads:
 
 
 def are_plain(jobs: list[NewJob]) -> bool:
-    """Whether adding these jobs is no matter of groups, unique keys or flows."""
+    """Whether none of these jobs has a group, a unique key or dependencies."""
     options = None
     for new in jobs:
         if new.options is not options:
@@ -79,14 +80,14 @@ def are_plain(jobs: list[NewJob]) -> bool:
 
 
 def _are_new(work: UnitOfWork, jobs: list[NewJob]) -> bool:
-    """Whether nothing answers for any of these jobs, none comes twice, and their queues saw no groups."""
+    """Whether all ids are new and different, and the queues have never had groups."""
     if work.stubs or work.kept or len(work.jobs) != len(jobs) or any(work.jobs.values()):
         return False
     return not any(queue.row.grouped for queue in work.queues.values())
 
 
 def add_new(work: UnitOfWork, jobs: list[NewJob]) -> list[rq.Added]:
-    """``add_one`` for jobs that ``are_plain`` and new, of queues that saw no groups."""
+    """``add_one`` for new jobs that ``are_plain``, in queues that have never had groups."""
     made = transitions.create_all(jobs, work)
     for (queue, task), alike in groupby(made, _counted):
         work.effects.count(queue, task, "enqueued", len(list(alike)))
@@ -97,7 +98,7 @@ def add_new(work: UnitOfWork, jobs: list[NewJob]) -> list[rq.Added]:
 
 
 def _load_more(work: UnitOfWork, jobs: list[NewJob], reads: Reads) -> Verb[None]:
-    """What follows from what was read first."""
+    """Load what the first batch turned out to need."""
     holders = [ref for new in jobs if (ref := unique_keys.holder_ref(work, new))] if reads.rows else []
     missing = [ref for ref in holders if ref not in work.jobs]
     if missing:
@@ -107,7 +108,7 @@ def _load_more(work: UnitOfWork, jobs: list[NewJob], reads: Reads) -> Verb[None]
 
 
 def add_one(work: UnitOfWork, new: NewJob) -> rq.Added:
-    """Add one job, whose flow is looked at elsewhere."""
+    """Add one job; ``_add_flow`` handles its edges."""
     ref = (new.queue, new.id)
     old = work.jobs[ref]
     known = old or work.stubs.get(ref)
@@ -127,7 +128,7 @@ def add_one(work: UnitOfWork, new: NewJob) -> rq.Added:
     if refusal is not None:
         return rq.Added(refusal, None)
     if old is not None:
-        transitions.remove(old, work)
+        change_rules.remove(old, work)
         drop(work, old)
     before = unique_keys.runs_before(work, new) if options.unique is not None else None
     if before is not None:
@@ -143,7 +144,7 @@ def add_one(work: UnitOfWork, new: NewJob) -> rq.Added:
 
 
 def take_in(work: UnitOfWork, job: JobRecord) -> None:
-    """Keep a new record: its queue is known from now on, its key is its own."""
+    """Save a new record. Its queue is listed from now on, and it holds its unique key."""
     work.jobs[job.queue, job.id] = job
     keep_queue(work, work.queues[job.queue])
     if job.options.unique is not None:
@@ -152,7 +153,7 @@ def take_in(work: UnitOfWork, job: JobRecord) -> None:
 
 
 def keep_queue(work: UnitOfWork, queue: QueueView) -> None:
-    """A queue that has jobs is known."""
+    """List a queue once it has had a job."""
     if not (queue.exists and queue.row.known):
         queue.row.known = True
         work.put_queue(queue)
@@ -172,7 +173,7 @@ def _answer_known(
 
 
 def _add_flow(work: UnitOfWork, jobs: list[NewJob]) -> Verb[list[rq.Added]]:
-    """All jobs first, then all edges; a flow that cannot be is refused before anything is changed."""
+    """Add all jobs, then all edges. An impossible flow is refused before anything changes."""
     fresh, known = flows.sort(work, jobs)
     yield from flows.load(work, fresh, known)
     flows.check(work, fresh, known)
@@ -192,7 +193,7 @@ def _add_flow(work: UnitOfWork, jobs: list[NewJob]) -> Verb[list[rq.Added]]:
 
 
 def _answer_made(work: UnitOfWork, new: NewJob) -> rq.Added:
-    """The answer to another mention of a job that this flow made: a duplicate, also if that ended at once."""
+    """The answer when a flow names a job twice: a duplicate, even if the first one has already ended."""
     old = work.known(JobRef(new.queue, new.id))
     assert old is not None, "it was just made"
     answer = _answer_known(work, old, new, AddOutcome.DUPLICATE)

@@ -8,7 +8,7 @@ from copy import copy
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backend import stream_requests as sm
-from windlass.core import transitions
+from windlass.core import change_rules, transitions
 from windlass.core.job import EventType, JobRecord, JobRef, LogLine
 from windlass.core.outcome import CancelResult, Changed
 from windlass.core.states import JobState
@@ -21,7 +21,7 @@ from windlass.engine.unit_of_work import UnitOfWork
 
 
 def _load(work: UnitOfWork, refs: list[JobRef]) -> Verb[list[JobRecord]]:
-    """Load jobs, and what filing them may need; those that are there. Reads: 1, with groups or keys 2."""
+    """Load jobs and what saving them may need; returns those that exist. Reads: 1, with groups or keys 2."""
     yield Reads(jobs=refs)
     found = [job for ref in refs if (job := work.jobs[ref]) is not None]
     yield from prepare(work, found)
@@ -36,7 +36,7 @@ def cancel(work: UnitOfWork, request: rq.CancelJobs) -> Verb[list[CancelResult]]
 
 def _cancel_one(work: UnitOfWork, job: JobRecord | None, request: rq.CancelJobs) -> CancelResult:
     before = job.state if job else None
-    outcome = transitions.cancel(job, request.reason, work, dead=request.dead)
+    outcome = change_rules.cancel(job, request.reason, work, dead=request.dead)
     if job is not None and outcome is CancelResult.CANCELLED:
         save(work, job, before)
     if job is not None and outcome is CancelResult.CANCELLING:
@@ -56,14 +56,14 @@ def _remove_one(work: UnitOfWork, job: JobRecord | None, force: bool) -> rq.Chan
         return rq.ChangeResult(Changed.NOT_FOUND)
     if job.state is JobState.ACTIVE and not force:
         return rq.ChangeResult(Changed.ILLEGAL, job.state)
-    transitions.remove(job, work)
+    change_rules.remove(job, work)
     drop(work, job)
     work.notify(f"done:{job.queue}")
     return rq.ChangeResult(Changed.OK, job.state)
 
 
 def retry(work: UnitOfWork, request: rq.RetryJobs) -> Verb[list[rq.ChangeResult]]:
-    """Retry jobs, whatever their order: one that waits for another of them sees that it runs again.
+    """Retry jobs in any order: a job that depends on another retried job waits for it again.
 
     Reads: 1; with groups or keys 2, with edges 4.
     """
@@ -74,18 +74,18 @@ def retry(work: UnitOfWork, request: rq.RetryJobs) -> Verb[list[rq.ChangeResult]
         yield MoreReads(waits=linked, unmet=linked)
         yield from flows.load_missed(work, linked)
     yield from prepare(work, found)
-    again = {job.ref for job in found if transitions.may_run_again(job)}
+    again = {job.ref for job in found if change_rules.may_run_again(job)}
     return [_change_one(work, ref, lambda job: _retry_one(work, job, again)) for ref in request.refs]
 
 
 def _retry_one(work: UnitOfWork, job: JobRecord, again: set[JobRef]) -> Changed:
-    finished = transitions.may_run_again(job)
+    finished = change_rules.may_run_again(job)
     blocked = False
     if job.linked:
         if finished:
             flows.look_again(work, job.ref, again)
         blocked = work.waits[job.ref].open > 0
-    status = transitions.retry(job, work, blocked=blocked)
+    status = change_rules.retry(job, work, blocked=blocked)
     if finished:
         unique_keys.take_again(work, job)
     return status
@@ -97,7 +97,7 @@ def change(work: UnitOfWork, request: rq.ChangeJob) -> Verb[rq.ChangeResult]:
     return _change_one(
         work,
         request.ref,
-        lambda job: transitions.change(
+        lambda job: change_rules.change(
             job,
             work,
             token=request.token,
@@ -112,7 +112,7 @@ def change(work: UnitOfWork, request: rq.ChangeJob) -> Verb[rq.ChangeResult]:
 def set_result_ttl(work: UnitOfWork, request: rq.SetResultTtl) -> Verb[rq.ChangeResult]:
     """Reads: 1, with groups or keys 2."""
     yield from _load(work, [request.ref])
-    return _change_one(work, request.ref, lambda job: transitions.set_result_ttl(job, request.ttl_ms, work))
+    return _change_one(work, request.ref, lambda job: change_rules.set_result_ttl(job, request.ttl_ms, work))
 
 
 def signal(work: UnitOfWork, request: fl.Signal) -> Verb[rq.ChangeResult]:
@@ -121,7 +121,7 @@ def signal(work: UnitOfWork, request: fl.Signal) -> Verb[rq.ChangeResult]:
     return _change_one(
         work,
         request.ref,
-        lambda job: transitions.signal(job, request.name, request.data, request.codec, work),
+        lambda job: change_rules.signal(job, request.name, request.data, request.codec, work),
     )
 
 
@@ -144,11 +144,11 @@ def report(work: UnitOfWork, request: rq.Report) -> Verb[rq.ChangeResult]:
     if job is None:
         return rq.ChangeResult(Changed.NOT_FOUND)
     if request.progress is not None:
-        if (refused := transitions.refuses_report(job, request.token)) is not None:
+        if (refused := change_rules.refuses_report(job, request.token)) is not None:
             return rq.ChangeResult(refused, job.state)
         job.progress = request.progress
         work.put(job, job.state)
-        work.record_event(job, EventType.PROGRESS, progress=transitions.progress_text(job))
+        work.record_event(job, EventType.PROGRESS, progress=change_rules.progress_text(job))
     if request.logs:
         attempt = job.attempts + (job.state is JobState.ACTIVE)
         facts = (work.now_ms, request.level, attempt, job.deliveries)
@@ -220,7 +220,7 @@ def purge(work: UnitOfWork, request: rq.Purge) -> Verb[rq.Purged]:
         return rq.Purged(0, [])
     yield from prepare(work, work.found)
     for job in work.found:
-        transitions.remove(job, work)
+        change_rules.remove(job, work)
         drop(work, job)
     if work.found:
         work.notify(f"done:{queue.name}")

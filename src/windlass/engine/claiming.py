@@ -1,12 +1,12 @@
-"""Claim: who starts next."""
+"""Claim: choose the jobs that start next, and lease them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from windlass.backend import requests as rq
+from windlass.core import change_rules, transitions
 from windlass.core import limit_rules as lm
-from windlass.core import transitions
 from windlass.core.job import EventType, JobRecord
 from windlass.core.states import JobState
 from windlass.engine import leases, timing
@@ -16,8 +16,8 @@ from windlass.engine.saving import is_prepared, limits_of, opens_at, prepare, sa
 from windlass.engine.unit_of_work import QueueView, UnitOfWork
 from windlass.engine.views import view
 
-#: How often one claim may look further ahead: for jobs with unique keys, and when many that it met were
-#: parked or had expired.
+#: How often one claim may read further into a queue: when jobs have unique keys, and when many of those that
+#: it found were parked or expired instead of starting.
 FURTHER = 3
 
 _WAITING, _ACTIVE, _LEASED = JobState.WAITING, JobState.ACTIVE, Kind.LEASED
@@ -55,7 +55,7 @@ def pick(work: UnitOfWork, request: rq.Claim) -> Verb[rq.Claimed]:
 
 
 class _Claim:
-    """One claim at work."""
+    """The progress of one claim."""
 
     __slots__ = ("_request", "_work", "cut", "further", "jobs", "passed", "queues", "taken")
 
@@ -65,14 +65,14 @@ class _Claim:
         self.queues = [(queue, item) for item in request.queues if (queue := work.queues[item.name]).exists]
         self.jobs: list[JobRecord] = []
         self.taken: dict[str, int] = {}
-        #: Jobs that were met and did not start, in this round of this queue.
+        #: Jobs of this queue that were found but did not start in this round.
         self.passed = 0
         self.further = FURTHER
         #: Whether a bound was reached while jobs may be left to start: ask again at once.
         self.cut = False
 
     def prepare(self) -> Iterable[Reads]:
-        """Bring in what time allows, and load what those need that this claim is likely to meet."""
+        """Promote due jobs, and load what the jobs at the front of the queues need to start."""
         work = self._work
         for queue, _ in self.queues:
             name = queue.name
@@ -88,7 +88,7 @@ class _Claim:
         return timing.bring_in(work, due, timed, names, STEP, ahead=ahead)
 
     def take(self, queue: QueueView, bound: int) -> bool:
-        """Lease up to ``bound`` jobs of a queue; False when it has to look further ahead first."""
+        """Lease up to ``bound`` jobs of a queue; False if it must read further ahead first."""
         work, line = self._work, self._work.lines[queue.name]
         room = min(bound - self.taken.get(queue.name, 0), self._request.limit - len(self.jobs))
         if room <= 0 or queue.row.paused:
@@ -117,7 +117,7 @@ class _Claim:
         return True
 
     def _start_plain(self, queue: QueueView, jobs: list[JobRecord]) -> int:
-        """Lease plain jobs that were taken out of the line; how many these are."""
+        """Lease plain jobs from the front of the queue; returns how many."""
         if jobs:
             request = self._request
             tokens = [f"{request.claim_id}.{job.seq}" for job in jobs]
@@ -131,7 +131,7 @@ class _Claim:
         self.taken[queue.name] = self.taken.get(queue.name, 0) + len(jobs)
 
     def _forget_past(self, queue: QueueView) -> None:
-        """Drop revocations that are over, so that the next claim need not look at them."""
+        """Drop expired revocations, so that the next claim does not check them."""
         limits = lm.without_past(queue.row.limits, self._work.now_ms)
         if limits is not queue.row.limits:
             queue.row.limits = limits
@@ -147,7 +147,7 @@ class _Claim:
             save(work, job, _WAITING)
             return False
         if queue.row.limits.revoked and uses_revocation(work, queue, job.task):
-            transitions.cancel(job, lm.REVOKED_REASON % job.task, work)
+            change_rules.cancel(job, lm.REVOKED_REASON % job.task, work)
             save(work, job, _WAITING)
             return False
         token = f"{request.claim_id}.{job.seq}"
@@ -157,7 +157,7 @@ class _Claim:
 
 
 def uses_revocation(work: UnitOfWork, queue: QueueView, task: str) -> bool:
-    """Whether a task is revoked; a revocation for one start is spent by asking. None of them is over."""
+    """Whether a task is revoked. This uses up a revocation for one start; expired ones are dropped before."""
     found = queue.row.limits.revoked.get(task)
     if found is not None and found.once:
         queue.row.limits = lm.with_revoked(queue.row.limits, task, None)
@@ -175,7 +175,7 @@ def start(
 
 
 def note_drained(work: UnitOfWork, names: Iterable[str]) -> None:
-    """Record which of these queues have no job left that waits or is parked. Their lines are loaded."""
+    """Record a ``drained`` event for each of these queues without waiting or parked jobs."""
     for name in names:
         line = work.lines[name]
         if not work.queues[name].parked and line.head() is None and not line.is_cut:

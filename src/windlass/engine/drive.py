@@ -1,4 +1,4 @@
-"""What a store brings, and how it runs a verb: it reads what the verb asks for, until that has its answer."""
+"""What a store implements (``Port``), and the loop that runs a verb on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class Port(Protocol):
-    """What a store brings, inside its transaction."""
+    """What a store implements. Both methods run inside its transaction."""
 
     def load(self, reads: Reads, work: UnitOfWork) -> None:
         """Put all that is asked for into ``work``."""
@@ -27,7 +27,7 @@ class Port(Protocol):
 def run(verb: Verb[R], port: Port, work: UnitOfWork) -> R:
     """The answer of ``verb``, with its effects written and the dependents of the jobs that it ended notified.
 
-    A store that awaits has the same lines with await.
+    An asynchronous store has the same code with ``await``.
     """
     answer = _read_and_decide(verb, port, work)
     if work.ended:

@@ -1,6 +1,6 @@
-"""What one request changed: the only thing that a verb gives to its store, besides the answer.
+"""What one request changed. Besides the answer, a store gets nothing else from a verb.
 
-Effects say how things *are* from now on, or what was added to a log; to write them takes no decision. The
+Effects contain new values and log entries, so that writing them needs no decision. The
 ``Kind`` of a changed job says to a store which narrower statement is enough; all kinds may be written alike.
 """
 
@@ -43,7 +43,7 @@ class Table(IntEnum):
 
 #: A table and a key in it.
 Entry = tuple[Table, tuple[Any, ...]]
-#: Whose start times: a queue and a group, or the queue itself (None).
+#: The owner of start times: a queue and a group, or the whole queue (None).
 Starter = tuple[str, str | None]
 
 
@@ -51,13 +51,13 @@ class QueueRow(msgspec.Struct, array_like=True):
     """What is known of a queue besides its jobs and start times."""
 
     paused: bool = False
-    #: False after it was obliterated, until something is added again.
+    #: False after ``obliterate``, until a job is added again.
     known: bool = True
     limits: QueueLimits = QueueLimits()
     hold_until_ms: int = 0
     #: The limits of every group that has none of its own.
     every_group: GroupLimits = GroupLimits()
-    #: Whether it ever saw a group: then turns are counted.
+    #: Whether it has ever had a group. If so, its jobs have turns.
     grouped: bool = False
 
 
@@ -80,7 +80,7 @@ class GroupRow(msgspec.Struct, array_like=True):
 
 
 class Cursor(NamedTuple):
-    """How far a queue's history is rolled up, and when that was said."""
+    """How far a queue's history is rolled up, and when that was recorded."""
 
     at: int
     seen_ms: int
@@ -131,8 +131,8 @@ class Starts(NamedTuple):
     times: list[int]
 
 
-class Part(Generic[P]):
-    """A part that few requests have: made when asked for. Its owner is ``plain`` as long as none was."""
+class LazyPart(Generic[P]):
+    """An attribute that few requests need, created on first access. Until then its owner is ``plain``."""
 
     def __init__(self, make: Callable[[], P]) -> None:
         self._make = make
@@ -168,18 +168,18 @@ class Effects:
         "topics",
     )
 
-    starts = Part[dict[Starter, Starts]](dict)
-    logs = Part[list[tuple[JobRecord, list[LogLine]]]](list)
-    chunks = Part[list[tuple[JobRecord, StreamHead, list[Chunk]]]](list)
+    starts = LazyPart[dict[Starter, Starts]](dict)
+    logs = LazyPart[list[tuple[JobRecord, list[LogLine]]]](list)
+    chunks = LazyPart[list[tuple[JobRecord, StreamHead, list[Chunk]]]](list)
     #: Edges as they are now; new ones stand behind those that are there.
-    edges = Part[dict[tuple[JobRef, JobRef], Edge]](dict)
+    edges = LazyPart[dict[tuple[JobRef, JobRef], Edge]](dict)
     #: Ends that are left to later requests; ``relayed`` says how many of the oldest such are dealt with.
-    ends = Part[list[ChildEnd]](list)
+    ends = LazyPart[list[ChildEnd]](list)
     #: Queues whose events up to this one are forgotten.
-    forgotten = Part[dict[str, int]](dict)
+    forgotten = LazyPart[dict[str, int]](dict)
     #: The oldest record of a queue's history that stays.
-    trims = Part[dict[str, int]](dict)
-    marks = Part[list[Mark]](list)
+    trims = LazyPart[dict[str, int]](dict)
+    marks = LazyPart[list[Mark]](list)
 
     def __init__(self, now_ms: int, notes: list[PendingEvent], history: list[AttemptRecord]) -> None:
         self.plain = True
@@ -197,7 +197,7 @@ class Effects:
         #: By how much lifetime counters grow; every record of the history is counted here too.
         self.counts: dict[tuple[str, str, str], int] = {}
         self.relayed = 0
-        #: Whom to notify that something is new.
+        #: Topics whose listeners get a hint.
         self.topics: set[str] = set()
 
     def count(self, queue: str, task: str, outcome: str, by: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Limits of queues and groups: what people set, and what that lets in."""
+"""Limits of queues and groups: set them, and let in the jobs that have room now."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _check_switch(work: UnitOfWork, groups: list[GroupView], after: GroupLimits)
 
 
 def _refit(work: UnitOfWork, group: GroupView) -> None:
-    """Forget what no longer counts; the head of the line is looked at anew."""
+    """Forget usage that the new limits do not count, and check the first parked job again."""
     lm.fit(limits_of(work, group), group.usage)
     work.cut_starts(group.queue, group.name, group.usage.starts)
     work.put_group(group)

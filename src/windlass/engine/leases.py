@@ -1,9 +1,9 @@
-"""Leases: extended by their holders, given back when a claim's reply was lost, taken from silent holders."""
+"""Leases: extend them, release those whose claim reply was lost, recover the expired ones."""
 
 from __future__ import annotations
 
 from windlass.backend import requests as rq
-from windlass.core import transitions
+from windlass.core import settle_rules, transitions
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import Extended
 from windlass.core.states import JobState
@@ -35,7 +35,7 @@ def reconcile(work: UnitOfWork, request: rq.Reconcile) -> Verb[int]:
     lost = sorted((job for job in work.found if job.token not in held), key=lambda job: job.seq)
     yield from prepare(work, lost)
     for job in lost:
-        transitions.give_back(job, work)
+        settle_rules.give_back(job, work)
         save(work, job, _ACTIVE)
     return len(lost)
 
@@ -52,21 +52,21 @@ def recover(work: UnitOfWork, request: rq.Recover) -> Verb[rq.Recovered]:
 
 
 def take_back(work: UnitOfWork, job: JobRecord) -> bool:
-    """Recover an active job; False when it has now failed. What that may need is loaded."""
-    alive = transitions.recover(job, work)
+    """Recover an active job; False if it has failed now. The caller has loaded what this needs."""
+    alive = settle_rules.recover(job, work)
     save(work, job, _ACTIVE)
     return alive
 
 
 def end_late(work: UnitOfWork, job: JobRecord) -> None:
-    """End a job that is pending past its time."""
+    """Expire a pending job."""
     before = job.state
     transitions.expire(job, work)
     save(work, job, before)
 
 
 def _end_overdue(work: UnitOfWork, limit: int) -> list[JobRecord]:
-    """End what is pending past its time, the earliest first; also what was taken back just now."""
+    """Expire pending jobs past their deadline, the earliest first, including those just recovered."""
     late = sorted([*work.overdue, *work.found], key=lambda job: (job.expires_ms or 0, job.seq))
     ended: list[JobRecord] = []
     for job in late:

@@ -1,4 +1,4 @@
-"""Prune: what is past its keep goes."""
+"""Prune: remove records, ids and history whose retention has passed."""
 
 from __future__ import annotations
 

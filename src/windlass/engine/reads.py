@@ -1,7 +1,7 @@
-"""What verbs ask of a store: the batches that they read.
+"""The batches of data that verbs request from a store.
 
-A verb yields ``Reads``; the store's port (``drive.Port``) loads all of it, in as few statements as it likes,
-and puts it into the ``Work``; the verb continues. How many times it does so is a constant, written beside it.
+A verb yields ``Reads``; the store's port (``drive.Port``) loads all of it into the ``UnitOfWork``, in as few
+statements as it likes, and the verb continues. The docstring of a verb says how many times it reads.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from windlass.engine.effects import Entry
 
 R = TypeVar("R")
 
-#: Most items that one request moves, of each sort.
+#: The most jobs that one request may move, for each reason.
 STEP = 1_000
 
 
 class Reads(msgspec.Struct, kw_only=True, gc=False):
-    """One batch. Each field is loaded into the field of ``Work`` that is named with it."""
+    """One batch. Each field is loaded into the field of ``UnitOfWork`` that is named with it."""
 
     #: Records: ``work.jobs``, None where there is none. With every record comes its queue.
     jobs: Iterable[JobRef] = ()

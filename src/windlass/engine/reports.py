@@ -1,11 +1,11 @@
-"""What other programs did with a job, as they report it: the record follows, nothing is decided.
+"""Update records from what other programs report about a job. Nothing is decided here.
 
-Only a store whose jobs others can take and hand in beside it (``backends.amqp``) gets such reports.
+Only AMQP gets such reports, because other programs can consume and publish its messages directly.
 """
 
 from __future__ import annotations
 
-from windlass.core import transitions
+from windlass.core import settle_rules, transitions
 from windlass.core.job import ErrorInfo, EventType, JobRecord
 from windlass.core.states import JobState
 from windlass.engine.adding import take_in
@@ -32,13 +32,13 @@ def apply_report(
     attempts: int | None = None,
     error: ErrorInfo | None = None,
 ) -> None:
-    """A job is in ``state`` now (see ``transitions.hear_of``); one that is not known is taken in."""
+    """A job is in ``state`` now (see ``settle_rules.apply_report``); an unknown one is added."""
     known, before = work.jobs[job.ref] is not None, job.state
     if not known:
         _place(work, job)
         if state is JobState.SCHEDULED:
             work.effects.count(job.queue, job.task, "enqueued")
-    transitions.apply_report(job, work, state=state, at_ms=at_ms, attempts=attempts, error=error)
+    settle_rules.apply_report(job, work, state=state, at_ms=at_ms, attempts=attempts, error=error)
     if known:
         save(work, job, before)
     else:

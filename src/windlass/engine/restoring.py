@@ -1,4 +1,4 @@
-"""Restore: put jobs back as they were, from an export. They get a new number; all else is what it was."""
+"""Restore jobs from an export. They get a new sequence number; every other field stays as it was."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from windlass.backend import requests as rq
 from windlass.core.ids import ref_of
 from windlass.core.job import EventType, JobRecord
 from windlass.core.outcome import AddOutcome
+from windlass.core.queue_time import QueueTime
 from windlass.core.states import FINISHED
 from windlass.core.transitions import NO_TURN
 from windlass.engine import unique_keys
@@ -41,6 +42,7 @@ def _restore_one(work: UnitOfWork, job: JobRecord) -> rq.Added:
     job.seq = work.fresh_place()
     job.place = -job.seq if job.options.lifo else job.seq
     job.turn, job.token, job.settled_token, job.linked = NO_TURN, None, None, False
+    job.queue_time = None if ended else QueueTime(work.now_ms)  # what it waited for elsewhere is not known
     work.jobs[ref] = job
     keep_queue(work, work.queues[job.queue])
     if not ended:

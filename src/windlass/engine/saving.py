@@ -1,13 +1,13 @@
-"""What follows when a job has changed: its group parks it or has room, its key is freed, others are notified.
+"""Save a changed job, with the consequences: parking, freed keys, freed group slots, notifications.
 
-Every verb changes jobs by ``core.transitions`` and then calls ``save`` (or ``drop``), after ``prepare`` has
+Every verb changes jobs by the rules of ``core`` and then calls ``save`` (or ``drop``), after ``prepare`` has
 loaded what that may need. A job of a group that is waiting or active is *admitted*; others that are ready are
 parked in the group's own line (see ``core.limit_rules``).
 
 Turns make groups share a queue: a job that joins the line gets the turn after the last one of its group that
 waits at its priority, but none before the turn that is being served. So the second job of a busy group comes
-after the first of every other. Jobs without a group form one group. As long as a queue never saw a group all
-turns are 0, and the order is that of places alone.
+after the first job of every other group. Jobs without a group form one group. While a queue has never had a
+group, all turns are 0, and only places decide the order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WAITING, _ACTIVE, _PARKED = JobState.WAITING, JobState.ACTIVE, JobState.PARKED
 
 
 class SavedJob(Protocol):
-    """A job that is there, or one to be."""
+    """A stored or a new job."""
 
     queue: str
     options: StoredOptions
@@ -41,7 +41,7 @@ class SavedJob(Protocol):
 def prepare(
     work: UnitOfWork, jobs: Iterable[SavedJob], *, groups: Iterable[tuple[str, str]] = ()
 ) -> Iterable[Reads]:
-    """Load what filing these jobs, which are not changed yet, may need: groups, keys, turns.
+    """Load what saving these jobs may need: groups, keys, turns. Call it before they are changed.
 
     Reads: 1, none for plain jobs. Use it with ``yield from``.
     """
@@ -83,7 +83,7 @@ def _prepare(
 
 
 def is_prepared(work: UnitOfWork, job: JobRecord) -> bool:
-    """Whether a job, which is not changed yet, may be changed and saved with what is loaded."""
+    """Whether enough is loaded to change and save this job. Call it before the job is changed."""
     options = job.options
     if options.unique is not None and (Table.KEY, (job.queue, options.unique.key)) not in work.rows:
         return False
@@ -153,7 +153,7 @@ def drop(work: UnitOfWork, job: JobRecord) -> None:
 
 
 def _save_and_notify(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind) -> None:
-    """Write a job in its new state, and note who must be notified."""
+    """Write a job in its new state, and collect the notifications."""
     state = job.state
     if job.turn < 0 and state is _WAITING:  # it has none yet
         job.turn = _fresh_turn(work, job) if work.queues[job.queue].row.grouped else 0
@@ -181,7 +181,7 @@ def _notify(work: UnitOfWork, queue: str, before: JobState | None, state: JobSta
 
 
 def _has_room(work: UnitOfWork, queue: str) -> None:
-    """An active job of a queue ended: where that is limited, one more may start."""
+    """An active job ended. If the queue has a limit, one more job may start now."""
     if work.queues[queue].row.limits.concurrency is not None:
         work.wake(queue)
 
@@ -243,7 +243,7 @@ def _count_of(job: JobRecord) -> Counted | None:
 
 
 def _leave(group: GroupView, job_id: str) -> None:
-    """Count a job no more."""
+    """Stop counting a job in its group."""
     before = group.counted.pop(job_id, None)
     if before is not None:
         group.usage.count(*before, -1)
@@ -253,7 +253,7 @@ def _leave(group: GroupView, job_id: str) -> None:
 
 
 def _enter(work: UnitOfWork, group: GroupView, job: JobRecord, before: JobState | None, kind: Kind) -> None:
-    """Count a job, which is not counted now, as what it is; and write it."""
+    """Count a job in its group by its new state, and write it."""
     queue = work.queues[job.queue]
     if not queue.row.grouped:  # also while the job is parked or due later: a claim asks whether any is parked
         queue.row.grouped = True

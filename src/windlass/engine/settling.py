@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from windlass.backend import requests as rq
-from windlass.core import transitions
+from windlass.core import settle_rules, transitions
 from windlass.core.ids import ref_of
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import Outcome, Settled, Settlement
@@ -16,9 +16,10 @@ from windlass.core.stubs import stub_of
 from windlass.engine import claiming, flows
 from windlass.engine.effects import Kind, Table
 from windlass.engine.groups import hold_group
+from windlass.engine.ordered import is_plain
 from windlass.engine.reads import MoreReads, Reads, Verb
 from windlass.engine.saving import drop, prepare, save, save_alike
-from windlass.engine.unit_of_work import UnitOfWork, is_plain
+from windlass.engine.unit_of_work import UnitOfWork
 
 _OK, _COMPLETE, _WAIT = Settled.OK, Outcome.COMPLETE, Outcome.WAIT
 _ACTIVE, _COMPLETED, _BLOCKED = JobState.ACTIVE, JobState.COMPLETED, JobState.BLOCKED
@@ -63,7 +64,7 @@ def _complete_plain(work: UnitOfWork, items: list[Settlement]) -> list[Settled] 
         jobs.append(job)
     if len(ended) < len(items):
         return None
-    transitions.complete_all(ended.values(), work)
+    settle_rules.complete_all(ended.values(), work)
     for name, jobs in moved.items():
         save_alike(work, name, jobs, _ACTIVE, _COMPLETED, _DONE)
     return [_OK] * len(items)
@@ -89,7 +90,7 @@ def settle_one(work: UnitOfWork, end: Settlement) -> Settled:
     status = transitions.check_token(job, end.token)
     if status is not _OK or job is None:
         return status
-    transitions.settle(job, flows.weigh(work, job, end) if end.outcome is _WAIT else end, work)
+    settle_rules.settle(job, flows.weigh(work, job, end) if end.outcome is _WAIT else end, work)
     kind = _DONE if job.state is _COMPLETED else _MOVED
     save(work, job, _ACTIVE, kind if end.filled is None else Kind.REPLACED)
     if end.outcome is _WAIT and job.state is _BLOCKED:

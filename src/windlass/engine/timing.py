@@ -1,4 +1,4 @@
-"""What time does: due jobs become waiting, groups let in, and what happens when the clock goes back."""
+"""Effects of time: due jobs are promoted, groups get room, and clocks that were ahead are set back."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import heapq
 from collections.abc import Iterable
 from copy import copy
 
+from msgspec.structs import replace
+
 from windlass.backend import requests as rq
 from windlass.core import limit_rules as lm
 from windlass.core import transitions
 from windlass.core.job import JobRecord
-from windlass.core.unique_rules import KeyEntry
 from windlass.engine.effects import Kind, Table
 from windlass.engine.reads import STEP, MoreReads, Reads, Verb
 from windlass.engine.saving import advance, prepare, save, wait_until
@@ -108,7 +109,7 @@ def _advance_timed(work: UnitOfWork, queue: str, budget: int) -> int:
 
 
 def next_due_in(work: UnitOfWork, queues: Iterable[QueueView]) -> int | None:
-    """How long until time alone makes something of these queues ready, lets it in or lets it start."""
+    """How long until time alone makes a job of these queues ready, or gives it room to start."""
     first: list[int] = []
     for queue in queues:
         due, timed = work.due[queue.name], work.timed[queue.name]
@@ -121,7 +122,7 @@ def next_due_in(work: UnitOfWork, queues: Iterable[QueueView]) -> int | None:
             first.append(work.now_ms)
         row = queue.row
         if row.limits.rate is None and row.hold_until_ms <= work.now_ms:
-            continue  # time alone gives it no room
+            continue  # time does not limit its starts
         room, at_ms = lm.queue_room(row.limits, queue.starts, queue.active, row.hold_until_ms, work.now_ms)
         if room == 0 and at_ms is not None and work.lines[queue.name].head() is not None:
             first.append(at_ms)
@@ -150,7 +151,7 @@ def set_back(work: UnitOfWork, from_ms: int) -> Verb[None]:
             worker.beat_ms, worker.started_ms = work.now_ms, min(worker.started_ms, work.now_ms)
             work.put_row(table, key, worker)
         elif table is Table.KEY and value.until_ms is not None and value.until_ms > from_ms:
-            work.put_row(table, key, KeyEntry(value.job_id, value.until_ms - by_ms, value.request_id))
+            work.put_row(table, key, replace(value, until_ms=value.until_ms - by_ms))
     for queue in work.queues.values():
         _set_queue_back(work, queue, from_ms)
     for group in work.groups.values():

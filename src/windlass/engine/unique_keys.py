@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windlass.backend import limit_requests as lrq
 from windlass.backend import requests as rq
-from windlass.core import transitions, unique_rules
+from windlass.core import change_rules, unique_rules
 from windlass.core.edges import Dependency, OnFailure
 from windlass.core.job import EventType, JobRecord, JobRef, NewJob
 from windlass.core.limit_rules import wants_rank
@@ -66,7 +66,7 @@ def answer(work: UnitOfWork, new: NewJob) -> rq.Added | None:
         return _about(work, AddOutcome.DUPLICATE, holder)
     assert holder is not None, "only a pending holder can be replaced"
     if verdict is Verdict.REPLACE:
-        left = transitions.not_taken(holder, new, full=refuses(work, new) is AddOutcome.REFUSED)
+        left = change_rules.not_taken(holder, new, full=refuses(work, new) is AddOutcome.REFUSED)
         if is_ordered(work, holder if "group" in left else new) and wants_rank(new):
             return rq.Added(AddOutcome.OUT_OF_ORDER, None)
         _replace(work, holder, new, left)
@@ -87,7 +87,7 @@ def _replace(work: UnitOfWork, holder: JobRecord, new: NewJob, left: tuple[str, 
     wanted = new.options.unique
     assert wanted is not None, "its key is held"
     before, group = holder.state, holder.options.group
-    transitions.replace(holder, new, work, left)
+    change_rules.replace(holder, new, work, left)
     entry = unique_rules.entry_for(holder, wanted, work.now_ms)
     entry.request_id, entry.not_taken = new.request_id, left
     work.put_row(Table.KEY, (new.queue, wanted.key), entry)

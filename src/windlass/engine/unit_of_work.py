@@ -1,41 +1,33 @@
 """One request's view of its store: what was loaded, with the request's own changes on top, and its effects.
 
-Decisions see nothing else. Asking for something that was not loaded is a mistake of the verb and raises
-``NotLoadedError``; so tests find missing reads, and no store has to hide I/O behind a lookup.
+Verbs see nothing else. Access to data that was not loaded is a bug in the verb and raises
+``NotLoadedError``, so tests find missing reads and no store needs hidden I/O.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, groupby, islice
+from collections.abc import Callable
+from itertools import groupby
 from operator import attrgetter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from windlass.core.edges import ChildEnd, Edge
 from windlass.core.job import AttemptOutcome, JobRecord, JobRef
 from windlass.core.limit_rules import GroupLimits, Role, Usage
-from windlass.core.options import StoredOptions
 from windlass.core.rollups import Mark
 from windlass.core.states import TIMED, JobState
 from windlass.core.stream_rules import StreamHead
 from windlass.core.transitions import ChangeRecorder
-from windlass.engine.effects import Change, Effects, GroupRow, Kind, Move, Part, QueueRow, Starts, Table
+from windlass.engine.effects import Change, Effects, GroupRow, Kind, LazyPart, Move, QueueRow, Starts, Table
+from windlass.engine.ordered import Ordered, StoredWaiting, WaitingView
 from windlass.engine.reads import STEP, EventSpan, LogSpan, Waits
 
-T = TypeVar("T")
 V = TypeVar("V")
 
-#: What lifetime counters distinguish, and how they call outcomes: asking a member for it takes longer.
+#: The counter name of each outcome. A dict lookup is faster than the enum's ``value``.
 _NAMES = {outcome: outcome.value for outcome in AttemptOutcome}
 _counted = attrgetter("queue", "task", "outcome")
 _WAITING, _PARKED, _ACTIVE = JobState.WAITING, JobState.PARKED, JobState.ACTIVE
-#: Stand for what an order does not have. They are never changed.
-_NO_BASE: Iterator[Any] = iter(())
-_NO_NAMES: set[str] = set()
-_NO_OWN: dict[str, Any] = {}
-_NO_HEAP: list[Any] = []
 
 
 class NotLoadedError(LookupError):
@@ -49,190 +41,6 @@ class Loaded(dict[Any, V]):
 
     def __missing__(self, key: Any) -> V:
         raise NotLoadedError(f"{key!r} was not read before it is asked for")
-
-
-class Ordered(Generic[T]):
-    """Things in an order, each with a key and a name: as loaded, with the request's own changes on top.
-
-    ``whole``: nothing follows what was loaded. If not, the order is known up to the last loaded key only.
-    """
-
-    __slots__ = ("_base", "_ended", "_gone", "_heap", "_last_key", "_near", "_next", "_own", "whole")
-
-    def __init__(self, base: Iterable[tuple[Any, str, T]] = (), whole: bool = True) -> None:
-        if base:
-            self._base, self._ended = iter(base), False
-        else:
-            self._base, self._ended = _NO_BASE, True
-        self.whole = whole
-        #: What was looked at of ``base`` and not passed yet: the first, and what follows it.
-        self._next: tuple[Any, str, T] | None = None
-        self._near: deque[tuple[Any, str, T]] | None = None
-        self._last_key: Any = None
-        #: Names that are no longer where they were loaded.
-        self._gone: set[str] = _NO_NAMES
-        self._own: dict[str, tuple[Any, T]] = _NO_OWN
-        self._heap: list[tuple[Any, str]] = _NO_HEAP
-
-    def head(self) -> T | None:
-        """The first, left in place. None: there is none, or it is not known which (``is_cut``)."""
-        base = self._next
-        if not self._ended if base is None else base[1] in self._gone:
-            base = self._base_head()
-        if not self._heap:
-            return None if base is None else base[2]
-        own = self._own_head()
-        if base is None:
-            if own is None or (self.is_cut and (self._last_key is None or own[0] > self._last_key)):
-                return None
-            return self._own[own[1]][1]
-        return base[2] if own is None or base[0] < own[0] else self._own[own[1]][1]
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether all that was loaded is used up, and more may be stored."""
-        return not self.whole and self._ended and self._next is None
-
-    def ahead(self, count: int) -> Iterator[T]:
-        """At least the next ``count`` as far as they are known, in no order, left in place."""
-        if self._next is None:
-            self._next = self._pull()
-        near = self._near = self._near or deque()
-        while len(near) < count - 1 and (entry := self._pull()) is not None:
-            near.append(entry)
-        known = () if self._next is None else (self._next,)
-        for _, name, item in islice(chain(known, near), count):
-            if name not in self._gone:
-                yield item
-        for _, item in self._own.values():
-            yield item
-
-    def put(self, key: Any, name: str, item: T) -> None:
-        """Enter ``item``, or move it."""
-        if self._own is _NO_OWN:
-            self._own, self._heap = {}, []
-        self.remove(name)
-        self._own[name] = (key, item)
-        heapq.heappush(self._heap, (key, name))
-
-    def remove(self, name: str) -> None:
-        """Take something out, if it is there."""
-        if self._gone is _NO_NAMES:
-            self._gone = {name}
-        else:
-            self._gone.add(name)
-        if self._own:
-            self._own.pop(name, None)
-
-    def _pull(self) -> tuple[Any, str, T] | None:
-        if self._ended:
-            return None
-        entry = next(self._base, None)
-        if entry is None:
-            self._ended = True
-        else:
-            self._last_key = entry[0]
-        return entry
-
-    def _base_head(self) -> tuple[Any, str, T] | None:
-        entry, gone = self._next, self._gone
-        while entry is None or entry[1] in gone:
-            entry = self._near.popleft() if self._near else self._pull()
-            if entry is None:
-                break
-        self._next = entry
-        return entry
-
-    def _own_head(self) -> tuple[Any, str] | None:
-        heap = self._heap
-        while heap:
-            known = self._own.get(heap[0][1])
-            if known is not None and known[0] == heap[0][0]:
-                return heap[0]
-            heapq.heappop(heap)
-        return None
-
-
-class StoredWaiting(Protocol):
-    """The waiting jobs of a queue as they are stored: see ``engine.groups`` for turns."""
-
-    def front(self) -> Iterable[tuple[tuple[int, int, int], str, JobRecord]]:
-        """Jobs in their order, with (-priority, turn, place) and id."""
-
-    def served(self, priority: int, gone: set[str]) -> int | None:
-        """The first turn at a priority, without the jobs ``gone``."""
-
-    def last(self, priority: int, group: str, gone: set[str]) -> int | None:
-        """The last turn of a group ("": of jobs without one) at a priority, without the jobs ``gone``."""
-
-
-class WaitingView(Ordered[JobRecord]):
-    """The waiting jobs of one queue."""
-
-    __slots__ = ("_stored", "_turns")
-
-    def __init__(self, stored: StoredWaiting, whole: bool = True) -> None:
-        super().__init__(stored.front(), whole)
-        self._stored = stored
-        #: Own turns of a priority (None) and of a group in it; made when the first job joins.
-        self._turns: dict[tuple[int, str | None], list[tuple[int, str]]] | None = None
-
-    def join(self, job: JobRecord) -> None:
-        """Enter a job that waits."""
-        self.put((-job.priority, job.turn, job.place), job.id, job)
-        if self._turns is None:
-            self._turns = {}
-        heapq.heappush(self._turns.setdefault((job.priority, None), []), (job.turn, job.id))
-        last = self._turns.setdefault((job.priority, job.options.group or ""), [])
-        heapq.heappush(last, (-job.turn, job.id))
-
-    def take_plain(self, count: int) -> list[JobRecord]:
-        """The first jobs of the line, at most ``count``, as far as they are plain: they leave it.
-
-        For queues that saw no groups. None is taken while the request has put in jobs of its own.
-        """
-        found: list[JobRecord] = []
-        entry = None if self._heap or self._near else self._next or self._base_head()
-        if entry is None:
-            return found
-        base, gone, options = self._base, self._gone, None
-        while entry is not None and len(found) < count:
-            job = entry[2]
-            if entry[1] not in gone:
-                if job.expires_ms is not None or (job.options is not options and not is_plain(job.options)):
-                    break
-                options = job.options
-                found.append(job)
-            self._last_key = entry[0]
-            entry = next(base, None)
-        self._next = entry
-        if entry is None:
-            self._ended = True
-        else:
-            self._last_key = entry[0]
-        return found
-
-    def served(self, priority: int) -> int | None:
-        """The turn that is being served at a priority."""
-        own = self._first_of(priority, None, 1)
-        stored = self._stored.served(priority, self._gone)
-        return stored if own is None else own if stored is None else min(own, stored)
-
-    def last(self, priority: int, group: str) -> int | None:
-        """The last turn of a group's jobs that wait at a priority."""
-        own = self._first_of(priority, group, -1)
-        stored = self._stored.last(priority, group, self._gone)
-        return stored if own is None else own if stored is None else max(own, stored)
-
-    def _first_of(self, priority: int, group: str | None, sign: int) -> int | None:
-        heap = self._turns.get((priority, group)) if self._turns else None
-        while heap:
-            turn, name = heap[0]
-            known = self._own.get(name)
-            if known is not None and known[0][:2] == (-priority, sign * turn):
-                return sign * turn
-            heapq.heappop(heap)
-        return None
 
 
 class QueueView:
@@ -317,11 +125,6 @@ class Past:
         self.cut = False
 
 
-def is_plain(options: StoredOptions) -> bool:
-    """Whether what becomes of a job with these options is no matter of groups or unique keys."""
-    return options.group is None and options.unique is None
-
-
 def _joined(old: Kind, new: Kind) -> Kind:
     """What became of a job in two changes of one request."""
     if old is Kind.MADE or old is new:
@@ -350,21 +153,21 @@ class UnitOfWork(ChangeRecorder):
         *("outbox", "plain", "queues", "stubs", "timed"),
     )
 
-    rows = Part[Loaded[Any]](Loaded)
-    groups = Part[Loaded[GroupView]](Loaded)
-    found = Part[list[JobRecord]](list)
-    overdue = Part[list[JobRecord]](list)
-    edges = Part[Loaded[Edge | None]](Loaded)
-    unmet = Part[Loaded[list[Edge]]](Loaded)
-    waits = Part[Loaded[Waits]](Loaded)
-    streams = Part[Loaded[StreamHead | None]](Loaded)
-    graph = Part[dict[JobRef, list[JobRef]]](dict)
-    unsent = Part[list[Edge]](list)
-    past = Part[Past](Past)
-    logs = Part[dict[str, LogSpan]](dict)
-    event_logs = Part[Loaded[EventSpan]](Loaded)
+    rows = LazyPart[Loaded[Any]](Loaded)
+    groups = LazyPart[Loaded[GroupView]](Loaded)
+    found = LazyPart[list[JobRecord]](list)
+    overdue = LazyPart[list[JobRecord]](list)
+    edges = LazyPart[Loaded[Edge | None]](Loaded)
+    unmet = LazyPart[Loaded[list[Edge]]](Loaded)
+    waits = LazyPart[Loaded[Waits]](Loaded)
+    streams = LazyPart[Loaded[StreamHead | None]](Loaded)
+    graph = LazyPart[dict[JobRef, list[JobRef]]](dict)
+    unsent = LazyPart[list[Edge]](list)
+    past = LazyPart[Past](Past)
+    logs = LazyPart[dict[str, LogSpan]](dict)
+    event_logs = LazyPart[Loaded[EventSpan]](Loaded)
     #: Jobs that were set aside, since they cannot be read, so that this request could be decided.
-    aside = Part[list[JobRef]](list)
+    aside = LazyPart[list[JobRef]](list)
 
     def __init__(self, now_ms: int, fresh_place: Callable[[], int]) -> None:
         super().__init__(now_ms, fresh_place)
@@ -519,7 +322,7 @@ class UnitOfWork(ChangeRecorder):
         self.effects.topics.add(f"ready:{queue}")
 
     def close(self) -> None:
-        """The verb is done: what follows from its logs."""
+        """Finish the request: count its history records, and notify the listeners of its events."""
         effects = self.effects
         for (queue, task, outcome), alike in groupby(self.history, _counted):
             effects.count(queue, task, _NAMES[outcome], len(list(alike)))

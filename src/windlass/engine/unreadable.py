@@ -13,7 +13,7 @@ from windlass.engine.unit_of_work import UnitOfWork
 
 
 def set_aside(work: UnitOfWork, lost: list[JobRecord]) -> Verb[None]:
-    """End the jobs for which these stand in. Reads: 1."""
+    """Fail the jobs behind these placeholder records. Reads: 1."""
     yield Reads(queues=dict.fromkeys(job.queue for job in lost))
     for job in lost:
         before = job.state

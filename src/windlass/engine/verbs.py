@@ -1,4 +1,4 @@
-"""Every verb that decides something, by its request. (Requests that only show things are the stores' own.)"""
+"""The verb for each request that changes something. Stores implement read-only requests themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers are shown of records; shared by verbs and by the stores' listings."""
+"""Copies of records for callers; used by verbs and by the stores' listings."""
 
 from __future__ import annotations
 

@@ -45,11 +45,11 @@ def pack_command(*parts: str | bytes | int) -> bytes:
     return packed
 
 
-class ClosedError(LostError):
+class ConnectionClosedError(LostError):
     """The connection was closed before any byte of a request was written: no server has carried it out."""
 
 
-class Connection(Protocol):
+class ServerConnection(Protocol):
     """A connection of one event loop. It carries one request at a time, or news."""
 
     def send_now(self, packed: bytes) -> bool:
@@ -57,7 +57,7 @@ class Connection(Protocol):
         ...
 
     async def send(self, packed: bytes) -> None:
-        """Send a request. ``ClosedError`` when the server did not get it."""
+        """Send a request. ``ConnectionClosedError`` when the server did not get it."""
         ...
 
     async def read(self) -> Any:
@@ -77,7 +77,7 @@ class Connection(Protocol):
         ...
 
 
-async def ask(connection: Connection, *parts: str | bytes | int) -> Any:
+async def ask(connection: ServerConnection, *parts: str | bytes | int) -> Any:
     """One command on a connection that no other task uses."""
     await connection.send(pack_command(*parts))
     return await connection.read()
@@ -114,7 +114,7 @@ class PlainConnection:
 
     async def send(self, packed: bytes) -> None:
         if not self._inner.is_connected:  # redis-py would open it again, without our login
-            raise ClosedError("the connection is closed")
+            raise ConnectionClosedError("the connection is closed")
         await self._inner.send_packed_command(packed, check_health=False)  # an error here leaves it in doubt
 
     async def read(self) -> Any:
@@ -168,7 +168,7 @@ class QuickConnection(asyncio.Protocol):
 
     async def send(self, packed: bytes) -> None:
         if not self.send_now(packed):
-            raise ClosedError(str(self._lost or "the connection is closed"))
+            raise ConnectionClosedError(str(self._lost or "the connection is closed"))
 
     async def read(self) -> Any:
         if self._answers:
@@ -272,6 +272,6 @@ _kind: type[PlainConnection] | type[QuickConnection] = (
 )
 
 
-async def open_connection(host: str, port: int, tls: ssl.SSLContext | None) -> Connection:
+async def open_connection(host: str, port: int, tls: ssl.SSLContext | None) -> ServerConnection:
     """A connection to a server, without a login; raises what the socket or TLS says."""
     return await _kind.open(host, port, tls)

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from windlass._renamed import old_names
 from windlass.backend.calls import UNKNOWN, StoreCall
 from windlass.errors import StorageError, UnsupportedByBackendError
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _LAST_MOMENT_S = 0.1
 
 
-class Settings(Protocol):
+class StoreSettings(Protocol):
     """What a store needs of its settings."""
 
     @property
@@ -34,7 +35,7 @@ class Settings(Protocol):
 
 
 R = TypeVar("R")
-SettingsT = TypeVar("SettingsT", bound=Settings)
+SettingsT = TypeVar("SettingsT", bound=StoreSettings)
 SessionT = TypeVar("SessionT")
 
 
@@ -180,3 +181,7 @@ class OpenStores(Generic[SettingsT, StoreT]):
             store.forked()
         self._left_to_parent.extend(self._stores.values())
         self._stores.clear()
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from windlass.backend.capabilities import Capabilities
 from windlass.backends.file.node import Node, nodes
-from windlass.backends.file.settings import Settings, parse
+from windlass.backends.file.settings import FileSettings, parse
 from windlass.errors import StorageError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class FileBackend:
     name = "file"
     capabilities = _CAPABILITIES
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: FileSettings) -> None:
         self._settings = settings
         self._node: Node | None = None
 

@@ -16,7 +16,7 @@ from windlass.backend.urls import BackendUrl
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, errors, frames
 from windlass.backends.file.frames import FrameKind
-from windlass.backends.file.settings import Settings, parse
+from windlass.backends.file.settings import FileSettings, parse
 from windlass.backends.file.snapshot import FileSnapshot
 from windlass.backends.file.store import FileStore
 from windlass.core.ids import new_id
@@ -148,7 +148,7 @@ def _verdict(path: str, found: Survey, deep: bool) -> Iterator[Finding]:
         yield fact(checked)
 
 
-def _namespaces(settings: Settings) -> list[str]:
+def _namespaces(settings: FileSettings) -> list[str]:
     names = sorted(os.listdir(settings.path))
     return [name for name in names if os.path.exists(os.path.join(settings.path, name, dr.CURRENT))]
 
@@ -170,7 +170,7 @@ def repair(url: BackendUrl) -> Iterator[Finding]:
 
 
 @contextlib.contextmanager
-def _locked(settings: Settings) -> Iterator[None]:
+def _locked(settings: FileSettings) -> Iterator[None]:
     """Hold the store's lock, or raise when another process does not release it."""
     lock = FairLock(os.path.join(settings.directory, "store"), mode_of(settings.directory))
     try:

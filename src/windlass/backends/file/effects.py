@@ -32,14 +32,22 @@ MOVING = (
     *("state", "priority", "place", "turn", "ready_ms", "due_ms", "expires_ms", "started_ms", "finished_ms"),
     *("attempts", "deliveries", "stalls", "manual_retries", "misses", "token", "settled_token"),
     *("lease_until_ms", "worker", "cancel_reason", "progress", "result", "result_until_ms", "reason"),
-    *("errors", "linked", "awaits", "signals"),
+    *("errors", "linked", "awaits", "signals", "queue_time"),
 )
 whole_of = attrgetter(*JobRecord.__struct_fields__)
 moving_of = attrgetter(*MOVING)
 
 _fields = {field.name: field for field in msgspec.structs.fields(JobRecord)}
 #: The moving part of a job as an array.
-Moving: Any = msgspec.defstruct("Moving", [(name, _fields[name].type) for name in MOVING], array_like=True)
+Moving: Any = msgspec.defstruct(
+    "Moving",
+    [
+        # Earlier releases did not write the last one.
+        (name, _fields[name].type, None) if name == "queue_time" else (name, _fields[name].type)
+        for name in MOVING
+    ],
+    array_like=True,
+)
 
 
 class _Effect(msgspec.Struct, array_like=True):
@@ -187,7 +195,7 @@ class SetNumbers(_Effect, tag=18):
     last_history: int
 
 
-class AddMark(_Effect, tag=19):
+class PutMark(_Effect, tag=19):
     """A mark beside the metrics."""
 
     mark: Mark
@@ -212,7 +220,7 @@ Effect = (
     | AddHistory
     | TrimHistory
     | SetNumbers
-    | AddMark
+    | PutMark
 )
 
 
@@ -332,3 +340,4 @@ def move(job: JobRecord, moving: Any) -> None:
     job.linked = moving.linked
     job.awaits = moving.awaits
     job.signals = moving.signals
+    job.queue_time = moving.queue_time

@@ -5,9 +5,7 @@ Reading needs no lock, for a frame is whole or does not count. Appending and rep
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import gc
 import logging
 import os
 import weakref
@@ -18,6 +16,7 @@ from windlass.backend.local.modes import mode_of, open_file
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, errors, frames
 from windlass.backends.file.frames import FrameKind
+from windlass.core.garbage import no_garbage
 from windlass.core.probe import reach
 
 if TYPE_CHECKING:
@@ -28,18 +27,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("windlass.file")
 
 _WINDOW = 4 << 20
-
-
-@contextlib.contextmanager
-def _no_garbage() -> Iterator[None]:
-    """Very many objects are made and none is garbage: looking for it would take longer than making them."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 class Log:
@@ -104,7 +91,7 @@ class Log:
 
     def load(self, store: FileStore) -> None:
         """Read the snapshot and all steps into an empty store."""
-        with _no_garbage():
+        with no_garbage():
             self._load(store)
 
     def _load(self, store: FileStore) -> None:

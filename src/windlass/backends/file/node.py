@@ -6,13 +6,13 @@ from windlass.backend.hub import Hub
 from windlass.backend.local.store import LocalStore, OpenStores
 from windlass.backends.file.notify import FileNotifier
 from windlass.backends.file.session import FileSession
-from windlass.backends.file.settings import Settings
+from windlass.backends.file.settings import FileSettings
 from windlass.backends.file.threads import FileReader, FileWriter
 from windlass.backends.memory.inspection import SHOWS
 from windlass.engine.verbs import VERBS
 
 
-class Node(LocalStore[Settings, FileSession]):
+class Node(LocalStore[FileSettings, FileSession]):
     """Threads and memory for one (directory, namespace, settings) in this process."""
 
     name = "file"
@@ -28,7 +28,7 @@ class Node(LocalStore[Settings, FileSession]):
     verbs = VERBS
     reads = SHOWS
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: FileSettings) -> None:
         hub = Hub()
         wake = FileNotifier(settings, hub)
         session = FileSession(settings, wake)

@@ -14,7 +14,7 @@ from windlass.backend.local import notify
 if TYPE_CHECKING:
     from windlass.backend.hub import Hub
     from windlass.backends.file.log import Log
-    from windlass.backends.file.settings import Settings
+    from windlass.backends.file.settings import FileSettings
 
 log = logging.getLogger("windlass.file")
 
@@ -28,7 +28,7 @@ class LogReader(Protocol):
 class FileNotifier(notify.Notifier):
     """The hints of one ``Directory``."""
 
-    def __init__(self, settings: Settings, hub: Hub) -> None:
+    def __init__(self, settings: FileSettings, hub: Hub) -> None:
         super().__init__(
             os.path.join(settings.directory, "wake"), settings.namespace, hub, like=settings.directory
         )

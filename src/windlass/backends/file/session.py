@@ -28,7 +28,7 @@ from windlass.errors import StorageError, StoreReplacedError
 if TYPE_CHECKING:
     from windlass.backend.calls import Answer, StoreCall
     from windlass.backends.file.notify import FileNotifier
-    from windlass.backends.file.settings import Settings
+    from windlass.backends.file.settings import FileSettings
 
 #: Between two compactions; after one that failed, ten times as long.
 PAUSE_S = 1.0
@@ -45,7 +45,7 @@ class FileSession:
     log: Log
     store: FileStore
 
-    def __init__(self, settings: Settings, wake: FileNotifier) -> None:
+    def __init__(self, settings: FileSettings, wake: FileNotifier) -> None:
         self.mutex = threading.Lock()
         # The kernel takes all threads of a process for one holder of the lock: they queue here before.
         self._turn = threading.Lock()

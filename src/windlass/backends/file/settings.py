@@ -14,7 +14,7 @@ Synchronous = Literal["full", "off"]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class FileSettings:
     """One directory as one set of clients sees it; equal settings share threads and memory."""
 
     path: str
@@ -36,14 +36,14 @@ class Settings:
         return f"directory {self.path!r}"
 
 
-def parse(url: BackendUrl) -> Settings:
+def parse(url: BackendUrl) -> FileSettings:
     """The settings of ``url``, or ``ConfigError``."""
     url.check_options({"mode", "synchronous", "timeout"})
     if url.host:
         raise ConfigError("url", "like file:///absolute/directory (three slashes)", url.text)
     if not url.path.strip("/") or "\0" in url.path:
         raise ConfigError("url", "a path to a directory, like file:///var/lib/jobs", url.text)
-    return Settings(
+    return FileSettings(
         path=os.path.realpath(url.path),
         namespace=url.namespace,
         synchronous=_synchronous(url.options.get("synchronous", "full")),

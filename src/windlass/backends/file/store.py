@@ -72,7 +72,7 @@ class FileStore(MemoryStore):
             fx.AddHistory: self._add_history,
             fx.TrimHistory: lambda effect: self.trim(effect.queue, effect.oldest),
             fx.SetNumbers: self._set_numbers,
-            fx.AddMark: lambda effect: self.put_mark(effect.mark),
+            fx.PutMark: lambda effect: self.put_mark(effect.mark),
             fx.Unread: self._pass_over,
         }
 

@@ -1,4 +1,4 @@
-"""The groups of one queue: what was said about them, what they use, and their lines of parked jobs."""
+"""The groups of one queue: their limits, their usage, and their parked jobs in order."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StoredGroup:
             self.parked.put((-job.priority, job.place), job.id, job)
 
     def forget(self, job_id: str) -> None:
-        """Count a job no more."""
+        """Stop counting a job."""
         before = self._roles.pop(job_id, None)
         if before is None:
             return
@@ -66,7 +66,7 @@ class StoredGroup:
         return None if first is None else first[2]
 
     def put(self, row: GroupRow) -> None:
-        """What is said of the group from now on."""
+        """Set the limits of the group, from now on."""
         self.row, usage = row, self.usage
         usage.paused, usage.hold_until_ms = row.paused, row.hold_until_ms
         usage.level, usage.level_ms = row.level, row.level_ms
@@ -84,7 +84,7 @@ class StoredGroups:
         return iter([self._groups[name] for name in sorted(self._groups)])
 
     def get(self, name: str) -> StoredGroup:
-        """The group of that name, made when it is not there."""
+        """The group of that name; created if needed."""
         found = self._groups.get(name)
         if found is None:
             found = self._groups[name] = StoredGroup(name)

@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-#: A key, by which things are sorted, the name of the thing, the thing: as ``engine.unit_of_work.Ordered``
+#: A key, by which things are sorted, the name of the thing, the thing: as ``engine.ordered.Ordered``
 #: takes it.
 Entry = tuple[Any, str, T]
 

@@ -25,8 +25,9 @@ from windlass.core.states import JobState
 from windlass.engine import timing
 from windlass.engine.drive import run
 from windlass.engine.effects import Effects, GroupRow, Table, copy_row
+from windlass.engine.ordered import Ordered
 from windlass.engine.reads import EventSpan, LogSpan, MoreReads, PurgeReads, Reads, Verb, Verbs, state_since
-from windlass.engine.unit_of_work import HOLDING, GroupView, Ordered, QueueView, UnitOfWork
+from windlass.engine.unit_of_work import HOLDING, GroupView, QueueView, UnitOfWork
 from windlass.engine.verbs import VERBS
 
 R = TypeVar("R")

@@ -54,7 +54,7 @@ class WaitingJobs:
             for entry in self._waiting.values():
                 self._add_to_tail(entry)
 
-    # --- as ``engine.unit_of_work.StoredLine`` ------------------------------------------------------------
+    # --- as ``engine.ordered.StoredWaiting`` ------------------------------------------------------------
 
     def front(self) -> Iterator[Entry[JobRecord]]:
         if len(self._priorities) == 1:

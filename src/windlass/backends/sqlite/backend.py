@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from windlass.backend.capabilities import Capabilities
 from windlass.backends.sqlite.database import Database, databases
-from windlass.backends.sqlite.settings import Settings, parse
+from windlass.backends.sqlite.settings import SqliteSettings, parse
 from windlass.backends.sqlite.transactional import add_in_transaction, settle_in_transaction
 from windlass.errors import ConfigError, StorageError
 
@@ -48,7 +48,7 @@ class SqliteBackend:
     name = "sqlite"
     capabilities = _CAPABILITIES
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SqliteSettings) -> None:
         self._settings = settings
         self._database: Database | None = None
 
@@ -96,7 +96,7 @@ class SqliteBackend:
         return self._database
 
 
-def _check_same_file(connection: sqlite3.Connection, settings: Settings) -> None:
+def _check_same_file(connection: sqlite3.Connection, settings: SqliteSettings) -> None:
     if not isinstance(connection, sqlite3.Connection):
         raise ConfigError("connection", "a sqlite3.Connection", connection)
     cursor = sqlite3.Cursor(connection)

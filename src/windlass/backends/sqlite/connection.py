@@ -10,7 +10,7 @@ from windlass.backend.local.errors import bad_value
 from windlass.errors import ConfigError, StorageError, WindlassError
 
 if TYPE_CHECKING:
-    from windlass.backends.sqlite.settings import Settings
+    from windlass.backends.sqlite.settings import SqliteSettings
 
 #: How long a connection that only reads waits when it finds the database locked (in recovery, say).
 BUSY_MS = 1_000
@@ -47,9 +47,6 @@ class Executor(Protocol):
     """What the verbs need of a connection."""
 
     @property
-    def in_transaction(self) -> bool: ...
-
-    @property
     def total_changes(self) -> int: ...
 
     def execute(self, sql: str, parameters: tuple[Any, ...] = (), /) -> sqlite3.Cursor: ...
@@ -69,15 +66,13 @@ class OneCursor:
         self.executemany = cursor.executemany
 
     @property
-    def in_transaction(self) -> bool:
-        return self._conn.in_transaction
-
-    @property
     def total_changes(self) -> int:
         return self._conn.total_changes
 
 
-def connect(settings: Settings, *, busy_ms: int = BUSY_MS, read_only: bool = False) -> sqlite3.Connection:
+def connect(
+    settings: SqliteSettings, *, busy_ms: int = BUSY_MS, read_only: bool = False
+) -> sqlite3.Connection:
     """A connection in autocommit mode: every transaction is begun by an explicit statement."""
     conn = sqlite3.connect(
         settings.path,

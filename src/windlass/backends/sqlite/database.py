@@ -8,12 +8,12 @@ from windlass.backends.sqlite.inspection import READS
 from windlass.backends.sqlite.notify import SqliteNotifier
 from windlass.backends.sqlite.reader import SqliteReader
 from windlass.backends.sqlite.session import SqliteSession
-from windlass.backends.sqlite.settings import Settings
+from windlass.backends.sqlite.settings import SqliteSettings
 from windlass.backends.sqlite.writer import SqliteWriter
 from windlass.engine.verbs import VERBS
 
 
-class Database(LocalStore[Settings, SqliteSession]):
+class Database(LocalStore[SqliteSettings, SqliteSession]):
     """Threads and connections for one (file, namespace, settings) in this process."""
 
     name = "sqlite"
@@ -29,7 +29,7 @@ class Database(LocalStore[Settings, SqliteSession]):
     verbs = VERBS
     reads = READS
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SqliteSettings) -> None:
         hub = Hub()
         wake = SqliteNotifier(settings, hub)
         session = SqliteSession(settings, wake)

@@ -20,7 +20,7 @@ from windlass.backend.urls import BackendUrl
 from windlass.backends.sqlite import edges, logs, migrations, rows, sweep, tables
 from windlass.backends.sqlite.connection import read_any_text, to_error
 from windlass.backends.sqlite.port import RequestPort
-from windlass.backends.sqlite.settings import Settings, parse
+from windlass.backends.sqlite.settings import SqliteSettings, parse
 from windlass.backends.sqlite.statements import in_namespace
 from windlass.backends.sqlite.transactional import inside
 from windlass.core import bad_records
@@ -137,7 +137,7 @@ def _aside_found(conn: sqlite3.Connection, namespace: str) -> Iterator[Finding]:
 
 
 @contextmanager
-def _connected(settings: Settings) -> Iterator[sqlite3.Connection]:
+def _connected(settings: SqliteSettings) -> Iterator[sqlite3.Connection]:
     try:
         with closing(sqlite3.connect(settings.path, timeout=settings.timeout, isolation_level=None)) as conn:
             read_any_text(conn)

@@ -41,7 +41,7 @@ from windlass.engine.views import is_wanted, view
 from windlass.errors import ConfigError, HistoryTrimmedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 #: Rows that one listing looks at before it answers with what it found and a cursor.
@@ -81,26 +81,46 @@ def list_jobs(snap: ReadSnapshot, request: rq.ListJobs) -> rq.Page:
     if request.sort is not Sort.ADDED:
         return _by_time(snap, num, request)
     start = _start(request)
-    edge: int | None = None
     seqs = _short_list(snap, num, request, start)
-    if seqs is None:
-        edge = _edge(snap, num, request, start)
-        rows = _walk(snap, num, request, start, edge)
+    if seqs is not None:
+        page, cursor = _first_wanted(snap, request, _rows(snap, request, seqs))
+        looked = len(seqs) if cursor is None else seqs.index(cursor) + 1
     else:
-        rows = _rows(snap, request, seqs)
+        edge = _edge(snap, num, request, start)
+        page, cursor = _first_wanted(snap, request, _walk(snap, num, request, start, edge))
+        cursor = edge if cursor is None else cursor
+        looked = _passed(snap, num, request, start, cursor)
+    return rq.Page(page, None if cursor is None else str(cursor), looked)
+
+
+def _first_wanted(
+    snap: ReadSnapshot, request: rq.ListJobs, rows: Iterable[Row]
+) -> tuple[list[JobRecord], int | None]:
+    """As many of ``rows`` as fill a page, and the number of its last job if more follow."""
     page: list[JobRecord] = []
-    looked = 0
     for row in rows:
         job = record(row, request.queue)
-        looked += 1
         if not is_wanted(job, request):
             continue
         if len(page) == request.limit:
-            return rq.Page(page, str(page[-1].seq), looked)
+            return page, page[-1].seq
         page.append(view(job, snap.now_ms))
-    if edge is not None:
-        return rq.Page(page, str(edge), SCAN)
-    return rq.Page(page, None, looked if seqs is None else len(seqs))
+    return page, None
+
+
+def _passed(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int, last: int | None) -> int:
+    """How many jobs a walk passed over up to ``last``, or to the end: those of the queue and these states, or
+    of the index. The number of rows that came would show how many jobs hold a text, also where the caller
+    may not read it; so does a number that counts a job twice when a page was full.
+    """
+    if request.newest_first:
+        span = (0 if last is None else last - 1, max(start - 1, 0))
+    else:
+        span = (start, _END if last is None else last)
+    index = _index(request)
+    if index is not None:
+        return int(snap.all(f"list_{index}_passed", num, *span)[0][0])
+    return int(snap.all("list_passed", *span, num, _states(request))[0][0])
 
 
 def _by_time(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> rq.Page:
@@ -109,7 +129,8 @@ def _by_time(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> rq.Page:
     after: Sequence[int] = place_after(request.cursor, newest_first=request.newest_first)
     page: list[JobRecord] = []
     last: str | None = None
-    looked, size = 0, min(request.limit + 1, SCAN)
+    passed = looked = 0
+    size = min(request.limit + 1, SCAN)
     while size:
         places = _timed_places(snap, num, request, after, size)
         numbers = {seq: number for number, (_, seq) in enumerate(places)}
@@ -118,9 +139,10 @@ def _by_time(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> rq.Page:
             if not is_wanted(job, request):
                 continue
             if len(page) == request.limit:
-                return rq.Page(page, last, looked + numbers[row[0]])
+                return rq.Page(page, last, passed)
             page.append(view(job, snap.now_ms))
             last = _cursor(places[numbers[row[0]]])
+            passed = looked + numbers[row[0]] + 1
         looked += len(places)
         if len(places) < size:
             return rq.Page(page, None, looked)
@@ -229,10 +251,14 @@ def _walk(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int, edge: 
     """The rows up to ``edge`` that may be wanted."""
     down = request.newest_first
     end = edge if edge is not None else 0 if down else _END
-    states = json.dumps([state.value for state in request.states or _STATES])
     name = "_".join(part for part in ("list", _index(request), "walk", "down" if down else "up") if part)
     sql, values = _where(snap, name, request)
-    return snap.conn.execute(sql, (start, end, num, states, *values))
+    return snap.conn.execute(sql, (start, end, num, _states(request), *values))
+
+
+def _states(request: rq.ListJobs) -> str:
+    """The states that are wanted, for a statement."""
+    return json.dumps([state.value for state in request.states or _STATES])
 
 
 def _where(snap: ReadSnapshot, name: str, request: rq.ListJobs) -> tuple[str, list[Any]]:

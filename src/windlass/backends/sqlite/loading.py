@@ -11,7 +11,8 @@ from windlass.core.job import JobRef
 from windlass.core.limit_rules import GroupLimits, Usage
 from windlass.core.states import FINISHED, JobState
 from windlass.engine.effects import copy_row
-from windlass.engine.unit_of_work import GroupView, Ordered, QueueView
+from windlass.engine.ordered import Ordered
+from windlass.engine.unit_of_work import GroupView, QueueView
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.request import RequestState

@@ -16,6 +16,7 @@ from msgspec.structs import astuple
 
 from windlass.backends.sqlite.rows import pack
 from windlass.core.job import AttemptOutcome, AttemptRecord, Event, EventType
+from windlass.core.queue_time import QueueTime
 from windlass.core.transitions import EventData
 
 #: Most records in one chunk of a log: bounds what a reader has to unpack for one of them.
@@ -55,6 +56,8 @@ class AttemptRun(msgspec.Struct, array_like=True):
     parent: str | None = None
     root: str | None = None
     cost: int = 1
+    #: Since version 3.
+    queue_time: QueueTime | None = None
 
     def records(self, start: int = 0, end: int | None = None) -> list[AttemptRecord]:
         """The attempts one by one, or those from number ``start`` up to ``end``."""
@@ -90,6 +93,7 @@ class AttemptRun(msgspec.Struct, array_like=True):
                 self.parent,
                 self.root,
                 self.cost,
+                self.queue_time,
             )
             for run_id, job_id, enqueued_ms, ready_ms, duration_ms in self.attempts[start:end]
         ]

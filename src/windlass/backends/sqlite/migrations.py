@@ -31,6 +31,7 @@ MIGRATIONS = {
     9: "009_replaced.sql",
     10: "010_search.sql",
     11: "011_tops.sql",
+    12: "012_queue_time.sql",
 }
 NEWEST = max(MIGRATIONS)
 #: From this version on tables are STRICT when they are made.
@@ -56,7 +57,7 @@ def check(found: int, namespace: str) -> None:
         )
 
 
-def migrate(conn: Executor, namespace: str, now_ms: int) -> None:
+def migrate(conn: sqlite3.Connection, namespace: str, now_ms: int) -> None:
     """Apply what is missing, all in one transaction. Nothing is written when nothing is missing."""
     found = version(conn, namespace)
     check(found, namespace)

@@ -9,27 +9,22 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING
 
-from windlass.backend.local import notify, socket_folder
+from windlass.backend.local import notify
 from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.connection import connect
 from windlass.backends.sqlite.tx import read_meta
 
 if TYPE_CHECKING:
     from windlass.backend.hub import Hub
-    from windlass.backends.sqlite.settings import Settings
+    from windlass.backends.sqlite.settings import SqliteSettings
 
 _BESIDE = "-wake"
-
-
-def directory(path: str) -> str:
-    """Where the sockets for the database at ``path`` are."""
-    return socket_folder.directory(path + _BESIDE)
 
 
 class SqliteNotifier(notify.Notifier):
     """The hints of one ``Database``."""
 
-    def __init__(self, settings: Settings, hub: Hub) -> None:
+    def __init__(self, settings: SqliteSettings, hub: Hub) -> None:
         super().__init__(settings.path + _BESIDE, settings.namespace, hub, like=settings.path)
         self._settings = settings
         #: How much of the store's activity was this process's; counted before it commits.
@@ -46,7 +41,7 @@ class SqliteNotifier(notify.Notifier):
 
 
 class _Checker(notify.Checker):
-    def __init__(self, wake: SqliteNotifier, settings: Settings, foreign: int) -> None:
+    def __init__(self, wake: SqliteNotifier, settings: SqliteSettings, foreign: int) -> None:
         self._wake = wake
         self._settings = settings
         self._sql = statements.load(settings.namespace)

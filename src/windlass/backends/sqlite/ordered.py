@@ -11,13 +11,20 @@ import msgspec
 
 from windlass.backends.sqlite import tables
 from windlass.backends.sqlite.limits import Select
-from windlass.backends.sqlite.rows import PLAIN_OPTIONS, UNSAID_OPTIONS, Row, decode_options
+from windlass.backends.sqlite.rows import (
+    PLAIN_OPTIONS,
+    UNSAID_OPTIONS,
+    Row,
+    decode_options,
+    decode_queue_time,
+)
 from windlass.core import bad_records
 from windlass.core.job import JobRecord
 from windlass.core.limit_rules import Role
 from windlass.core.paths import took
+from windlass.core.queue_time import QueueTime
 from windlass.engine.effects import Table
-from windlass.engine.unit_of_work import Ordered
+from windlass.engine.ordered import Ordered
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.request import RequestState
@@ -49,7 +56,7 @@ def _pages(read: Callable[[int, int], list[Row]], first: int) -> Iterator[list[R
 
 
 class StoredWaitingJobs:
-    """The waiting jobs of a queue: see ``engine.unit_of_work.StoredLine``."""
+    """The waiting jobs of a queue: see ``engine.ordered.StoredWaiting``."""
 
     def __init__(self, step: RequestState, name: str, num: int, count: int, *, grouped: bool) -> None:
         self._step = step
@@ -163,11 +170,14 @@ class _Rest(msgspec.Struct, array_like=True):
     request_id: str | None
     expires_ms: int | None
     again: int
+    #: JSON, until ``_read_rest`` has read it.
+    queue_time: str | QueueTime | None = None
 
     def fill(self, job: JobRecord) -> None:
         job.place, job.ready_ms, job.priority = self.place, self.ready_ms, self.priority
         job.codec, job.expires_ms = self.codec, self.expires_ms
         job.request_id = job.id if self.request_id is None else self.request_id
+        job.queue_time = self.queue_time  # type: ignore[assignment]  # it was read
 
 
 #: What stands for all of it, by the options.
@@ -179,7 +189,10 @@ _UNREAD = _Rest("", 0, 0, 0, "", None, None, 1)
 
 def _read_rest(packed: str) -> _Rest:
     try:
-        return _unpack_rest(packed)
+        rest = _unpack_rest(packed)
+        if isinstance(rest.queue_time, str):
+            rest.queue_time = decode_queue_time(rest.queue_time)
+        return rest
     except bad_records.UNREADABLE:
         return _UNREAD
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     import sqlite3
 
     from windlass.backends.sqlite.session import SqliteSession
-    from windlass.backends.sqlite.settings import Settings
+    from windlass.backends.sqlite.settings import SqliteSettings
 
 
 class SqliteReader(ServingThread):
     """Opened on the first read."""
 
-    def __init__(self, settings: Settings, session: SqliteSession) -> None:
+    def __init__(self, settings: SqliteSettings, session: SqliteSession) -> None:
         super().__init__("windlass-sqlite-reader")
         self._settings = settings
         self._session = session
@@ -60,7 +60,7 @@ class SqliteReader(ServingThread):
                 value = READS[type(call.request)](snap, call.request)
             finally:
                 conn.execute("ROLLBACK")
-            self._session.place.check()
+            self._session.files.check()
             if type(call.request) is rq.ReadHistory:
                 self._flush()  # it may be copied elsewhere: then it must not be taken back here
             return call, value, None

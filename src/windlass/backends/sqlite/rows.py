@@ -10,6 +10,7 @@ import msgspec
 from windlass.core import bad_records
 from windlass.core.job import ErrorInfo, JobRecord, SignalValue, WorkerInfo
 from windlass.core.options import ALL_UNSAID, StoredOptions
+from windlass.core.queue_time import QueueTime
 from windlass.core.retention import keep_until, spare_until
 from windlass.core.states import FINISHED, JobState
 
@@ -22,7 +23,7 @@ JOB_COLUMNS = (
     "codec, options, request_id, enqueued_ms, ready_ms, due_ms, expires_ms, started_ms, finished_ms, "
     "attempts, deliveries, stalls, manual_retries, misses, token, settled_token, lease_until_ms, worker, "
     "cancel_reason, progress, result, result_until_ms, reason, errors, linked, held_ms, awaits, signals, "
-    "turn"
+    "turn, queue_time"
 )
 #: What ``changed_row`` writes, in its order, except for the row's number.
 JOB_CHANGED = (
@@ -30,7 +31,7 @@ JOB_CHANGED = (
     *("finished_ms", "attempts", "deliveries", "stalls", "manual_retries", "misses", "token"),
     *("settled_token", "lease_until_ms", "worker", "cancel_reason", "progress", "result"),
     *("result_until_ms", "reason", "errors", "keep_until_ms", "spare_until_ms", "linked", "held_ms"),
-    *("awaits", "signals", "idle", "grp", "turn"),
+    *("awaits", "signals", "idle", "grp", "turn", "queue_time"),
 )
 #: What stays as it was added, unless all of a job is written (``whole_row``).
 JOB_FIXED = ("queue", "id", "task", "payload", "codec", "request_id", "enqueued_ms")
@@ -55,6 +56,7 @@ IDLE = {JobState.BLOCKED: 1, JobState.PARKED: 2, JobState.SUSPENDED: 3}
 _json = msgspec.json.Encoder()
 _options_decoder = msgspec.json.Decoder(StoredOptions)
 decode_cursors = msgspec.json.Decoder(dict[str, int]).decode
+decode_queue_time = msgspec.json.Decoder(QueueTime).decode
 _errors_decoder = msgspec.json.Decoder(list[ErrorInfo])
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_signals = msgspec.msgpack.Decoder(dict[str, SignalValue]).decode
@@ -169,6 +171,7 @@ _COLUMNS: dict[str, tuple[type, ...]] = {
     "awaits": (_TEXT, _NONE),
     "signals": (_BYTES, _NONE),
     "turn": (_NUMBER,),
+    "queue_time": (_TEXT, _NONE),
 }
 #: Fields that may be taken from a row as they are, if their types are right, when others cannot be read.
 _KEPT = (
@@ -274,6 +277,7 @@ def _record(row: Row, queue: str) -> JobRecord:
         awaits=row[34],
         signals={} if row[35] is None else _unpack_signals(row[35]),
         turn=row[36],
+        queue_time=None if row[37] is None else decode_queue_time(row[37]),
     )
 
 
@@ -299,6 +303,7 @@ def is_plain(job: JobRecord) -> bool:
         and job.request_id == job.id
         and job.ready_ms == job.enqueued_ms
         and job.expires_ms is None
+        and job.queue_time is None
         and job.options.group is None
         and not job.linked
         and len(job.payload) <= INLINE_PAYLOAD
@@ -367,5 +372,6 @@ def changed_row(job: JobRecord, *, grouped: bool) -> Row:
         IDLE.get(job.state),
         job.options.group or ("" if grouped else None),
         job.turn,
+        None if job.queue_time is None else encode_json(job.queue_time),
         job.seq,
     )

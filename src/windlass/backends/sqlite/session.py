@@ -27,8 +27,8 @@ from windlass.backends.sqlite.connection import (
     read_any_text,
     to_error,
 )
+from windlass.backends.sqlite.database_files import DatabaseFiles
 from windlass.backends.sqlite.disk import Disk, LogLostError
-from windlass.backends.sqlite.place import Place
 from windlass.backends.sqlite.port import RequestPort
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from windlass.backend import requests as rq
     from windlass.backend.calls import Answer, StoreCall
     from windlass.backends.sqlite.notify import SqliteNotifier
-    from windlass.backends.sqlite.settings import Settings
+    from windlass.backends.sqlite.settings import SqliteSettings
 
 log = logging.getLogger("windlass.sqlite")
 
@@ -48,9 +48,9 @@ log = logging.getLogger("windlass.sqlite")
 class SqliteSession:
     """Belongs to the thread that writes."""
 
-    place: Place
+    files: DatabaseFiles
 
-    def __init__(self, settings: Settings, wake: SqliteNotifier) -> None:
+    def __init__(self, settings: SqliteSettings, wake: SqliteNotifier) -> None:
         self._settings = settings
         self._wake = wake
         self._sql = statements.load(settings.namespace)
@@ -80,7 +80,7 @@ class SqliteSession:
                 migrations.migrate(self.conn, self._settings.namespace, SYSTEM_CLOCK.now_ms())
                 self.conn.execute("PRAGMA busy_timeout = 0")  # from now on callers do the waiting
                 self._disk = self.make_disk()
-                self.place = Place(self._settings.path, self._settings.shown)
+                self.files = DatabaseFiles(self._settings.path, self._settings.shown)
             finally:
                 self.lock.release()
         except (sqlite3.Error, OSError) as exc:
@@ -193,7 +193,7 @@ class SqliteSession:
         error: Exception | None = None
         try:
             reach("sqlite.committed")
-            self.place.check()
+            self.files.check()
         except Exception as exc:
             error = exc
         try:

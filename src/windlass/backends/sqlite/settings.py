@@ -14,7 +14,7 @@ Synchronous = Literal["full", "normal"]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SqliteSettings:
     """One database as one set of clients sees it; equal settings share threads and connections."""
 
     path: str
@@ -31,7 +31,7 @@ class Settings:
         return f"database {self.path!r}"
 
 
-def parse(url: BackendUrl) -> Settings:
+def parse(url: BackendUrl) -> SqliteSettings:
     """The settings of ``url``, or ``ConfigError``."""
     url.check_options({"mode", "synchronous", "timeout"})
     if url.host:
@@ -43,7 +43,7 @@ def parse(url: BackendUrl) -> Settings:
         raise ConfigError("url", "a path to a file, like sqlite:///jobs.db", url.text)
     if path == ":memory:":
         raise ConfigError("url", "a path to a file (for jobs in memory use memory://)", url.text)
-    return Settings(
+    return SqliteSettings(
         path=os.path.realpath(path),
         namespace=url.namespace,
         synchronous=_synchronous(url.options.get("synchronous", "full")),

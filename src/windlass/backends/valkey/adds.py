@@ -13,7 +13,7 @@ from typing import Any
 
 from windlass.backend import requests as rq
 from windlass.backend.calls import StoreCall
-from windlass.backends.valkey import records
+from windlass.backends.valkey import records, sent_records
 from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.codes import ADD_OUTCOMES, ALONE, GIVEN_AWAY, NEW_QUEUE, STATES
 from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
@@ -138,7 +138,7 @@ class Adder:
         if len(jobs) == 1 or all(job.queue == queue for job in jobs):
             if queue not in self._session.listed:
                 await self._session.list_queues([queue])
-            plain = records.plain_jobs(jobs)
+            plain = sent_records.plain_jobs(jobs)
             if plain is not None:
                 return await self._send_plain(queue, jobs, plain, now)
             root = self._session.keys.queue(queue)
@@ -175,8 +175,8 @@ class Adder:
     async def _send_group(self, group: SlotGroup, jobs: list[NewJob], now: str) -> list[rq.Added]:
         some = 0 < len(group.positions) < len(jobs)
         mine = [jobs[at] for at in group.positions] if some else jobs
-        heads = [records.new_job(index, job) for index, job in zip(group.indexes, mine, strict=True)]
-        tails = [records.tail(job) for job in mine]
+        heads = [sent_records.new_job(index, job) for index, job in zip(group.indexes, mine, strict=True)]
+        tails = [sent_records.tail(job) for job in mine]
         now_ms, new, *answers = await self._session.functions.add(group.roots, now, heads, tails)
         if new:
             await self._session.list_again([group.names[index - 1] for index in new])

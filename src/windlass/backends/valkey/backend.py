@@ -36,7 +36,7 @@ from windlass.backends.valkey import (
 from windlass.backends.valkey.adds import Adder
 from windlass.backends.valkey.keys import Keys
 from windlass.backends.valkey.session import ValkeySession
-from windlass.backends.valkey.settings import Settings, parse
+from windlass.backends.valkey.settings import ValkeySettings, parse
 from windlass.backends.valkey.subscribe_barrier import SubscribeBarrier
 from windlass.backends.valkey.subscriptions import Subscriber, SubscriptionListener
 from windlass.core.job import Completed
@@ -148,7 +148,7 @@ class ValkeyBackend:
     capabilities = _CAPABILITIES
     overlaps: Literal[True] = True
 
-    def __init__(self, settings: Settings, gate: SubscribeBarrier | None = None) -> None:
+    def __init__(self, settings: ValkeySettings, gate: SubscribeBarrier | None = None) -> None:
         self.name = settings.name
         self._settings = settings
         self._keys = Keys(settings.namespace)

@@ -10,7 +10,7 @@ from windlass.backend import requests as rq
 from windlass.backends.valkey import relay
 from windlass.backends.valkey.codes import CANCELLED, CHANGED, STATE_NUMBERS, STATES
 from windlass.backends.valkey.layouts import Fate
-from windlass.backends.valkey.records import text
+from windlass.backends.valkey.sent_records import text
 from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
 from windlass.core import bad_records
 from windlass.core.job import LOGS_KEPT, SIGNALS_KEPT, JobRef

@@ -25,7 +25,7 @@ from windlass.backends.valkey.errors import (
 )
 from windlass.backends.valkey.keys import DAMAGED, KINDS
 from windlass.backends.valkey.node import ASKING, ServerNode
-from windlass.backends.valkey.settings import Settings
+from windlass.backends.valkey.settings import ValkeySettings
 from windlass.backends.valkey.topology import make_topology
 from windlass.core import bad_records
 from windlass.speedups.valkey import pack_command
@@ -38,7 +38,7 @@ _READS = frozenset(function.name for function in loader.function_files() if "no-
 class ValkeyClient:
     """Talks to the servers from one event loop."""
 
-    def __init__(self, settings: Settings, version: int = loader.VERSION) -> None:
+    def __init__(self, settings: ValkeySettings, version: int = loader.VERSION) -> None:
         self.settings = settings
         self.topology = make_topology(settings)
         self._names = {

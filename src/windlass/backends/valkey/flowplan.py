@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from windlass.backends.valkey import records, relay
+from windlass.backends.valkey import packed_options, relay
 from windlass.backends.valkey.codes import ADD_OUTCOMES, ON_FAILURE, STATES, WOULD_BE_NEW
 from windlass.backends.valkey.session import ValkeySession
 from windlass.core.edges import (
@@ -259,7 +259,7 @@ class FlowPlan:
 
 def _unique(new: NewJob) -> Any:
     unique = new.options.unique
-    return 0 if unique is None else records.server_unique(unique)
+    return 0 if unique is None else packed_options.server_unique(unique)
 
 
 def _pair(parent: JobRef, child: JobRef) -> _Asked:

@@ -14,7 +14,7 @@ import msgspec
 
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
-from windlass.backends.valkey import records, relay
+from windlass.backends.valkey import records, relay, sent_records
 from windlass.backends.valkey.adds import added
 from windlass.backends.valkey.codes import EDGE_STATUS, ON_FAILURE, STATES
 from windlass.backends.valkey.flowplan import FlowPlan
@@ -126,7 +126,7 @@ class _Adding:
                 continue
             at = positions[item]
             heads.append(self._head(index, at, edges(at), parent_of(at) if parent_of else None))
-            tails.append(records.tail(self._jobs[at]))
+            tails.append(sent_records.tail(self._jobs[at]))
             mine.append(item)
         now_ms, new, left, answers, adopted = await self._session.functions.flow_add(
             group.roots, self._now, heads, asked, tails
@@ -152,7 +152,7 @@ class _Adding:
             above = (parent.queue, parent.id, ON_FAILURE.index(parent.on_failure))
         waiting = self._unlinked.get(ref, ()) if self._plan.stands_for(at) else ()
         links = [part for one in waiting for part in (one.ref.queue, one.ref.id, one.seq)]
-        return records.new_job(index, new)._replace(
+        return sent_records.new_job(index, new)._replace(
             kind=flag,
             edges=flat,
             parent=above,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.layouts import ScheduleState
-from windlass.backends.valkey.records import pack
+from windlass.backends.valkey.sent_records import pack
 
 Roots = list[str]
 Item = tuple[int, str]
@@ -126,8 +126,8 @@ class Functions:
         found: list[Any] = await self._call("get", roots, now, pack(items), int(late))
         return found
 
-    async def list_jobs(self, root: str, now: str, what: tuple[Any, ...], pattern: bytes) -> list[Any]:
-        found: list[Any] = await self._call("list_jobs", [root], now, pack(what), pattern)
+    async def list_jobs(self, root: str, now: str, what: tuple[Any, ...], patterns: list[bytes]) -> list[Any]:
+        found: list[Any] = await self._call("list_jobs", [root], now, pack(what), *patterns)
         return found
 
     async def info(self, roots: Roots, now: str, deep: bool) -> list[list[int]]:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windlass.backend import requests as rq
-from windlass.backends.valkey import records
+from windlass.backends.valkey import records, settlements
 from windlass.backends.valkey.codes import GIVEN, LEAVE, TAKE, TAKEN
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import new_id
@@ -308,7 +308,7 @@ class Handoffs:
             end = Settlement(
                 queue=place.queue, id=job_id, token=token, outcome=Outcome.RELEASE, reason="declined"
             )
-            ends.append(records.settlement(1, end))
+            ends.append(settlements.settlement(1, end))
         try:
             if ends:
                 await self._functions.work([self._root(place)], "", ends, 0)

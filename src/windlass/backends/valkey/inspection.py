@@ -11,8 +11,10 @@ from windlass.backends.valkey import logrows, records
 from windlass.backends.valkey.codes import STATE_NUMBERS
 from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
 from windlass.core import bad_records
+from windlass.core.ids import TASK_CHARS
 from windlass.core.job import AttemptRecord, CounterRow, Event, JobRecord, LogLine, QueueInfo
 from windlass.core.order import Sort, place_after
+from windlass.core.patterns import shortest_fit
 from windlass.core.states import JobState
 from windlass.errors import HistoryTrimmedError
 
@@ -50,6 +52,8 @@ _WHERE = {"error": 1, "payload": 2, "any": 3}
 
 
 async def list_jobs(session: ValkeySession, request: rq.ListJobs, now: str) -> rq.Page:
+    if request.task is not None and shortest_fit(request.task) > TASK_CHARS:
+        return rq.Page([], None)  # no name fits, and the server takes some thousands of parts at most
     cursor, time, seq = -1, -1, -1
     if request.cursor is not None and request.sort is Sort.ADDED:
         cursor = min(int(request.cursor), _LAST_NUMBER)
@@ -80,9 +84,9 @@ async def list_jobs(session: ValkeySession, request: rq.ListJobs, now: str) -> r
         int(request.tops),
         _in_head(request),
     )
-    pattern = b"" if request.task is None else lua_pattern(request.task)
+    patterns = [] if request.task is None else lua_patterns(request.task)
     root = session.keys.queue(request.queue)
-    further, looked, *views = await session.functions.list_jobs(root, now, what, pattern)
+    further, looked, *views = await session.functions.list_jobs(root, now, what, patterns)
     jobs = [job for view in views if (job := records.viewed(request.queue, view)) is not None]
     if isinstance(further, bytes):
         return rq.Page(jobs, further.decode(), looked)
@@ -95,10 +99,22 @@ def _in_head(request: rq.ListJobs) -> list[str]:
     return [text for text in (of_task, request.tag, request.group, request.worker) if text]
 
 
-def lua_pattern(glob: str) -> bytes:
-    """A glob (``*`` and ``?``) as a Lua pattern over UTF-8 bytes."""
-    wild = {"*": b".*", "?": _ONE}
-    return b"^" + b"".join(wild.get(char) or _LUA_MAGIC.sub(r"%\1", char).encode() for char in glob) + b"$"
+def lua_patterns(glob: str) -> list[bytes]:
+    """A glob (``*`` and ``?``) as Lua patterns over UTF-8 bytes: one for each part between two stars.
+
+    A text fits when each part is found behind the one before. Lua's own ``.*`` would try the stars in every
+    combination, which holds the server up for hours.
+    """
+    parts = [b"".join(_lua_character(char) for char in part) for part in glob.split("*")]
+    parts[0] = b"^" + parts[0]
+    parts[-1] += b"$"
+    return [part for part in parts if part not in (b"", b"^", b"$")]
+
+
+def _lua_character(char: str) -> bytes:
+    if char == "\0":
+        return b"%z"
+    return _ONE if char == "?" else _LUA_MAGIC.sub(r"%\1", char).encode()
 
 
 async def count(session: ValkeySession, request: rq.CountJobs, now: str) -> dict[JobState, int]:

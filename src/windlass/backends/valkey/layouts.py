@@ -49,6 +49,8 @@ class Head(msgspec.Struct, array_like=True):
     signals: int = 0
     streamed: int = 0
     turn: int = 0
+    #: 0, or what it waited for so far, see ``core.queue_time``.
+    queue_time: list[int] | int = 0
 
 
 #: The number of fields in every head that is not as it was added.
@@ -79,7 +81,7 @@ class Options(NamedTuple):
     #: 0: none.
     group: str | int = 0
     cost: int = 1
-    #: 0: none; else the fields of ``Unique``.
+    #: 0: none; else the fields of ``PackedUnique``.
     unique: Any = 0
     lifo: int = 0
     expires_total_ms: int = -1
@@ -97,7 +99,7 @@ OPTIONS_SIZE = Options._fields.index("group")
 OPTIONS_LEFT_OUT = tuple(Options._field_defaults.values())
 
 
-class Unique(NamedTuple):
+class PackedUnique(NamedTuple):
     """A unique key; a ttl of -1: none."""
 
     key: str
@@ -185,7 +187,7 @@ class End(NamedTuple):
     hold_ms: int
     #: 0, or ``Options`` from ``result_ttl_ms`` to ``keep_failed_count``, each -2 where the job's own holds.
     filled: int | tuple[int, ...] = 0
-    #: What the worker says of itself, see ``records.facts_text``; 0: nothing.
+    #: What the worker says of itself, see ``settlements.facts_text``; 0: nothing.
     facts: str | int = 0
 
 

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from windlass.backends.valkey import records
+from windlass.backends.valkey import records, settlements
 from windlass.backends.valkey.codes import ATTEMPT_OUTCOMES, EVENTS, STATES
 from windlass.backends.valkey.records import decode, whole
 from windlass.core.job import HISTORY_SCHEMA_VERSION, AttemptRecord, Event, WorkerFacts
@@ -46,14 +46,16 @@ def attempts(
     queue: str, last: int, fields: list[bytes], after: int = 0, limit: int | None = None
 ) -> list[tuple[int, AttemptRecord]]:
     """Position and content of the rows of one entry of the history log, up to ``limit`` after ``after``."""
-    rows: list[AttemptRecord | tuple[int, list[Any]]] = []
+    rows: list[AttemptRecord | tuple[int, int, list[Any]]] = []
     for at in range(0, len(fields), 2):
         if fields[at] == b"p":
             has_facts = fields[at + 2 : at + 3] == [b"s"]
             rows += _plain_attempts(queue, fields[at + 1], fields[at + 3] if has_facts else None)
         elif fields[at] == b"b":
             finished_ms, packed = decode(fields[at + 1])
-            rows += [(finished_ms, row) for row in packed]
+            has_version = fields[at + 2 : at + 3] == [b"t"]
+            version = decode(fields[at + 3])[0] if has_version else 0
+            rows += [(version, finished_ms, row) for row in packed]
     first = last - len(rows) + 1
     skip = max(after + 1 - first, 0)
     wanted = rows[skip:] if limit is None else rows[skip : skip + limit]
@@ -70,7 +72,7 @@ _RUN = struct.Struct(">hI8xHIHIB").unpack_from
 def _plain_attempts(queue: str, packed: bytes, said: bytes | None) -> Iterator[AttemptRecord]:
     """``said``: the field behind them, with the facts of their worker; earlier releases wrote none."""
     version = 1 if said is None else HISTORY_SCHEMA_VERSION
-    facts = None if said is None else records.read_facts(decode(said)[0])
+    facts = None if said is None else settlements.read_facts(decode(said)[0])
     most, worker_version, host = _said(facts)
     finished_ms, at, size = int.from_bytes(packed[:6], "big"), 6, len(packed)
     names, worker, task = b"", "", ""  # those of the row before: most are equal
@@ -117,7 +119,7 @@ def _said(facts: WorkerFacts | None) -> tuple[int | None, str | None, str | None
     return (None, None, None) if facts is None else (facts.max_attempts, facts.version, facts.host)
 
 
-def _attempt(queue: str, finished_ms: int, row: list[Any]) -> AttemptRecord:
+def _attempt(queue: str, version: int, finished_ms: int, row: list[Any]) -> AttemptRecord:
     run_id, job_id, attempt, delivery, task, tags, worker, enqueued, ready, started, duration, outcome = row[
         :12
     ]
@@ -142,8 +144,8 @@ def _attempt(queue: str, finished_ms: int, row: list[Any]) -> AttemptRecord:
         ATTEMPT_OUTCOMES[outcome],
         None if error_class == 0 else error_class,
         None if fingerprint == 0 else fingerprint,
-        HISTORY_SCHEMA_VERSION if len(row) > 15 else 1,
-        *_said(records.read_facts(facts)),
+        version or (2 if len(row) > 15 else 1),
+        *_said(settlements.read_facts(facts)),
         message or None,
         priority,
         schedule or None,
@@ -151,6 +153,7 @@ def _attempt(queue: str, finished_ms: int, row: list[Any]) -> AttemptRecord:
         parent or None,
         root or None,
         cost,
+        records.read_queue_time(row[23]) if len(row) > 23 else None,
     )
 
 

@@ -15,9 +15,9 @@ from typing import Any
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from windlass.backends.valkey.errors import NotSentError, tls_problem
-from windlass.backends.valkey.settings import Settings, Tls
+from windlass.backends.valkey.settings import Tls, ValkeySettings
 from windlass.speedups import valkey
-from windlass.speedups.valkey import ClosedError, Connection, ask, pack_command
+from windlass.speedups.valkey import ConnectionClosedError, ServerConnection, ask, pack_command
 
 #: A connection that rested longer is asked whether it is still there before it is used.
 _RESTED_S = 15.0
@@ -37,12 +37,12 @@ class ServerNode:
     """A server at one address, or at the address that ``resolve`` finds (Sentinel)."""
 
     def __init__(
-        self, settings: Settings, host: str = "", port: int = 0, resolve: Resolve | None = None
+        self, settings: ValkeySettings, host: str = "", port: int = 0, resolve: Resolve | None = None
     ) -> None:
         self._settings = settings
         self._address = (host, port)
         self._resolve = resolve
-        self._idle: list[tuple[Connection, float]] = []
+        self._idle: list[tuple[ServerConnection, float]] = []
         #: One entry for every connection that may be in use.
         self._slots: asyncio.Queue[None] = asyncio.Queue()
         for _ in range(settings.connections):
@@ -62,7 +62,7 @@ class ServerNode:
         await self.send(connection, packed)
         return await self.answer(connection)
 
-    def send_now(self, packed: bytes) -> Connection | None:
+    def send_now(self, packed: bytes) -> ServerConnection | None:
         """``reach`` and ``send`` if a connection is at hand; to be followed by ``answer`` at once."""
         if not self._idle or self._loop.time() - self._idle[-1][1] >= _RESTED_S or self._slots.empty():
             return None
@@ -74,7 +74,7 @@ class ServerNode:
         self._slots.put_nowait(None)
         return None
 
-    async def reach(self) -> Connection:
+    async def reach(self) -> ServerConnection:
         """A connection that may be sent on; to be followed by ``send`` at once."""
         await self._slots.get()
         try:
@@ -83,25 +83,25 @@ class ServerNode:
             self._slots.put_nowait(None)
             raise
 
-    async def send(self, connection: Connection, packed: bytes) -> None:
+    async def send(self, connection: ServerConnection, packed: bytes) -> None:
         """Send one command; to be followed by ``answer`` at once."""
         try:
             await connection.send(packed)
         except BaseException as exc:
             self._slots.put_nowait(None)
             await connection.close()
-            if isinstance(exc, ClosedError):
+            if isinstance(exc, ConnectionClosedError):
                 raise NotSentError(exc) from exc
             raise
 
-    async def answer(self, connection: Connection, *, asked: bool = False) -> Any:
+    async def answer(self, connection: ServerConnection, *, asked: bool = False) -> Any:
         """The answer to what was sent; ``asked``: there is one to ``ASKING`` before it."""
         try:
             return await self._read(connection, asked=asked)
         finally:
             self._slots.put_nowait(None)
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> ServerConnection:
         """A connection of the caller's own, open, within the time that the settings give."""
         try:
             async with asyncio.timeout(_CONNECT * self._settings.timeout_s):
@@ -126,7 +126,7 @@ class ServerNode:
         self._closed = True
         await self.hang_up()
 
-    async def _read(self, connection: Connection, *, asked: bool) -> Any:
+    async def _read(self, connection: ServerConnection, *, asked: bool) -> Any:
         """The answer that comes next, and the connection goes back unless it is in doubt."""
         kept = False
         try:
@@ -144,7 +144,7 @@ class ServerNode:
                 await connection.close()
         return answer
 
-    async def _take(self) -> Connection:
+    async def _take(self) -> ServerConnection:
         while self._idle:
             connection, since = self._idle.pop()
             rested = self._loop.time() - since >= _RESTED_S
@@ -156,7 +156,7 @@ class ServerNode:
         return await self.connect()
 
 
-async def _answers(connection: Connection, patience_s: float) -> bool:
+async def _answers(connection: ServerConnection, patience_s: float) -> bool:
     try:
         async with asyncio.timeout(patience_s):
             await connection.send(_PING)
@@ -169,7 +169,9 @@ async def _answers(connection: Connection, patience_s: float) -> bool:
     return True
 
 
-async def open_connection(settings: Settings, host: str, port: int, *, sentinel: bool = False) -> Connection:
+async def open_connection(
+    settings: ValkeySettings, host: str, port: int, *, sentinel: bool = False
+) -> ServerConnection:
     """A connection that is open and has given its password. ``NotSentError`` when no server answers there."""
     try:
         context = _context(settings.tls) if settings.tls is not None else None
@@ -186,7 +188,7 @@ async def open_connection(settings: Settings, host: str, port: int, *, sentinel:
         raise tls_problem(exc) or NotSentError(exc) from exc
 
 
-async def _log_in(connection: Connection, settings: Settings, *, sentinel: bool) -> None:
+async def _log_in(connection: ServerConnection, settings: ValkeySettings, *, sentinel: bool) -> None:
     user = settings.sentinel_username if sentinel else settings.username
     password = settings.sentinel_password if sentinel else settings.password
     if user or password:
@@ -208,7 +210,7 @@ def _context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-async def _check_primary(connection: Connection) -> None:
+async def _check_primary(connection: ServerConnection) -> None:
     """Refuse a server that Sentinel names although it is a replica by now: it would answer with old news."""
     try:
         role = (await ask(connection, "ROLE"))[0].decode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from windlass.backend import requests as rq
-from windlass.backends.valkey import records
+from windlass.backends.valkey import sent_records
 from windlass.backends.valkey.adds import added
 from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
 
@@ -17,8 +17,8 @@ async def restore(session: ValkeySession, request: rq.Restore, now: str) -> list
 
     async def one(group: SlotGroup) -> None:
         mine = [jobs[at] for at in group.positions]
-        packed = [records.restored(index, job) for index, job in zip(group.indexes, mine, strict=True)]
-        tails = [records.tail(job) for job in mine]
+        packed = [sent_records.restored(index, job) for index, job in zip(group.indexes, mine, strict=True)]
+        tails = [sent_records.tail(job) for job in mine]
         now_ms, new, *found = await session.functions.restore(group.roots, now, packed, tails)
         if new:
             await session.list_again([group.names[index - 1] for index in new])

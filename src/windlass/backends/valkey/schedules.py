@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 from windlass.backend import schedule_requests as sq
-from windlass.backends.valkey import records
+from windlass.backends.valkey import records, sent_records
 from windlass.backends.valkey.layouts import ScheduleState
+from windlass.backends.valkey.packed_options import or_none
 from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
 from windlass.core import bad_records
 from windlass.core.schedule_rules import ScheduleRecord
@@ -26,26 +27,20 @@ _CHANGED = 2
 _encode = msgspec.msgpack.Encoder().encode
 _encode_rule = msgspec.json.Encoder().encode
 _decode = msgspec.msgpack.Decoder(ScheduleRecord).decode
-
-
 _decode_state = msgspec.msgpack.Decoder(ScheduleState).decode
-
-
-def _or_none(value: int | None) -> int:
-    return -1 if value is None else value
 
 
 def _state(new: ScheduleRecord) -> ScheduleState:
     """The state of a schedule that no one has put before."""
     return ScheduleState(
         paused=int(new.paused),
-        next_ms=_or_none(new.next_ms),
+        next_ms=or_none(new.next_ms),
         last_ms=-1,
         last_job_id="",
         fired=0,
         skipped=0,
-        end_ms=_or_none(new.end_ms),
-        limit=_or_none(new.limit),
+        end_ms=or_none(new.end_ms),
+        limit=or_none(new.limit),
         alone=int(new.overlap == "skip"),
         source=new.source,
         rule=_encode_rule(new.rule).decode(),
@@ -103,7 +98,7 @@ async def remove(session: ValkeySession, request: sq.RemoveSchedule, now: str) -
 async def pause(session: ValkeySession, request: sq.PauseSchedule, now: str) -> bool:
     root = session.keys.queue(request.queue)
     done = await session.functions.schedule_pause(
-        root, request.name, request.paused, _or_none(request.next_ms)
+        root, request.name, request.paused, or_none(request.next_ms)
     )
     if done == _CHANGED:
         await _notify(session)
@@ -114,12 +109,12 @@ async def fire(session: ValkeySession, request: sq.FireSchedule, now: str) -> sq
     if any(job.queue != request.queue for job in request.jobs):
         raise ConfigError("schedule", "one whose jobs go to its own queue", request.name)
     what = (
-        _or_none(request.slot_ms),
-        _or_none(request.next_ms),
+        or_none(request.slot_ms),
+        or_none(request.next_ms),
         request.slots,
-        [records.new_job(1, job) for job in request.jobs],
+        [sent_records.new_job(1, job) for job in request.jobs],
     )
-    tails = [records.tail(job) for job in request.jobs]
+    tails = [sent_records.tail(job) for job in request.jobs]
     root = session.keys.queue(request.queue)
     ok, added, known = await session.functions.schedule_fire(root, now, request.name, what, tails)
     if known:

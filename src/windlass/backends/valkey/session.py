@@ -10,7 +10,7 @@ from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.functions import Functions
 from windlass.backends.valkey.handoff import Handoffs
 from windlass.backends.valkey.keys import Keys
-from windlass.backends.valkey.settings import Settings
+from windlass.backends.valkey.settings import ValkeySettings
 from windlass.core.job import JobRef
 
 #: Most queues in one call that looks at all of them.
@@ -31,7 +31,7 @@ class SlotGroup(NamedTuple):
 class ValkeySession:
     """What the verbs work with."""
 
-    def __init__(self, settings: Settings, keys: Keys) -> None:
+    def __init__(self, settings: ValkeySettings, keys: Keys) -> None:
         self.keys = keys
         self.client = ValkeyClient(settings)
         self.functions = Functions(self.client)

@@ -28,7 +28,7 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ValkeySettings:
     """How to reach the server or servers."""
 
     name: str
@@ -47,7 +47,7 @@ class Settings:
     sentinel_password: str | None = field(default=None, repr=False)
 
 
-def parse(url: BackendUrl) -> Settings:
+def parse(url: BackendUrl) -> ValkeySettings:
     """The settings in ``url``, or ``ConfigError``."""
     url.check_options(_OPTIONS)
     base, _, suffix = url.scheme.partition("+")
@@ -57,7 +57,7 @@ def parse(url: BackendUrl) -> Settings:
         raise ConfigError("url", "with user:password@ or :password@ before the host", url.shown)
     primary, db = _path(url, kind)
     options = url.options
-    return Settings(
+    return ValkeySettings(
         name=base.removesuffix("s") if tls and base == "valkeys" else "redis" if base == "rediss" else base,
         kind=kind,
         addresses=tuple(

@@ -27,7 +27,7 @@ from windlass.backends.valkey.session import ValkeySession
 from windlass.backends.valkey.subscribe_barrier import SubscribeBarrier
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.job import Completed
-from windlass.speedups.valkey import Connection, pack_command
+from windlass.speedups.valkey import ServerConnection, pack_command
 
 log = logging.getLogger("windlass.valkey")
 
@@ -89,7 +89,7 @@ class SubscriptionListener:
 class _SubscriberConnection:
     """One connection, and what is subscribed to on it."""
 
-    def __init__(self, connection: Connection, waker: Subscriber) -> None:
+    def __init__(self, connection: ServerConnection, waker: Subscriber) -> None:
         self.connection = connection
         self.channels: set[str] = set()
         self.pongs: list[asyncio.Future[None]] = []

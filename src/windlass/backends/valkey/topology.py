@@ -11,13 +11,13 @@ from redis.exceptions import AuthenticationError, MovedError, RedisError, Respon
 
 from windlass.backends.valkey.errors import NotSentError, TlsError
 from windlass.backends.valkey.node import ServerNode, open_connection
-from windlass.backends.valkey.settings import Settings
+from windlass.backends.valkey.settings import ValkeySettings
 from windlass.speedups.valkey import ask, pack_command
 
 Address = tuple[str, int]
 
 
-class Topology(Protocol):
+class ServerTopology(Protocol):
     """Where requests go. Belongs to one event loop."""
 
     @property
@@ -57,7 +57,7 @@ class Topology(Protocol):
 class Single:
     """One server, or the primary that Sentinel names."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ValkeySettings) -> None:
         if settings.kind == "sentinel":
             self._node = ServerNode(settings, resolve=lambda: _ask_sentinels(settings))
         else:
@@ -89,7 +89,7 @@ class Single:
         return [self._node]
 
 
-async def _ask_sentinels(settings: Settings) -> tuple[str, int]:
+async def _ask_sentinels(settings: ValkeySettings) -> tuple[str, int]:
     """The address of the primary, from the first sentinel that knows it."""
     last: Exception = OSError("no sentinel in the URL")
     for address in settings.addresses:
@@ -107,7 +107,7 @@ async def _ask_sentinels(settings: Settings) -> tuple[str, int]:
     raise NotSentError(last)
 
 
-async def _ask_sentinel(settings: Settings, host: str, port: int) -> Any:
+async def _ask_sentinel(settings: ValkeySettings, host: str, port: int) -> Any:
     connection = await open_connection(settings, host, port, sentinel=True)
     try:
         return await ask(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", settings.primary)
@@ -118,7 +118,7 @@ async def _ask_sentinel(settings: Settings, host: str, port: int) -> Any:
 class Cluster:
     """Primaries by slot, learned from any node and again whenever one says that things have moved."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ValkeySettings) -> None:
         self._settings = settings
         self._nodes: dict[Address, ServerNode] = {}
         self._slots: dict[int, ServerNode] = {}
@@ -211,6 +211,6 @@ class Cluster:
         self._slots, self._members = slots, list(primaries | replicas)
 
 
-def make_topology(settings: Settings) -> Topology:
+def make_topology(settings: ValkeySettings) -> ServerTopology:
     """The topology that the URL asks for, for the running event loop."""
     return Cluster(settings) if settings.kind == "cluster" else Single(settings)

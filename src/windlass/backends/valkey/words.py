@@ -15,13 +15,14 @@ from typing import Any
 
 import msgspec
 
-from windlass.backends.valkey import codes, layouts, records
+from windlass.backends.valkey import codes, layouts, packed_options
 from windlass.core import (
     bad_records,
     flow_rules,
     job,
     limit_rules,
     option_values,
+    queue_time,
     rollups,
     stubs,
     transitions,
@@ -37,7 +38,8 @@ def tables() -> dict[str, Words]:
         "HEAD": _positions(layouts.Head.__struct_fields__),
         "STATE": {"NOWHERE": codes.NOWHERE} | _named(codes.STATES),
         "OPTION": _positions(layouts.Options._fields),
-        "UNIQUE": _positions(layouts.Unique._fields),
+        "QUEUE_TIME": _positions(queue_time.QueueTime.__struct_fields__),
+        "UNIQUE": _positions(layouts.PackedUnique._fields),
         "JOB": _positions(layouts.Wanted._fields),
         "RESTORED": _positions(layouts.Restored._fields),
         "END": _positions(layouts.End._fields),
@@ -88,7 +90,7 @@ def tables() -> dict[str, Words]:
 def lists() -> dict[str, Iterable[Value]]:
     """Every list of words, by its name in Lua."""
     return {
-        "USUAL": [value for value in records.USUAL if isinstance(value, int | str)],
+        "USUAL": [value for value in packed_options.USUAL if isinstance(value, int | str)],
         "BLANK_HEAD": [_blank(field.type) for field in _head_fields()],
         "RAN_NAMES": [str(codes.ATTEMPT_OUTCOMES[number].value) for number in sorted(codes.ATTEMPT_OUTCOMES)],
     }
@@ -117,6 +119,7 @@ def _bounds() -> Words:
         "EVENTS": job.EVENTS_KEPT,
         "REVOKED": limit_rules.MAX_REVOKED,
         "HISTORY": job.HISTORY_KEPT,
+        "HISTORY_VERSION": job.HISTORY_SCHEMA_VERSION,
         "HISTORY_MS": job.HISTORY_KEPT_MS,
         "HISTORY_HELD": job.HISTORY_HELD,
         "GRACE_MS": option_values.GRACE_MS,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from windlass.backend import requests as rq
-from windlass.backends.valkey import records, relay
+from windlass.backends.valkey import records, relay, settlements
 from windlass.backends.valkey.codes import EXTENDED, SETTLED
 from windlass.backends.valkey.functions import Turn
 from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
@@ -114,9 +114,9 @@ def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
             at += 1
         if at > first:
             took("valkey.complete_run")
-            ends.append(records.completions(index, items[first:at]))
+            ends.append(settlements.completions(index, items[first:at]))
         else:
-            ends.append(records.settlement(index, items[at]))
+            ends.append(settlements.settlement(index, items[at]))
             at += 1
     return ends
 

@@ -118,12 +118,12 @@ SELECT seq, id, task, coalesce(payload, (SELECT data FROM [payload] WHERE [paylo
     CASE WHEN options IN ('{}', '{"unsaid":63}') AND place = seq AND ready_ms = enqueued_ms AND priority = 0 AND codec = 'json'
             AND deliveries = 0 AND manual_retries = 0 AND request_id IS NULL AND expires_ms IS NULL
             AND errors IS NULL AND result IS NULL AND linked IS NULL AND signals IS NULL
-            THEN CASE options WHEN '{}' THEN NULL ELSE 1 END
+            AND queue_time IS NULL THEN CASE options WHEN '{}' THEN NULL ELSE 1 END
         WHEN 'blob' IN (typeof(options), typeof(place), typeof(ready_ms), typeof(priority), typeof(codec),
-            typeof(request_id), typeof(expires_ms)) THEN ''
+            typeof(request_id), typeof(expires_ms), typeof(queue_time)) THEN ''
         ELSE json_array(options, place, ready_ms, priority, codec, request_id, expires_ms,
             deliveries <> 0 OR manual_retries <> 0 OR errors IS NOT NULL OR result IS NOT NULL OR linked IS NOT NULL
-                OR signals IS NOT NULL) END
+                OR signals IS NOT NULL, queue_time) END
 FROM [job] WHERE queue = ? AND state = 'waiting' ORDER BY priority DESC, turn, place LIMIT ? OFFSET ?
 
 -- name: job_line
@@ -248,6 +248,10 @@ SELECT /*job*/ FROM [job]
 WHERE seq < ? AND seq >= ? AND +queue = ? AND +state IN (SELECT value FROM json_each(?)) /*also*/
 ORDER BY seq DESC
 
+-- name: list_passed
+SELECT count(*) FROM [job]
+WHERE seq > ? AND seq <= ? AND +queue = ? AND +state IN (SELECT value FROM json_each(?))
+
 -- name: list_error_edge_up
 SELECT seq FROM [job] INDEXED BY [job_errors]
 WHERE queue = ? AND errors IS NOT NULL AND seq > ? ORDER BY seq LIMIT 1 OFFSET ?
@@ -267,6 +271,10 @@ SELECT /*job*/ FROM [job] INDEXED BY [job_errors]
 WHERE errors IS NOT NULL AND seq < ? AND seq >= ? AND queue = ?
     AND +state IN (SELECT value FROM json_each(?)) /*also*/
 ORDER BY seq DESC
+
+-- name: list_error_passed
+SELECT count(*) FROM [job] INDEXED BY [job_errors]
+WHERE queue = ? AND errors IS NOT NULL AND seq > ? AND seq <= ?
 
 -- name: list_top_edge_up
 SELECT seq FROM [job] INDEXED BY [job_tops]
@@ -289,6 +297,10 @@ SELECT /*job*/ FROM [job] INDEXED BY [job_tops]
 WHERE instr(options, '"root":') AND instr(options, '/' || id || '"') AND seq < ? AND seq >= ? AND queue = ?
     AND +state IN (SELECT value FROM json_each(?)) /*also*/
 ORDER BY seq DESC
+
+-- name: list_top_passed
+SELECT count(*) FROM [job] INDEXED BY [job_tops]
+WHERE queue = ? AND instr(options, '"root":') AND instr(options, '/' || id || '"') AND seq > ? AND seq <= ?
 
 -- A part of a statement: the payload of a job as text.
 -- name: payload_text

@@ -4,13 +4,13 @@
 --       has error class, error class, {place, ...} to list by time or {}, time and sequence to continue from,
 --       group or '', worker or '', has fingerprint, fingerprint, end from or -1, end before or -1, {{where, text}, ...}, only tops,
 --       {text, ...} that stand in the head of every wanted job},
---       Lua pattern for the task or ''
+--       Lua patterns that the task's name fits one after the other, one argument each
 -- returns: cursor to continue from (-1: that was all; by time 'time.sequence'), how many were looked at, then one view per job
 -- flags: no-writes
 local q = open(keys[1], now_from(args[1]))
 local request = cmsgpack.unpack(args[2])
 local newest, cursor, limit, states = request[1] == 1, request[2], request[3], request[4]
-local wanted = listing.wanted(request, args[3])
+local wanted = listing.wanted(request, { unpack(args, 3) })
 local all = #states == 0 and not wanted.some
 local by_time = #request[8] > 0
 local rows, more

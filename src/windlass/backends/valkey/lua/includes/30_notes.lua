@@ -3,13 +3,13 @@
 -- Events are {code, id, task, ...}; `codes.py` names what follows. Equal events of several jobs in a row are one
 -- row {-code, ids with spaces between, task, ...}. History rows are {run id, id, attempt, delivery, task, tags or
 -- 0, worker, enqueued, ready, started, duration or -1, outcome, error class or 0, fingerprint or 0, group or 0, message
--- or 0, facts or 0 [, priority, schedule or 0, slot or -1, parent or 0, root or 0, cost]}; facts are what the worker said of
--- itself, as it said it. Earlier releases wrote up to the group, and as much of that as there was.
+-- or 0, facts or 0 [, priority, schedule or 0, slot or -1, parent or 0, root or 0, cost [, queue time]]}; facts are what the
+-- worker said of itself, as it said it. Earlier releases wrote up to the group, and as much of that as there was.
 --
 -- Both are written as one stream entry per call, whose id is the number of its last row. Its fields, in order: `b`,
 -- packed {time, rows}; in history also `p`, completed plain jobs: time (6 bytes), then length and text of the id
 -- (2 + n), duration (6) and the head while it was active, again and again; behind it `s`, packed {facts, {}}, which earlier
--- releases take for no rows.
+-- releases take for no rows; and behind `b` likewise `t`, packed {version of its rows, {}}.
 
 local function note(q, code, id, head, ...)
   q.events[#q.events + 1] = { code, id, head and head[HEAD.TASK] or '', ... }
@@ -63,10 +63,15 @@ local function record(q, id, head, outcome, item, failure)
   if failure then
     row[13], row[14], row[16] = failure[FAILURE.ERROR_CLASS], failure[FAILURE.FINGERPRINT], stored_message(failure)
   end
+  local time = ran and line.time_at_start(head) or 0
   local schedule, parent, cost = options[OPTION.SCHEDULE] or 0, options[OPTION.PARENT] or 0, options[OPTION.COST] or 1
-  if head[HEAD.PRIORITY] ~= 0 or schedule ~= 0 or parent ~= 0 or cost ~= 1 or (options[OPTION.ROOT] or 0) ~= 0 then
+  local root = options[OPTION.ROOT] or 0
+  if head[HEAD.PRIORITY] ~= 0 or schedule ~= 0 or parent ~= 0 or cost ~= 1 or root ~= 0 or time ~= 0 then
     row[18], row[19], row[20] = head[HEAD.PRIORITY], schedule, options[OPTION.SLOT] or -1
-    row[21], row[22], row[23] = parent, options[OPTION.ROOT] or 0, cost
+    row[21], row[22], row[23] = parent, root, cost
+  end
+  if time ~= 0 then
+    row[24] = time
   end
   local rows = q.history[#q.history]
   if not rows or rows.plain then
@@ -115,6 +120,8 @@ local function append_history(q)
     fields[#fields + 1] = rows.plain and table.concat(rows) or cmsgpack.pack({ q.now, rows })
     if rows.plain then
       fields[#fields + 1], fields[#fields + 2] = 's', cmsgpack.pack({ rows.plain, {} })
+    else
+      fields[#fields + 1], fields[#fields + 2] = 't', cmsgpack.pack({ KEPT.HISTORY_VERSION, {} })
     end
   end
   redis.call('XADD', q.h, text(last), unpack(fields))

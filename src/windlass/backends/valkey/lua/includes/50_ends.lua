@@ -36,8 +36,10 @@ local function put_back(q, id, head, state, delay)
   leave(q, id, head)
   drop_lease(head, true)
   if delay > 0 then
+    line.begin_time(q, head)
     head[HEAD.STATE], head[HEAD.DUE], head[HEAD.READY] = state, q.now + delay, q.now + delay
   else
+    line.no_time(head)
     head[HEAD.STATE], head[HEAD.READY], head[HEAD.PLACE] = STATE.WAITING, q.now, fresh_place(q, head)
   end
   enter(q, id, head)
@@ -45,6 +47,7 @@ end
 
 local function promote(q, id, head)
   leave(q, id, head)
+  line.count_time(q, head)
   head[HEAD.STATE] = STATE.WAITING
   head[HEAD.READY] = head[HEAD.DUE] ~= 0 and math.min(head[HEAD.DUE], q.now) or q.now
   head[HEAD.DUE], head[HEAD.PLACE] = 0, fresh_place(q, head)
@@ -85,6 +88,7 @@ function line.change_delay(q, id, head, delay)
     return
   end
   leave(q, id, head)
+  line.count_time(q, head)
   if head[HEAD.STATE] == STATE.WAITING or head[HEAD.STATE] == STATE.PARKED then
     head[HEAD.STATE] = STATE.SCHEDULED
   end
@@ -140,6 +144,7 @@ local function lease(q, id, head, token, worker, lease_ms)
     local total = line.total_of(head[HEAD.OPTIONS])
     head[HEAD.EXPIRES] = total and head[HEAD.ENQUEUED] + total or 0
   end
+  line.forget_stale(head)
   head[HEAD.STATE], head[HEAD.TOKEN], head[HEAD.WORKER], head[HEAD.STARTED] = STATE.ACTIVE, token, worker, q.now
   head[HEAD.DELIVERIES] = head[HEAD.DELIVERIES] + 1
   note(q, EVENT.STARTED, id, head, head[HEAD.ATTEMPTS] + 1, worker)
@@ -198,6 +203,7 @@ local function release(q, id, head, item)
   else
     leave(q, id, head)
     drop_lease(head, true)
+    line.begin_time(q, head)
     head[HEAD.STATE] = STATE.WAITING
     enter(q, id, head)
   end
@@ -287,6 +293,7 @@ local function recover(q, id, head)
   record(q, id, head, RAN.STALLED)
   leave(q, id, head)
   drop_lease(head, false)
+  line.begin_time(q, head)
   head[HEAD.STATE] = STATE.WAITING
   local rest = options_of(head)[OPTION.STALL_DELAY] or 0
   if rest > 0 then

@@ -12,7 +12,22 @@ function damaged.is_whole(head)
       return false
     end
   end
-  return head[HEAD.STATE] >= STATE.WAITING and head[HEAD.STATE] <= STATE.SUSPENDED
+  return head[HEAD.STATE] >= STATE.WAITING and head[HEAD.STATE] <= STATE.SUSPENDED and damaged.time_is_whole(head[HEAD.QUEUE_TIME])
+end
+
+-- Whether a head may have this queue time: none, 0, or a number for each field.
+function damaged.time_is_whole(time)
+  if time == nil or time == 0 then
+    return true
+  elseif type(time) ~= 'table' then
+    return false
+  end
+  for index = 1, QUEUE_TIME.IN_LINE do
+    if type(time[index]) ~= 'number' then
+      return false
+    end
+  end
+  return #time == QUEUE_TIME.IN_LINE
 end
 
 -- What `read` makes of its arguments, if that is a head; else nil.

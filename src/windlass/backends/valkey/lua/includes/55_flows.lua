@@ -142,6 +142,7 @@ function flow.block(q, id, head)
     return
   end
   leave(q, id, head)
+  line.count_time(q, head)
   head[HEAD.STATE] = STATE.BLOCKED
   note(q, EVENT.BLOCKED, id, head)
   enter(q, id, head)
@@ -149,13 +150,13 @@ function flow.block(q, id, head)
 end
 
 function flow.unblock(q, id, head)
+  leave(q, id, head)
+  line.count_time(q, head)
   if head[HEAD.DUE] > q.now then
-    leave(q, id, head)
     head[HEAD.STATE], head[HEAD.READY] = STATE.SCHEDULED, head[HEAD.DUE]
     note(q, EVENT.SCHEDULED, id, head, head[HEAD.DUE])
     enter(q, id, head)
   else
-    leave(q, id, head)
     head[HEAD.STATE], head[HEAD.READY], head[HEAD.DUE], head[HEAD.PLACE] = STATE.WAITING, q.now, 0, fresh_place(q, head)
     note(q, EVENT.PROMOTED, id, head)
     enter(q, id, head)

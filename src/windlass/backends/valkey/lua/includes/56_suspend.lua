@@ -24,6 +24,7 @@ function flow.wait(q, id, head, item)
   record(q, id, head, RAN.SNOOZED, item)
   leave(q, id, head)
   drop_lease(head, true)
+  line.begin_time(q, head)
   head[HEAD.STATE] = STATE.BLOCKED
   note(q, EVENT.BLOCKED, id, head)
   enter(q, id, head)
@@ -44,6 +45,7 @@ function flow.suspend(q, id, head, item)
   end
   leave(q, id, head)
   drop_lease(head, true)
+  line.begin_time(q, head)
   head[HEAD.STATE], head[HEAD.DUE] = STATE.SUSPENDED, item[END.DELAY] > 0 and q.now + item[END.DELAY] or 0
   note(q, EVENT.SUSPENDED, id, head, item[END.REASON], head[HEAD.DUE])
   enter(q, id, head)

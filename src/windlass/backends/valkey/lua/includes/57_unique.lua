@@ -162,6 +162,7 @@ function unique.replace(q, id, head, job, tail, left)
   note(q, EVENT.CHANGED, id, head, 'replaced')
   local moves = groups.of(head) ~= before
   if moves and head[HEAD.STATE] == STATE.PARKED then
+    line.count_time(q, head)
     head[HEAD.STATE] = STATE.WAITING -- the new group decides
     note(q, EVENT.PROMOTED, id, head)
   end

@@ -233,6 +233,7 @@ end
 
 function groups.park(q, id, head)
   leave(q, id, head)
+  line.count_time(q, head)
   head[HEAD.STATE] = STATE.PARKED
   note(q, EVENT.PARKED, id, head)
   enter(q, id, head)
@@ -261,6 +262,7 @@ function groups.move(q, id, head, l)
     groups.refuse(q, id, head)
   else
     leave(q, id, head)
+    line.count_time(q, head)
     head[HEAD.STATE] = STATE.WAITING
     q.joins[head] = true
     note(q, EVENT.PROMOTED, id, head)

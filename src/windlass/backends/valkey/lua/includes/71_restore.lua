@@ -6,12 +6,15 @@ function adds.known_to_restore(q, job, head)
   if q.added and q.added[id] then -- twice in one batch: look at what was just written
     make_visible(q)
   end
-  local known, stub = head_of(q, id), q.stubs and q.stubs[id]
+  local known = head_of(q, id)
+  local stub = not known and q.stubs and q.stubs[id]
+  if stub then
+    known, q.records[id] = stub.head, stub.record
+  end
   if known then
     local same = adds.request_id_of(q, id) == job[RESTORED.REQUEST_ID]
+    q.records[id] = not stub and q.records[id] or nil
     return { same and ADDED.QUEUED or ADDED.DUPLICATE, known[HEAD.STATE], known[HEAD.ENQUEUED], known[HEAD.DUE] }
-  elseif stub then
-    return { ADDED.DUPLICATE, stub.head[HEAD.STATE], stub.head[HEAD.ENQUEUED], 0 }
   end
   local wanted = not ENDS[head[HEAD.STATE]] and unique.of(head[HEAD.OPTIONS])
   if (q.kept[id] or 0) > q.now or (wanted and unique.get(q, wanted[UNIQUE.KEY])) then
@@ -32,6 +35,9 @@ function adds.restore(q, job, tail, seq)
     return answer
   end
   head[HEAD.SEQ], head[HEAD.PLACE] = seq, options_of(head)[OPTION.LIFO] == 1 and -seq or seq
+  if not ENDS[head[HEAD.STATE]] then
+    line.begin_time(q, head) -- what it waited for elsewhere is not known
+  end
   local packed = cmsgpack.pack({ unpack(head, 1, HEAD.OPTIONS) })
   put(q.hset, q.j, id, struct.pack('>I2', #packed) .. packed .. tail)
   for key, value in pairs({ [q.r] = job[RESTORED.RESULT], [q.g] = job[RESTORED.PROGRESS], [q.e] = job[RESTORED.ERRORS] }) do

@@ -46,6 +46,11 @@ function changes.retry(queues, q, id, head, known, again)
   q.inline[id] = nil
   local blocked = head[HEAD.LINKED] == 1 and flow.recheck_children(queues, q, id, head, known, again)
   head[HEAD.STATE] = blocked and STATE.BLOCKED or STATE.WAITING
+  if blocked then
+    line.begin_time(q, head)
+  else
+    line.no_time(head)
+  end
   head[HEAD.ATTEMPTS], head[HEAD.STALLS], head[HEAD.MISSES] = 0, 0, 0
   head[HEAD.MANUAL_RETRIES] = head[HEAD.MANUAL_RETRIES] + 1
   local total = line.total_of(head[HEAD.OPTIONS])

@@ -213,7 +213,7 @@ function listing.few_ended(q, newest, cursor, wanted)
 end
 
 -- What a listing asks of a job: `some` says whether that is anything but its state.
-function listing.wanted(request, pattern)
+function listing.wanted(request, patterns)
   local states, in_error, in_payload, in_any = {}, {}, {}, {}
   for _, state in ipairs(request[4]) do
     states[state] = true
@@ -224,7 +224,7 @@ function listing.wanted(request, pattern)
   end
   local wanted = {
     raw = request[19],
-    states = #request[4] > 0 and states or nil, task = pattern ~= '' and pattern or nil, tag = request[5] ~= '' and request[5] or nil,
+    states = #request[4] > 0 and states or nil, task = #patterns > 0 and patterns or nil, tag = request[5] ~= '' and request[5] or nil,
     class = request[6] == 1 and request[7] or nil, fingerprint = request[13] == 1 and request[14] or nil,
     group = request[11] ~= '' and request[11] or nil, worker = request[12] ~= '' and request[12] or nil,
     tops = request[18] == 1, from = request[15], before = request[16], in_error = in_error, in_payload = in_payload, in_any = in_any,
@@ -338,6 +338,19 @@ function listing.texts_fit(id, record, head, wanted)
     and (#wanted.in_any == 0 or listing.holds_all(table.concat({ id, record, head, wanted.errors[id] or '' }, ' '), wanted.in_any))
 end
 
+-- Whether a text fits all patterns, each from the end of the one before. One pattern with several `.*` would try them in
+-- every combination, and nothing stops a server that does.
+function listing.fits_parts(text, parts)
+  local from, last = nil, 0
+  for _, part in ipairs(parts) do
+    from, last = string.find(text, part, last + 1)
+    if not from then
+      return false
+    end
+  end
+  return true
+end
+
 -- Whether the job under an id fits the filters of a listing.
 function listing.fits(q, id, wanted)
   local head = q.heads[id]
@@ -346,7 +359,7 @@ function listing.fits(q, id, wanted)
   end
   local finished = head[HEAD.FINISHED]
   return (not wanted.states or wanted.states[head[HEAD.STATE]])
-    and (not wanted.task or string.find(head[HEAD.TASK], wanted.task) ~= nil)
+    and (not wanted.task or listing.fits_parts(head[HEAD.TASK], wanted.task))
     and (not wanted.tag or listing.has_tag(head, wanted.tag))
     and (not wanted.group or groups.of(head) == wanted.group)
     and (not wanted.worker or head[HEAD.WORKER] == wanted.worker)

@@ -17,7 +17,7 @@ _SETTLED_NS = 50_000_000
 _Identity = tuple[int, int] | None
 
 
-class Place:
+class DatabaseFiles:
     """The files of one open database. While their directory is unchanged, a check costs one look at it."""
 
     def __init__(self, path: str, shown: str) -> None:

@@ -1,0 +1,69 @@
+-- What a job waited for before an attempt. The same rules as `windlass.core.queue_time`. A head has this field once the job has
+-- left a state: a plain job never has.
+
+local CAUSE = {
+  [STATE.SCHEDULED] = QUEUE_TIME.SCHEDULED, [STATE.RETRYING] = QUEUE_TIME.SCHEDULED, [STATE.PARKED] = QUEUE_TIME.PARKED,
+  [STATE.BLOCKED] = QUEUE_TIME.BLOCKED, [STATE.SUSPENDED] = QUEUE_TIME.BLOCKED,
+}
+
+function line.set_time(head, time)
+  flow.add_fields(head)
+  head[HEAD.TURN] = head[HEAD.TURN] or 0
+  head[HEAD.QUEUE_TIME] = time
+end
+
+-- An attempt ended: what the job waits for from now on is counted anew.
+function line.begin_time(q, head)
+  line.set_time(head, { q.now, 0, 0, 0, 0 })
+end
+
+-- Nothing is to be counted but its wait in line, from `ready` on.
+function line.no_time(head)
+  head[HEAD.QUEUE_TIME] = nil
+end
+
+-- Drops what a waiting job waited for before its last start: a program without this field has put it back. One that was put
+-- back in the millisecond of its start has waited for nothing since.
+function line.forget_stale(head)
+  local known, started = head[HEAD.QUEUE_TIME] or 0, head[HEAD.STARTED]
+  if known == 0 or known[QUEUE_TIME.UNTIL] > started then
+    return
+  end
+  local waited = known[QUEUE_TIME.SCHEDULED] + known[QUEUE_TIME.PARKED] + known[QUEUE_TIME.BLOCKED] + known[QUEUE_TIME.IN_LINE]
+  if known[QUEUE_TIME.UNTIL] < started or waited > 0 then
+    line.no_time(head)
+  end
+end
+
+-- Adds the time since the last count to the cause that the state of the job stands for.
+function line.count_time(q, head)
+  line.forget_stale(head)
+  local state, known = head[HEAD.STATE], head[HEAD.QUEUE_TIME] or 0
+  local cause, time = CAUSE[state], known
+  if known == 0 then
+    time = { (cause and head[HEAD.DELIVERIES] == 0) and head[HEAD.ENQUEUED] or head[HEAD.READY], 0, 0, 0, 0 }
+  end
+  local ending, held = q.now, 0
+  if cause and state ~= STATE.BLOCKED and state ~= STATE.PARKED and head[HEAD.DUE] ~= 0 then
+    ending = math.min(head[HEAD.DUE], q.now)
+  end
+  if cause then
+    held = math.max(ending - time[QUEUE_TIME.UNTIL], 0)
+    time[cause] = time[cause] + held
+  end
+  time[QUEUE_TIME.IN_LINE] = time[QUEUE_TIME.IN_LINE] + math.max(q.now - time[QUEUE_TIME.UNTIL], 0) - held
+  time[QUEUE_TIME.UNTIL] = q.now
+  line.set_time(head, time)
+end
+
+-- What a job that was started had waited for; 0: it was in line all the time.
+function line.time_at_start(head)
+  local known = head[HEAD.QUEUE_TIME] or 0
+  if known == 0 then
+    return 0
+  end
+  local time, started = { unpack(known) }, head[HEAD.STARTED]
+  time[QUEUE_TIME.IN_LINE] = time[QUEUE_TIME.IN_LINE] + math.max(started - time[QUEUE_TIME.UNTIL], 0)
+  time[QUEUE_TIME.UNTIL] = started
+  return time
+end

@@ -1,0 +1,242 @@
+"""What callers change about a job: cancel, retry, delay, priority, data, signals; an add that replaces it.
+
+Pure functions on a record, like ``core.transitions``, on which they are built.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from windlass.core.bad_records import BAD_RECORD
+from windlass.core.job import (
+    SIGNALS_KEPT,
+    AttemptOutcome,
+    ErrorInfo,
+    EventType,
+    JobRecord,
+    NewJob,
+    SignalValue,
+    attempt_record,
+)
+from windlass.core.option_values import Keep
+from windlass.core.outcome import CancelResult, Changed
+from windlass.core.queue_time import QueueTime, count
+from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
+from windlass.core.transitions import (
+    KILLED_CLASS,
+    ChangeRecorder,
+    finish,
+    first_deadline,
+    first_due,
+    holds,
+    is_debounced,
+    join_line,
+    let_in,
+    promote,
+)
+from windlass.errors import ConfigError
+
+
+def not_taken(job: JobRecord, new: NewJob, *, full: bool) -> tuple[str, ...]:
+    """Options of a later add that a pending job cannot take, because its earlier run has used them.
+
+    It takes no new dependencies, and not the group of the later add if that is ``full``.
+    """
+    ran, found = job.deliveries > 0, []
+    if new.depends_on:
+        found.append("depends_on")
+    if (ran or full) and new.options.group != job.options.group:
+        found.append("group")
+    if ran and not is_debounced(new) and (new.run_at_ms is not None or new.delay_ms):
+        found.append("delay" if new.run_at_ms is None else "run_at")
+    if ran and new.expires_in_ms is not None:
+        found.append("expires_in")
+    return tuple(found)
+
+
+def replace(job: JobRecord, new: NewJob, recorder: ChangeRecorder, left: tuple[str, ...]) -> None:
+    """Give a pending job the data and options of a later add, except those in ``left`` (see ``not_taken``).
+
+    It keeps its place in line unless its priority, ``lifo`` or group changed. A suspended job keeps waiting
+    for its signal.
+    """
+    before, options = job.options, new.options
+    if "group" in left:
+        options = msgspec.structs.replace(options, group=before.group, cost=before.cost)
+    moves = options.group != before.group
+    joins = moves or (new.priority, options.lifo) != (job.priority, before.lifo)
+    job.task, job.payload, job.codec = new.task, new.payload, new.codec
+    job.options, job.priority = options, new.priority
+    recorder.record_event(job, EventType.CHANGED, what="replaced")
+    if moves and job.state is JobState.PARKED:
+        let_in(job, recorder)  # the new group decides
+    if joins:
+        join_line(job, recorder)
+    _replace_times(job, new, recorder)
+
+
+def _replace_times(job: JobRecord, new: NewJob, recorder: ChangeRecorder) -> None:
+    now_ms, ran = recorder.now_ms, job.deliveries > 0
+    job.expires_ms = first_deadline(msgspec.structs.replace(new, expires_in_ms=None) if ran else new, now_ms)
+    debounced = is_debounced(new)
+    if job.state is JobState.SUSPENDED or (ran and not debounced):
+        return
+    due_ms = first_due(new, now_ms)
+    if debounced or job.due_ms != (due_ms if due_ms > now_ms else None):
+        _change_delay(job, due_ms - now_ms, recorder)
+
+
+def cancel(
+    job: JobRecord | None, reason: str, recorder: ChangeRecorder, *, dead: bool = False
+) -> CancelResult:
+    """Cancel a pending job, or ask an active one to stop. ``dead``: a retrying job fails instead."""
+    if job is None:
+        return CancelResult.NOT_FOUND
+    if job.state in FINISHED:
+        return CancelResult.FINISHED
+    if job.state is JobState.ACTIVE:
+        if job.cancel_reason is None:
+            job.cancel_reason = reason
+            recorder.record_event(job, EventType.CANCELLING, reason=reason)
+        return CancelResult.CANCELLING
+    if dead and job.state is JobState.RETRYING:
+        error = ErrorInfo(recorder.now_ms, 0, KILLED_CLASS)
+        recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
+        finish(job, JobState.FAILED, recorder, reason=reason)
+        recorder.record_event(job, EventType.FAILED, reason=reason, error_class=KILLED_CLASS)
+        return CancelResult.CANCELLED
+    recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
+    finish(job, JobState.CANCELLED, recorder, reason=reason)
+    recorder.record_event(job, EventType.CANCELLED, reason=reason)
+    return CancelResult.CANCELLED
+
+
+def remove(job: JobRecord, recorder: ChangeRecorder) -> None:
+    """Record the removal of a job. An unfinished one gets a history record."""
+    if job.state not in FINISHED:
+        recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
+    recorder.record_event(job, EventType.REMOVED, state=job.state.value)
+
+
+def may_run_again(job: JobRecord) -> bool:
+    """Whether a caller may retry this finished job."""
+    return job.state in FINISHED and job.reason != BAD_RECORD
+
+
+def retry(job: JobRecord, recorder: ChangeRecorder, *, blocked: bool = False) -> Changed:
+    """Requeue a finished job with all its attempts, or start a retrying one now. ``blocked``: it has open
+    edges."""
+    if job.state is JobState.RETRYING:
+        promote(job, recorder)
+        return Changed.OK
+    if not may_run_again(job):
+        return Changed.ILLEGAL
+    job.state = JobState.BLOCKED if blocked else JobState.WAITING
+    job.queue_time = QueueTime(recorder.now_ms) if blocked else None
+    job.attempts = job.stalls = job.misses = 0
+    job.manual_retries += 1
+    job.finished_ms = job.cancel_reason = None
+    total_ms = job.options.expires_total_ms
+    job.expires_ms = None if total_ms is None else recorder.now_ms + total_ms
+    job.result = job.result_until_ms = None
+    job.reason = ""
+    job.ready_ms = recorder.now_ms
+    join_line(job, recorder)
+    recorder.record_event(job, EventType.BLOCKED if blocked else EventType.ENQUEUED, reason="retried")
+    return Changed.OK
+
+
+def change(
+    job: JobRecord,
+    recorder: ChangeRecorder,
+    *,
+    token: str | None,
+    priority: int | None,
+    delay_ms: int | None,
+    payload: bytes | None,
+    ordered: bool = False,
+) -> Changed:
+    """Change a pending job, or (payload only, with its token) an active one.
+
+    ``ordered``: its group is, so that its priority cannot be changed.
+    """
+    if token is not None:
+        if not holds(job, token):
+            return Changed.LOST
+        if priority is not None or delay_ms is not None:
+            return Changed.ILLEGAL
+    elif job.state not in PENDING or (delay_ms is not None and job.state is JobState.SUSPENDED):
+        return Changed.ILLEGAL
+    if ordered and priority is not None and priority != job.priority:
+        return Changed.ORDERED
+    if payload is not None:
+        job.payload = payload
+        recorder.record_event(job, EventType.CHANGED, what="data")
+    if priority is not None and priority != job.priority:
+        job.priority = priority
+        join_line(job, recorder)
+        recorder.record_event(job, EventType.CHANGED, what="priority", priority=priority)
+    return Changed.OK if delay_ms is None else _change_delay(job, delay_ms, recorder)
+
+
+def _change_delay(job: JobRecord, delay_ms: int, recorder: ChangeRecorder) -> Changed:
+    if job.state is JobState.BLOCKED:  # the delay applies once the job is unblocked
+        job.due_ms = recorder.now_ms + delay_ms if delay_ms > 0 else None
+        recorder.record_event(job, EventType.CHANGED, what="delay")
+        return Changed.OK
+    if delay_ms <= 0:
+        if job.state in DUE_LATER:
+            promote(job, recorder)
+        return Changed.OK
+    count(job, recorder.now_ms)
+    if job.state in (JobState.WAITING, JobState.PARKED):
+        job.state = JobState.SCHEDULED
+    job.due_ms = job.ready_ms = recorder.now_ms + delay_ms
+    recorder.record_event(job, EventType.SCHEDULED, run_at_ms=job.due_ms)
+    return Changed.OK
+
+
+def signal(job: JobRecord, name: str, data: bytes, codec: str, recorder: ChangeRecorder) -> Changed:
+    """Keep a signal with the job; one that is suspended on it becomes waiting. The newest of a name stays."""
+    if job.state in FINISHED:
+        return Changed.ILLEGAL
+    if name not in job.signals and len(job.signals) >= SIGNALS_KEPT:
+        raise ConfigError("signal", f"one of at most {SIGNALS_KEPT} names per job", name)
+    job.signals = {**job.signals, name: SignalValue(data, codec, recorder.now_ms)}
+    if job.state is JobState.SUSPENDED and job.awaits == name:
+        promote(job, recorder)
+    else:
+        recorder.record_event(job, EventType.CHANGED, what="signal")
+    return Changed.OK
+
+
+def refuses_report(job: JobRecord, token: str | None) -> Changed | None:
+    """Why progress may not be reported: the token is not the newest, or, without a token, the job has
+    ended."""
+    if token is None:
+        return Changed.ILLEGAL if job.state in FINISHED else None
+    return None if holds(job, token) else Changed.LOST
+
+
+def progress_text(job: JobRecord) -> str:
+    """Progress for the event log: JSON text, or for other codecs only the size."""
+    data = job.progress or b""
+    return data.decode() if job.result_codec == "json" and len(data) <= 1_000 else f"{len(data)} bytes"
+
+
+def set_result_ttl(job: JobRecord, ttl_ms: int, recorder: ChangeRecorder) -> Changed:
+    """Keep a completed job's result (and its record), or a failed job's errors, until ``ttl_ms`` from now.
+
+    Errors are the record itself: it is not kept longer than that, and for ``GRACE_MS`` at least.
+    """
+    if job.state not in (JobState.COMPLETED, JobState.FAILED) or job.finished_ms is None:
+        return Changed.ILLEGAL
+    until_ms = recorder.now_ms + ttl_ms
+    kept_ms = until_ms - job.finished_ms
+    options = msgspec.structs.replace(job.options, result_ttl_ms=kept_ms)
+    if job.state is JobState.COMPLETED:
+        job.result_until_ms = until_ms
+    else:
+        options = msgspec.structs.replace(options, keep_failed=Keep(kept_ms, options.keep_failed.count))
+    job.options = options
+    return Changed.OK

@@ -1,0 +1,210 @@
+"""Sorted lists of a store as one request sees them: the loaded part, with the request's own changes on
+top."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any, Generic, Protocol, TypeVar
+
+from windlass.core.job import JobRecord
+from windlass.core.options import StoredOptions
+
+T = TypeVar("T")
+
+#: Shared empty values. They are never changed.
+_NO_BASE: Iterator[Any] = iter(())
+_NO_NAMES: set[str] = set()
+_NO_OWN: dict[str, Any] = {}
+_NO_HEAP: list[Any] = []
+
+
+class Ordered(Generic[T]):
+    """Things in an order, each with a key and a name: as loaded, with the request's own changes on top.
+
+    ``whole``: nothing follows what was loaded. If not, the order is known up to the last loaded key only.
+    """
+
+    __slots__ = ("_base", "_ended", "_gone", "_heap", "_last_key", "_near", "_next", "_own", "whole")
+
+    def __init__(self, base: Iterable[tuple[Any, str, T]] = (), whole: bool = True) -> None:
+        if base:
+            self._base, self._ended = iter(base), False
+        else:
+            self._base, self._ended = _NO_BASE, True
+        self.whole = whole
+        #: What was looked at of ``base`` and not passed yet: the first, and what follows it.
+        self._next: tuple[Any, str, T] | None = None
+        self._near: deque[tuple[Any, str, T]] | None = None
+        self._last_key: Any = None
+        #: Names that are no longer where they were loaded.
+        self._gone: set[str] = _NO_NAMES
+        self._own: dict[str, tuple[Any, T]] = _NO_OWN
+        self._heap: list[tuple[Any, str]] = _NO_HEAP
+
+    def head(self) -> T | None:
+        """The first, left in place. None: there is none, or it is not known which (``is_cut``)."""
+        base = self._next
+        if not self._ended if base is None else base[1] in self._gone:
+            base = self._base_head()
+        if not self._heap:
+            return None if base is None else base[2]
+        own = self._own_head()
+        if base is None:
+            if own is None or (self.is_cut and (self._last_key is None or own[0] > self._last_key)):
+                return None
+            return self._own[own[1]][1]
+        return base[2] if own is None or base[0] < own[0] else self._own[own[1]][1]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether all that was loaded is used up, and more may be stored."""
+        return not self.whole and self._ended and self._next is None
+
+    def ahead(self, count: int) -> Iterator[T]:
+        """At least the next ``count`` as far as they are known, in no order, left in place."""
+        if self._next is None:
+            self._next = self._pull()
+        near = self._near = self._near or deque()
+        while len(near) < count - 1 and (entry := self._pull()) is not None:
+            near.append(entry)
+        known = () if self._next is None else (self._next,)
+        for _, name, item in islice(chain(known, near), count):
+            if name not in self._gone:
+                yield item
+        for _, item in self._own.values():
+            yield item
+
+    def put(self, key: Any, name: str, item: T) -> None:
+        """Enter ``item``, or move it."""
+        if self._own is _NO_OWN:
+            self._own, self._heap = {}, []
+        self.remove(name)
+        self._own[name] = (key, item)
+        heapq.heappush(self._heap, (key, name))
+
+    def remove(self, name: str) -> None:
+        """Remove an item, if it is in the list."""
+        if self._gone is _NO_NAMES:
+            self._gone = {name}
+        else:
+            self._gone.add(name)
+        if self._own:
+            self._own.pop(name, None)
+
+    def _pull(self) -> tuple[Any, str, T] | None:
+        if self._ended:
+            return None
+        entry = next(self._base, None)
+        if entry is None:
+            self._ended = True
+        else:
+            self._last_key = entry[0]
+        return entry
+
+    def _base_head(self) -> tuple[Any, str, T] | None:
+        entry, gone = self._next, self._gone
+        while entry is None or entry[1] in gone:
+            entry = self._near.popleft() if self._near else self._pull()
+            if entry is None:
+                break
+        self._next = entry
+        return entry
+
+    def _own_head(self) -> tuple[Any, str] | None:
+        heap = self._heap
+        while heap:
+            known = self._own.get(heap[0][1])
+            if known is not None and known[0] == heap[0][0]:
+                return heap[0]
+            heapq.heappop(heap)
+        return None
+
+
+class StoredWaiting(Protocol):
+    """The waiting jobs of a queue as they are stored: see ``engine.groups`` for turns."""
+
+    def front(self) -> Iterable[tuple[tuple[int, int, int], str, JobRecord]]:
+        """Jobs in their order, with (-priority, turn, place) and id."""
+
+    def served(self, priority: int, gone: set[str]) -> int | None:
+        """The first turn at a priority, without the jobs ``gone``."""
+
+    def last(self, priority: int, group: str, gone: set[str]) -> int | None:
+        """The last turn of a group ("": of jobs without one) at a priority, without the jobs ``gone``."""
+
+
+class WaitingView(Ordered[JobRecord]):
+    """The waiting jobs of one queue."""
+
+    __slots__ = ("_stored", "_turns")
+
+    def __init__(self, stored: StoredWaiting, whole: bool = True) -> None:
+        super().__init__(stored.front(), whole)
+        self._stored = stored
+        #: Own turns of a priority (None) and of a group in it; made when the first job joins.
+        self._turns: dict[tuple[int, str | None], list[tuple[int, str]]] | None = None
+
+    def join(self, job: JobRecord) -> None:
+        """Insert a waiting job."""
+        self.put((-job.priority, job.turn, job.place), job.id, job)
+        if self._turns is None:
+            self._turns = {}
+        heapq.heappush(self._turns.setdefault((job.priority, None), []), (job.turn, job.id))
+        last = self._turns.setdefault((job.priority, job.options.group or ""), [])
+        heapq.heappush(last, (-job.turn, job.id))
+
+    def take_plain(self, count: int) -> list[JobRecord]:
+        """The first jobs of the line, at most ``count``, as far as they are plain: they leave it.
+
+        For queues that saw no groups. None is taken while the request has put in jobs of its own.
+        """
+        found: list[JobRecord] = []
+        entry = None if self._heap or self._near else self._next or self._base_head()
+        if entry is None:
+            return found
+        base, gone, options = self._base, self._gone, None
+        while entry is not None and len(found) < count:
+            job = entry[2]
+            if entry[1] not in gone:
+                if job.expires_ms is not None or (job.options is not options and not is_plain(job.options)):
+                    break
+                options = job.options
+                found.append(job)
+            self._last_key = entry[0]
+            entry = next(base, None)
+        self._next = entry
+        if entry is None:
+            self._ended = True
+        else:
+            self._last_key = entry[0]
+        return found
+
+    def served(self, priority: int) -> int | None:
+        """The turn that is being served at a priority."""
+        own = self._first_of(priority, None, 1)
+        stored = self._stored.served(priority, self._gone)
+        return stored if own is None else own if stored is None else min(own, stored)
+
+    def last(self, priority: int, group: str) -> int | None:
+        """The last turn of a group's jobs that wait at a priority."""
+        own = self._first_of(priority, group, -1)
+        stored = self._stored.last(priority, group, self._gone)
+        return stored if own is None else own if stored is None else max(own, stored)
+
+    def _first_of(self, priority: int, group: str | None, sign: int) -> int | None:
+        heap = self._turns.get((priority, group)) if self._turns else None
+        while heap:
+            turn, name = heap[0]
+            known = self._own.get(name)
+            if known is not None and known[0][:2] == (-priority, sign * turn):
+                return sign * turn
+            heapq.heappop(heap)
+        return None
+
+
+def is_plain(options: StoredOptions) -> bool:
+    """Whether what becomes of a job with these options is no matter of groups or unique keys."""
+    return options.group is None and options.unique is None
