@@ -4,8 +4,8 @@
 read once for each frame in it. ``QuickConnection`` reads and writes the frames that there are many of as
 bytes (``amqp_frames``), sends what belongs together at once, and asks for many messages at a time.
 
-**Why it is safe.** Only whole messages of consumers with a taker, and confirms, take the short way; all else
-is handed to pika, frame by frame. Property tests compare the bytes with those that pika writes and reads. It
+**Why it is safe.** Only whole messages of consumers, and confirms, take the short way; all else is handed to
+pika, frame by frame. Property tests compare the bytes with those that pika writes and reads. It
 uses private parts of pika, so ``pyproject.toml`` names its version exactly.
 
 **Its plain twin** is ``PlainConnection``: pika's own calls, one for each message.
@@ -23,7 +23,7 @@ from pika import BasicProperties, spec
 from pika.adapters.select_connection import SelectConnection
 from pika.adapters.utils.io_services_utils import _AsyncPlaintextTransport
 from pika.exceptions import ChannelWrongStateError
-from pika.frame import decode_frame
+from pika.frame import Header, Method, decode_frame
 
 from windlass.speedups import amqp_frames as frames
 from windlass.speedups import enabled
@@ -36,6 +36,8 @@ _LEAST_FRAME = 8
 _CONTENT = frozenset({spec.FRAME_HEADER, spec.FRAME_BODY})
 
 Taker = Callable[[Delivery], None]
+#: How long the broker may take to answer that a connection is closed.
+_GOODBYE_S = 3.0
 #: What pika hands over: the channel, the method, the properties and the body.
 GetTaker = Callable[[Any, Any, BasicProperties, bytes], None]
 
@@ -56,11 +58,29 @@ class PlainConnection(SelectConnection):  # type: ignore[misc]  # pika has no ty
     #: Whether ``get`` may be called before the one before is answered.
     gets_ahead = False
 
+    def hang_up(self) -> None:
+        """Close it. A broker that does not answer is not waited for: RabbitMQ answers nothing while one of
+        the channels waits for a queue, which can take minutes."""
+        self.close()
+        self.ioloop.call_later(_GOODBYE_S, self._drop)
+
+    def _drop(self) -> None:
+        if not self.is_closed:
+            self._terminate_stream(None)
+
     def gather(self) -> None:
         """What is sent from now on may be kept until ``send_gathered`` was called as often."""
 
     def send_gathered(self) -> None:
         pass
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        """Call back when all that is gathered is there, before it is sent; at once when nothing is kept."""
+        call()
+
+    def when_sent(self, call: Callable[[], None]) -> None:
+        """Call back when what is gathered was sent; at once when nothing is kept."""
+        call()
 
     def publish(self, channel: Any, messages: Iterable[Outgoing]) -> None:
         for exchange, key, body, properties, mandatory in messages:
@@ -85,6 +105,15 @@ class PlainConnection(SelectConnection):  # type: ignore[misc]  # pika has no ty
     def end_take(self, channel: Any, consumer: str) -> None:
         pass
 
+    def cancel(self, channel: Any, consumer: str) -> None:
+        """Cancel ``consumer``. Until the broker has answered, its callback gets what still comes.
+
+        Pika would reject these messages. The broker puts a rejected message back, and gives it out after
+        those that it had already sent: jobs would change places.
+        """
+        channel.basic_cancel(consumer, callback=_ignore)
+        channel._cancelled.discard(consumer)
+
     def on_confirm(self, channel: Any, confirmed: Callable[[int, bool], None]) -> None:
         """``confirmed`` may get what the broker confirms on ``channel``, instead of its callback."""
 
@@ -101,6 +130,8 @@ class QuickConnection(PlainConnection):
         self._confirmed: dict[int, Callable[[int, bool], None]] = {}
         self._gathering = 0
         self._gathered: list[bytes] = []
+        self._at_end: list[Callable[[], None]] = []
+        self._when_sent: list[Callable[[], None]] = []
         super().__init__(*args, **options)
 
     def _proto_connection_made(self, transport: Any) -> None:
@@ -150,8 +181,10 @@ class QuickConnection(PlainConnection):
         channel = int.from_bytes(data[at + 1 : at + 3], "big")
         if method == frames.DELIVER:
             taker = self._takers.get((channel, frames.read_consumer(data, at)))
-            found = None if taker is None else frames.read_delivery(data, at, end)
-            if taker is None or found is None:
+            if taker is None:
+                return self._deliver(data, at, end, channel)
+            found = frames.read_delivery(data, at, end)
+            if found is None:
                 return 0
             message, over = found
             taker(message)
@@ -161,15 +194,45 @@ class QuickConnection(PlainConnection):
             return end
         return 0
 
+    def _deliver(self, data: bytes, at: int, end: int, channel: int) -> int:
+        """Hand a whole message to its channel, as pika does it by frames; returns where it is over, or 0."""
+        found = frames.read_message(data, end)
+        if found is None or channel not in self._channels:
+            return 0
+        properties, body, over = found
+        method = Method(channel, spec.Basic.Deliver().decode(data[at + 11 : end - 1]))
+        self.frames_received += 3
+        self._channels[channel]._on_deliver(method, Header(channel, len(body), properties), body)
+        return over
+
     def gather(self) -> None:
         self._gathering += 1
 
     def send_gathered(self) -> None:
-        self._gathering -= 1
-        if self._gathered and not self._gathering:
+        if self._gathering > 1:
+            self._gathering -= 1
+            return
+        while self._at_end:
+            self._at_end.pop(0)()
+        self._gathering = 0
+        if self._gathered:
             data, self._gathered = b"".join(self._gathered), []
             if not self.is_closed:
                 self._send_now(data)
+        while self._when_sent:
+            self._when_sent.pop(0)()
+
+    def at_end(self, call: Callable[[], None]) -> None:
+        if self._gathering:
+            self._at_end.append(call)
+        else:
+            call()
+
+    def when_sent(self, call: Callable[[], None]) -> None:
+        if self._gathering:
+            self._when_sent.append(call)
+        else:
+            call()
 
     def _send_now(self, data: bytes) -> None:
         """Send at once, not at the loop's next turn. What the socket does not take is pika's to send."""
@@ -224,6 +287,10 @@ class QuickConnection(PlainConnection):
             self._gathered += marshaled_frames
         else:
             super()._output_marshaled_frames(marshaled_frames)
+
+
+def _ignore(_frame: Any) -> None:
+    """With a callback, pika asks the broker for an answer; the session listens to it."""
 
 
 def _check_open(channel: Any) -> None:

@@ -120,6 +120,31 @@ def read_delivery(data: bytes, at: int, end: int) -> tuple[Delivery, int] | None
 
     None when it is not all there, or its body is not in one frame.
     """
+    places = _find_body(data, end)
+    if places is None:
+        return None
+    body_at, over = places
+    tag, redelivered = _numbers.unpack_from(data, at + 12 + data[at + 11])
+    header, priority = _read_properties(data, end + _frame.size + _content.size, body_at - _frame.size - 1)
+    message = Delivery(tag, bool(redelivered & 1), header, priority, data[body_at : over - 1])
+    return message, over
+
+
+def read_message(data: bytes, end: int) -> tuple[BasicProperties, bytes, int] | None:
+    """Properties and body of the message whose method frame is before ``end``, and where it is over.
+
+    None when it is not all there, or its body is not in one frame.
+    """
+    places = _find_body(data, end)
+    if places is None:
+        return None
+    body_at, over = places
+    found = BasicProperties().decode(data[end + _frame.size + _content.size : body_at - _frame.size - 1])
+    return found, data[body_at : over - 1], over
+
+
+def _find_body(data: bytes, end: int) -> tuple[int, int] | None:
+    """Where the body begins of the message whose method frame is before ``end``, and where it is over."""
     size = len(data)
     if size < end + _frame.size + _content.size:
         return None
@@ -133,10 +158,7 @@ def read_delivery(data: bytes, at: int, end: int) -> tuple[Delivery, int] | None
     over = body_at + length + 1
     if kind != _BODY or length != body_size or size < over or data[over - 1] != _END[0]:
         return None
-    tag, redelivered = _numbers.unpack_from(data, at + 12 + data[at + 11])
-    header, priority = _read_properties(data, end + _frame.size + _content.size, body_at - _frame.size - 1)
-    message = Delivery(tag, bool(redelivered & 1), header, priority, data[body_at : over - 1])
-    return message, over
+    return body_at, over
 
 
 def _read_properties(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tools.services.rabbitmq import Server, rabbitmq_binary
+from windlass.backend import open_backend
+from windlass.backend import requests as rq
 from windlass.backends.amqp import AmqpBackend
 from windlass.core.ids import new_id
 from windlass.errors import StorageError
@@ -98,3 +100,12 @@ async def clear(client: AmqpBackend) -> None:
 def make_harness(settings: str = "") -> AmqpHarness:
     """A harness for one test. ``settings`` are options of the URL."""
     return AmqpHarness(f"{broker_url()}?{settings}" if settings else broker_url())
+
+
+async def open_store(url: str) -> AmqpBackend:
+    """A client of which the coordinator, itself perhaps, has done all that the log asks for."""
+    store = open_backend(url)
+    assert isinstance(store, AmqpBackend)
+    await store.open()
+    await store.execute(rq.ListWorkers())
+    return store

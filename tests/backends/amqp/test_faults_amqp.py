@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.backends.amqp.servers import fresh_url, new_server
+from tests.backends.amqp.servers import fresh_url, new_server, open_store
 from tests.faults.kit import staged, until
 from tools.restarts import Campaign
 from windlass import Job, JobState, Windlass, Worker
@@ -18,9 +18,11 @@ from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.amqp import AmqpBackend
 from windlass.backends.amqp.coordinator import Coordinator
+from windlass.backends.amqp.counting import ready_messages
 from windlass.core import probe
 from windlass.core.ids import new_id
 from windlass.core.job import CounterRow, NewJob
+from windlass.core.outcome import Extended
 from windlass.errors import StorageError
 
 backend_name = "amqp"
@@ -188,9 +190,9 @@ async def test_of_what_was_published_several_times_and_delivered_before_each_job
     url, at_ms = fresh_url(), 1_000_000
     await _promote_and_leave(url, at_ms)
     for _ in range(2):
-        store = await _take_over(url)
+        store = await open_store(url)
         await store.close()
-    store = await _take_over(url)
+    store = await open_store(url)
     await _deliver_all_once(store)
     started: list[str] = []
     for _ in range(8):
@@ -213,11 +215,11 @@ async def test_a_new_coordinator_marks_what_it_did_again_at_once(monkeypatch: py
     monkeypatch.setattr(Coordinator, "leave", _leave_without_a_word)
     url = fresh_url()
     await _promote_and_leave(url, 1_000_000)
-    second = await _take_over(url)
+    second = await open_store(url)
     await until(lambda: watch.count("amqp.marked") > 0, "the mark is written")
     assert await _messages(second) == 10
     await second.close()
-    third = await _take_over(url)
+    third = await open_store(url)
     assert await _messages(third) == 10
     await third.remove_all()
     await third.close()
@@ -238,15 +240,6 @@ async def _promote_and_leave(url: str, at_ms: int) -> None:
     await store.close()
 
 
-async def _take_over(url: str) -> AmqpBackend:
-    """Another coordinator, which has done all that the log asks for."""
-    store = open_backend(url)
-    assert isinstance(store, AmqpBackend)
-    await store.open()
-    await store.execute(rq.CountJobs(queue="q"))
-    return store
-
-
 async def _deliver_all_once(store: AmqpBackend) -> None:
     """Take every message of the queue and give it back."""
 
@@ -258,8 +251,8 @@ async def _deliver_all_once(store: AmqpBackend) -> None:
 
 
 async def _messages(store: AmqpBackend) -> int:
-    depth: int = await store._run(lambda client: client.depth("q"))
-    return depth
+    messages, _ = await store._run(lambda client: ready_messages(client, "q"))
+    return int(messages)
 
 
 async def test_pika_is_told_of_what_came() -> None:
@@ -367,6 +360,26 @@ async def test_a_worker_that_connects_again_goes_on_with_what_it_runs(
         await store.remove_all()
 
 
+@pytest.mark.feature("J2", "N8")
+async def test_a_renewal_does_not_wait_for_a_coordinator_that_is_stuck() -> None:
+    """It is in the log, and other leases are due meanwhile."""
+    url = fresh_url()
+    stuck, worker = await open_store(url), await open_store(url)
+    await stuck.execute(rq.Add(jobs=[NewJob(queue="q", id=new_id(), task="n", payload=b"{}")]))
+    queues = [rq.ClaimQueue("q", 1, 1)]
+    claim = rq.Claim(worker="w", queues=queues, limit=1, claim_id=new_id(), lease_ms=3_000)
+    (job,) = (await worker.execute(claim)).jobs
+    await stuck._run(lambda client: client.coordinator.retire())
+    lease = rq.LeaseRef("q", job.id, job.token or "", 3_000)
+    async with asyncio.timeout(3):
+        assert await worker.execute(rq.Extend(leases=[lease])) == [Extended.OK]
+    await stuck.close()
+    (after,) = await worker.execute(rq.GetJobs(refs=[job.ref]))
+    assert after is not None and (after.state, after.token) == (JobState.ACTIVE, job.token)
+    await worker.remove_all()
+    await worker.close()
+
+
 @pytest.mark.serial
 @pytest.mark.timeout(240)
 @pytest.mark.feature("J2", "N8")
@@ -392,3 +405,35 @@ async def test_a_job_that_outlasts_the_consumer_timeout_of_the_broker_completes_
             assert ran == [job.id]
     finally:
         server.stop()
+
+
+@pytest.mark.feature("C18")
+@pytest.mark.parametrize("place", ["first", "last"])
+async def test_a_job_that_kills_its_worker_at_once_fails_as_stalled(tmp_path: Path, place: str) -> None:
+    """Also when it is prefetched, and the worker dies before it could log the start.
+
+    That death is not counted. The broker marks what it delivers again, and such a start is logged first.
+    """
+    async with staged(tmp_path, fresh_url()) as stage:
+        queue = stage.app.queue("q")
+        specs: list[dict[str, Any]] = [{"name": "noop", "data": {"n": n}} for n in range(200)]
+        specs.insert(0 if place == "first" else 200, {"name": "suicide"})
+        jobs = await queue.add_bulk(specs)  # of each, two lost workers are survived
+        deadly = next(job for job in jobs if job.name == "suicide")
+
+        async def has_failed() -> bool:
+            found = await queue.get_job(deadly.id)
+            return found is not None and found.state is JobState.FAILED
+
+        async def ended_or_failed() -> bool:
+            return victim.code is not None or await has_failed()
+
+        for _ in range(12):
+            victim = stage.worker(concurrency=1)
+            await until(ended_or_failed, "the end of the worker or of the job")
+            if await has_failed():
+                break
+            assert victim.code == -signal.SIGKILL, victim.output
+        assert await has_failed()
+        assert len(stage.lines("died")) in (3, 4)
+        await all_completed(stage.app, [job.id for job in jobs if job is not deadly])

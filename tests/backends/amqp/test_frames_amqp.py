@@ -89,6 +89,13 @@ def test_a_delivered_message_is_what_pika_reads(
         given_properties["priority"] or 0,
         body,
     )
+    whole = frames.read_message(data, end)
+    assert whole is not None
+    assert (vars(whole[0]), *whole[1:]) == (
+        vars(decode_frame(written[end - before :])[1].properties),
+        body,
+        over,
+    )
 
 
 @pytest.mark.parametrize("most", [4, 100])
@@ -99,5 +106,6 @@ def test_a_message_in_pieces_is_left_to_pika(most: int) -> None:
     whole = range(len(written), len(written) + 1) if most == 100 else ()
     for size in range(end, len(written) + 1):
         assert (frames.read_delivery(written[:size], 0, end) is not None) == (size in whole)
+        assert (frames.read_message(written[:size], end) is not None) == (size in whole)
     empty = _frames_of(method, BasicProperties(), b"", most) + written
     assert frames.read_delivery(empty, 0, end) is None

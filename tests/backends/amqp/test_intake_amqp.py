@@ -17,6 +17,7 @@ from windlass.backends.amqp.io_future import IoFuture, spawn
 from windlass.core.clock import SteadyClock
 from windlass.core.ids import new_id
 from windlass.core.job import NewJob
+from windlass.speedups.amqp import Outgoing
 from windlass.speedups.amqp_frames import Delivery
 
 backend_name = "amqp"
@@ -200,5 +201,39 @@ async def test_a_claim_that_must_ask_about_its_jobs_is_not_overtaken_by_the_next
     await add(ids[5:])
     await asyncio.gather(claim(), claim())
     assert started == ids
+    await store.remove_all()
+    await store.close()
+
+
+@pytest.mark.service("rabbitmq")
+async def test_what_comes_while_a_consumer_is_cancelled_is_taken_in_its_order() -> None:
+    """Large messages arrive in pieces and are read by pika, the others are not: none may go back."""
+    store = open_backend(fresh_url())
+    assert isinstance(store, AmqpBackend)
+    await store.open()
+    sizes = [10, 200_000] * 15
+    bodies = [b"%02d" % n + bytes(size) for n, size in enumerate(sizes)]
+
+    async def consume(client: Any) -> list[Delivery]:
+        await client.need_queue(QUEUE)
+        await client.publish(Outgoing(client.names.direct, QUEUE, body) for body in bodies)
+        found: list[Delivery] = []
+        ended: IoFuture[None] = IoFuture()
+
+        def take(delivery: Delivery) -> None:
+            found.append(delivery)
+            if len(found) == 3:
+                client.channel.basic_qos(prefetch_count=1)  # pika sends what follows after its answer
+                client.end_consumer(tag, ended)
+
+        client.channel.basic_qos(prefetch_count=len(bodies))
+        tag = client.take_all(client.names.queue(QUEUE), take)
+        await ended
+        rest: list[Delivery] = await client.pull(client.names.queue(QUEUE), len(bodies))
+        return found + rest
+
+    found: list[Delivery] = await store._run(consume)
+    assert [one.body[:2] for one in found] == [body[:2] for body in bodies]
+    assert not any(one.redelivered for one in found)
     await store.remove_all()
     await store.close()

@@ -11,12 +11,13 @@ import msgspec
 import windlass.backends.amqp
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs
-from windlass.backends.amqp.ledger import BrokerPlan, Ledger
-from windlass.backends.amqp.messages import read_job
+from windlass.backends.amqp.ledger import Ledger
+from windlass.backends.amqp.messages import Carried, read_job
+from windlass.backends.amqp.placing import BrokerPlan
 from windlass.core.job import JobRef, NewJob
 from windlass.core.option_values import Keep
 from windlass.core.options import ALL_UNSAID, StoredOptions
-from windlass.core.outcome import Outcome, Settled, Settlement
+from windlass.core.outcome import Filled, Outcome, Settled, Settlement
 from windlass.core.states import JobState
 
 NOW_MS = 1_760_000_000_000
@@ -33,7 +34,7 @@ def test_what_becomes_of_a_job_is_left_to_the_engine() -> None:
             for node in ast.walk(tree)
             if isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
-            and node.value.id == "transitions"
+            and node.value.id in ("transitions", "settle_rules", "change_rules")
         }
         filed = {
             node.module
@@ -57,13 +58,48 @@ def test_an_add_that_is_told_again_after_the_job_is_gone_makes_its_second_messag
     assert ledger.plan().void == [("q", "one", 0)]
 
 
+def _ended_without_record() -> tuple[Ledger, verbs.Born, verbs.Start]:
+    """A ledger whose only job ended and left no record."""
+    ledger = Ledger()
+    at_once = StoredOptions(keep_completed=Keep(count=0), result_ttl_ms=0)
+    new = NewJob(queue="q", id="one", task="t", payload=b"{}", options=at_once)
+    born = verbs.Born(add=rq.Add(jobs=[new]))
+    ledger.apply(born, NOW_MS)
+    ledger.plan()
+    body, header = b'{"jid": "one", "class": "t", "args": []}', msgspec.msgpack.encode(Carried(gen=0))
+    start = verbs.Start("q", "one", "token", "w", 30_000, NOW_MS, task="t", body=body, header=header)
+    done = Settlement(queue="q", id="one", token="token", outcome=Outcome.COMPLETE)
+    ledger.apply(verbs.Ended(items=[done], starts=[start]), NOW_MS + 1)
+    ledger.plan()
+    return ledger, born, msgspec.structs.replace(start, token="second")
+
+
+def test_a_message_of_a_job_that_ended_and_left_no_record_is_dropped() -> None:
+    """Its acknowledgement was lost with the connection of its worker."""
+    ledger, _, back = _ended_without_record()
+    assert ledger.apply(verbs.Doubt(starts=[back]), NOW_MS + 2)[0] == [None]
+    foreign = msgspec.structs.replace(back, header=None)
+    assert ledger.apply(verbs.Doubt(starts=[foreign]), NOW_MS + 2)[0] != [None]
+
+
+def test_the_message_of_a_job_whose_id_was_used_before_starts() -> None:
+    """The first job of that id left no record. The message of the second is all that it has."""
+    ledger, born, back = _ended_without_record()
+    ledger.apply(born, NOW_MS + 2)
+    ledger.plan()
+    (job,) = ledger.apply(verbs.Doubt(starts=[back]), NOW_MS + 3)[0]
+    assert job is not None and job.state is JobState.WAITING
+    assert not ledger.gone
+
+
 def _added_twice() -> tuple[Ledger, verbs.Start]:
     """An add that was repeated: its job waits, and there may be one message of it, or two."""
     ledger = Ledger()
     born = verbs.Born(add=rq.Add(jobs=[NewJob(queue="q", id="one", task="t", payload=b"{}", request_id="r")]))
     for _ in range(2):
         ledger.apply(born, NOW_MS)
-    assert ledger.plan().void == [("q", "one", 0)]
+    plan = ledger.plan()
+    assert plan.void == plan.doubled == [("q", "one", 0)]
     return ledger, verbs.Start("q", "one", "token", "worker", 30_000, NOW_MS)
 
 
@@ -129,8 +165,7 @@ def _waiting() -> tuple[Ledger, verbs.Start]:
     return ledger, verbs.Start("q", "one", "token", "worker", 30_000, NOW_MS, copy=0)
 
 
-def test_starts_that_an_earlier_release_wrote_with_the_ends_before_them_count() -> None:
-    """Its clients run beside ours, and its entries stand in the log."""
+def test_starts_that_are_logged_with_the_ends_before_them_count() -> None:
     ledger, first = _started()
     ledger.apply(verbs.Born(add=rq.Add(jobs=[NewJob(queue="q", id="two", task="t", payload=b"{}")])), NOW_MS)
     second = verbs.Start("q", "two", "token2", "worker", 30_000, NOW_MS)
@@ -139,6 +174,55 @@ def test_starts_that_an_earlier_release_wrote_with_the_ends_before_them_count() 
     refs = [JobRef("q", "one"), JobRef("q", "two")]
     found, _ = ledger.apply(rq.GetJobs(refs=refs), NOW_MS + 1)
     assert [job and job.state for job in found] == [JobState.COMPLETED, JobState.ACTIVE]
+
+
+def test_a_start_that_is_logged_with_its_own_end_begins_nothing() -> None:
+    """The record of this job goes with its end; its start could make it anew."""
+    ledger = Ledger()
+    body = b'{"jid": "one", "class": "t", "args": [], "queue": "q", "retry": false}'
+    start = verbs.Start("q", "one", "token", "worker", 30_000, NOW_MS, task="t", body=body)
+    filled = Filled(result_ttl_ms=0, keep_completed=Keep(count=0))
+    done = Settlement(queue="q", id="one", token="token", outcome=Outcome.COMPLETE, filled=filled)
+    ledger.apply(verbs.Ended(items=[done], starts=[start], began=[start]), NOW_MS)
+    assert ledger.apply(rq.CountJobs(queue="q"), NOW_MS)[0][JobState.ACTIVE] == 0
+
+
+def _cancelled_before_its_start() -> tuple[Ledger, verbs.Start]:
+    """A job that was cancelled while its start was on its way into the log."""
+    ledger, start = _waiting()
+    ledger.apply(rq.CancelJobs(refs=[JobRef("q", "one")]), NOW_MS)
+    plan = ledger.plan()
+    assert (plan.void, plan.doubled) == ([start.key], [])
+    ledger.apply(verbs.Started(starts=[start]), NOW_MS + 1)
+    return ledger, start
+
+
+def test_a_worker_that_hands_in_a_job_that_was_cancelled_before_its_start_drops_its_message() -> None:
+    """Nobody will ask about it any more."""
+    ledger, start = _cancelled_before_its_start()
+    done = Settlement(queue="q", id="one", token=start.token, outcome=Outcome.COMPLETE)
+    closing, _ = ledger.apply(verbs.Close(items=[done], starts=[start]), NOW_MS + 2)
+    assert (closing.items, closing.requeue) == ([Settled.LOST], [False])
+    assert not ledger.void
+
+
+def test_a_worker_that_drops_one_of_two_messages_leaves_the_other_to_be_asked_about() -> None:
+    ledger, first = _added_twice()
+    ledger.apply(rq.CancelJobs(refs=[JobRef("q", "one")]), NOW_MS + 1)
+    done = Settlement(queue="q", id="one", token=first.token, outcome=Outcome.COMPLETE)
+    closing, _ = ledger.apply(verbs.Close(items=[done], starts=[first]), NOW_MS + 2)
+    assert closing.items == [Settled.LOST]
+    assert list(ledger.void) == [first.key]
+
+
+def test_a_start_that_comes_after_its_release_begins_nothing() -> None:
+    ledger, start = _waiting()
+    released = Settlement(queue="q", id="one", token=start.token, outcome=Outcome.RELEASE)
+    ledger.apply(verbs.Close(items=[released], starts=[start]), NOW_MS)
+    ledger.apply(verbs.Started(starts=[start]), NOW_MS)
+    (job,), _ = ledger.apply(rq.GetJobs(refs=[JobRef("q", "one")]), NOW_MS)
+    assert job is not None
+    assert (job.state, job.deliveries, job.stalls) == (JobState.WAITING, 1, 0)
 
 
 def test_a_job_that_is_lent_is_kept_until_it_ends() -> None:

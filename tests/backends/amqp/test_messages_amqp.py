@@ -157,6 +157,9 @@ class _Client:
         self.published.append(out)
         return resolved(None)
 
+    async def until_taken(self, promise: IoFuture[None]) -> None:
+        await promise
+
 
 @pytest.mark.parametrize("count", [1, 1_000])
 def test_an_add_publishes_its_jobs_and_one_entry_of_the_log_together(count: int) -> None:
@@ -173,8 +176,9 @@ def test_an_add_publishes_its_jobs_and_one_entry_of_the_log_together(count: int)
 def test_a_heartbeat_in_the_stream_counts_until_its_worker_is_gone(age_ms: int, listed: bool) -> None:
     beats: list[rq.Beat] = []
     coordinator = SimpleNamespace(now_ms=lambda: NOW_MS, beat=beats.append)
-    streams = ForeignStreams(cast("Any", None), cast("Any", coordinator))
-    channel = SimpleNamespace(basic_ack=lambda tag: None)
+    session = SimpleNamespace(later=lambda seconds, call: None)
+    streams = ForeignStreams(cast("Any", session), cast("Any", coordinator))
+    channel = SimpleNamespace()  # acknowledged later
     body = json.dumps({"identity": "host:1:ab", "beat": (NOW_MS - age_ms) / 1000}).encode()
     streams._on_beat(channel, SimpleNamespace(delivery_tag=1), SimpleNamespace(headers=None), body)
     assert [beat.worker.id for beat in beats] == (["host:1:ab"] if listed else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ import pytest
 from tests.backends.amqp.servers import fresh_url
 from tests.faults.kit import until
 from windlass import Job, JobState, Windlass, Worker
+from windlass.backends.amqp.offers import Offer, OfferTimeouts
+from windlass.core.job import JobRecord
 from windlass.core.paths import counts
 
-pytestmark = pytest.mark.service("rabbitmq")
 
-
+@pytest.mark.service("rabbitmq")
 async def test_an_idle_worker_begins_the_job_whose_message_comes() -> None:
     """Each job runs once, and the log knows it."""
     ran: list[int] = []
@@ -37,6 +39,7 @@ async def test_an_idle_worker_begins_the_job_whose_message_comes() -> None:
         await app.store.backend.remove_all()  # type: ignore[attr-defined]
 
 
+@pytest.mark.service("rabbitmq")
 async def test_a_worker_that_is_full_holds_no_message_that_another_could_run() -> None:
     gate, ran = asyncio.Event(), list[str]()
 
@@ -59,3 +62,48 @@ async def test_a_worker_that_is_full_holds_no_message_that_another_could_run() -
             gate.set()
         assert ran == ["slow", "quick", "quick", "quick"]
         await one.store.backend.remove_all()  # type: ignore[attr-defined]
+
+
+class _Timers:
+    """Timers that the test ends."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], None]] = []
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        assert seconds == 0.25
+        self.calls.append(call)
+
+    def fire(self) -> None:
+        (call,) = self.calls  # one timer for all offers
+        self.calls = []
+        call()
+
+
+def _offer(answers: list[bool], age_ms: float) -> Offer:
+    offer = Offer(JobRecord(queue="q", id="a", task="n", payload=b""), answers.append)
+    offer.since_ms -= age_ms
+    return offer
+
+
+def test_an_offer_that_no_worker_looks_at_is_taken_back_in_its_time() -> None:
+    timers, answers = _Timers(), list[bool]()
+    timeouts = OfferTimeouts(timers.later, 0.25)
+    late, fresh = _offer(answers, 300), _offer(answers, 0)
+    timeouts.add(late)
+    timeouts.add(fresh)
+    timers.fire()
+    assert (answers, late.take()) == ([False], False)
+    fresh.since_ms -= 300
+    timers.fire()
+    assert (answers, timers.calls) == ([False, False], [])
+
+
+def test_an_offer_that_a_worker_has_looked_at_is_left_alone() -> None:
+    timers, answers = _Timers(), list[bool]()
+    timeouts = OfferTimeouts(timers.later, 0.25)
+    taken = _offer(answers, 300)
+    timeouts.add(taken)
+    assert taken.take()
+    timers.fire()
+    assert (answers, timers.calls) == ([], [])

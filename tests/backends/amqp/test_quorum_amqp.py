@@ -7,6 +7,8 @@ import base64
 import hashlib
 import json
 import signal
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ import pytest
 
 from tests.backends.amqp.servers import broker_url, fresh_url, new_server, scratch
 from tests.faults.kit import staged, until
+from tools.restarts import Campaign
 from windlass import Job, JobState, Windlass, Worker
 from windlass.backend import open_backend
 from windlass.backend import requests as rq
@@ -22,7 +25,7 @@ from windlass.backends.amqp import AmqpBackend
 from windlass.backends.amqp.limits import QUORUM_CAPABILITIES
 from windlass.core import probe
 from windlass.core.ids import new_id
-from windlass.errors import ConfigError, UnsupportedByBackendError
+from windlass.errors import ConfigError, StorageError, UnsupportedByBackendError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,6 +182,54 @@ async def test_a_job_that_the_broker_takes_out_of_its_queue_is_put_back(
             assert sorted(ran) == sorted(job.id for job in jobs)
     finally:
         server.stop()
+
+
+@pytest.mark.serial
+@pytest.mark.timeout(240)
+@pytest.mark.feature("J3", "N8")
+async def test_jobs_in_every_state_outlive_restarts_of_the_broker() -> None:
+    """Once in order, once by ``kill -9``; ``scripts/restarts`` does it as often as one likes."""
+    server = new_server().start()
+    try:
+        tally = await Campaign(server, restarts=2, jobs=2, queue_type="quorum").run()
+    finally:
+        server.stop()
+    assert (tally.restarts, tally.kills, tally.added.total()) == (2, 1, 24)
+    assert tally.is_good, f"{tally}: {tally.lost}, {tally.elsewhere}, {tally.not_run}"
+
+
+@pytest.mark.serial
+@pytest.mark.timeout(180)
+@pytest.mark.feature("J3", "N8")
+async def test_a_queue_that_is_new_when_the_broker_is_killed_keeps_its_jobs() -> None:
+    """RabbitMQ 3.10 by itself forgets a quorum queue that it made within the second before."""
+    server = new_server().start()
+    ran: Counter[str] = Counter()
+
+    async def handler(job: Job[Any]) -> None:
+        ran[job.id] += 1
+
+    try:
+        async with Windlass(f"{server.url}?{QUORUM}") as app:
+            await app.queue("old").get_job_counts()  # there is a coordinator
+            await asyncio.to_thread(server.restart)  # else it forgets its streams, too
+            await until(partial(counts_jobs, app), "the broker is back")
+            job = await app.queue("q").add("n")
+            await asyncio.to_thread(server.restart, kill=True)
+            async with Worker("q", handler, url_or_app=app):
+                await until(lambda: ran, "the job runs")
+                await job.result(timeout=40)
+        assert ran == {job.id: 1}
+    finally:
+        server.stop()
+
+
+async def counts_jobs(app: Windlass) -> bool:
+    try:
+        await app.queue("old").get_job_counts()
+    except StorageError:
+        return False
+    return True
 
 
 def _with_limit(returns: int) -> dict[str, Any]:

@@ -393,3 +393,15 @@ async def test_a_worker_goes_on_when_its_queue_was_deleted() -> None:
 
         await until(added, "the queue is there again")
         await until(lambda: len(done) >= 2, "the job ran")
+
+
+async def test_an_error_says_what_the_broker_refused_not_that_we_hung_up() -> None:
+    backend = open_backend(f"{fresh_url()}&open=1")
+    assert isinstance(backend, AmqpBackend)
+    connection = pika.BlockingConnection(pika.URLParameters(broker_url()))
+    try:
+        connection.channel().queue_declare(backend.names.heartbeats, exclusive=True)
+        with pytest.raises(StorageError, match="RESOURCE_LOCKED"):
+            await backend.open()
+    finally:
+        connection.close()

@@ -20,8 +20,8 @@ RUNS = Runs(
     "amqp",
     modules=(
         "contract_add", "contract_cancel", "contract_change", "contract_claim", "contract_due",
-        "contract_events", "contract_lease", "contract_listen", "contract_repeat",
-        "contract_retention", "contract_settle",
+        "contract_events", "contract_fencing", "contract_lease", "contract_listen", "contract_purge",
+        "contract_repeat", "contract_report", "contract_retention", "contract_settle",
     ),
 )  # fmt: skip
 

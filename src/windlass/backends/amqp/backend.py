@@ -9,18 +9,17 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import quote, unquote
 
 import pika
-from pika.exceptions import AMQPError
 
 from windlass.backend import requests as rq
-from windlass.backend.calls import UNKNOWN, StoreCall, deliver
+from windlass.backend.calls import UNKNOWN, StoreCall
 from windlass.backend.hub import Hub, HubListener
 from windlass.backend.urls import BackendUrl
 from windlass.backends.amqp import verbs
 from windlass.backends.amqp.client import AmqpClient
 from windlass.backends.amqp.consumer import Consumer
 from windlass.backends.amqp.coordinator import Coordinator
+from windlass.backends.amqp.counting import count_jobs
 from windlass.backends.amqp.direct_replies import ReplyListener, ReplyListeners, Told
-from windlass.backends.amqp.io_future import IoFuture
 from windlass.backends.amqp.limits import CAPABILITIES, QUORUM_CAPABILITIES
 from windlass.backends.amqp.link import Link
 from windlass.backends.amqp.messages import to_message
@@ -62,8 +61,15 @@ class _SharedConnection:
         self._consumer: Consumer | None = None
         self.link = Link(_parameters(url), self._session)
 
+    def claim_prefetched(self, request: rq.Claim) -> rq.Claimed | None:
+        """Answer a claim without the connection's thread, if that can be."""
+        consumer = self._consumer
+        return None if consumer is None else consumer.claim_prefetched(request)
+
     def _session(self, link: Link, connection: Any) -> AmqpClient:
-        client = AmqpClient(connection, self.names, self.hub, self.tellers, self.clock, Coordinator)
+        client = AmqpClient(
+            connection, self.names, self.hub, self.tellers, self.clock, Coordinator, link.soon
+        )
         left = self._consumer.unsettled() if self._consumer is not None else None
         client.consumer = self._consumer = Consumer(client, self.offers, self.hold_s, left)
         return client
@@ -109,6 +115,10 @@ class AmqpBackend:
             await asyncio.to_thread(thread.join)
 
     async def execute(self, request: rq.Request[R]) -> R:
+        if type(request) is rq.Claim and self._opened:
+            claimed: Any = self._shared.claim_prefetched(request)
+            if claimed is not None:
+                return claimed  # type: ignore[no-any-return]  # what a Claim is answered
         answer: R = await self._run(lambda client: _VERBS.get(type(request), _ask)(client, request))
         return answer
 
@@ -119,7 +129,7 @@ class AmqpBackend:
             raise StorageError("the client is not open")
         call: StoreCall[Any] = StoreCall(limit_s or self._shared.timeout_s, self._explain)
         call.watch()
-        self._shared.link.run(make, call.begin, lambda outcome: _hand_over(call, outcome))
+        self._shared.link.run(make, call)
         return await call.future
 
     def _explain(self, begun: bool) -> str:
@@ -151,20 +161,6 @@ class AmqpBackend:
     async def remove_all(self) -> None:
         """Delete what this namespace has on the broker, with all jobs: as far as this process knows it."""
         await self._run(_remove_all)
-
-
-def _hand_over(call: StoreCall[Any], outcome: IoFuture[Any]) -> None:
-    """Bring an outcome from the connection's thread to the task that waits for it; errors come out typed."""
-    value: Any = None
-    error: BaseException | None = None
-    try:
-        value = outcome.result()
-    except AMQPError as exc:
-        error = StorageError(f"the broker refused: {type(exc).__name__}: {exc}")
-        error.__cause__ = exc
-    except BaseException as exc:
-        error = exc
-    deliver([(call, value, error)])
 
 
 async def _connected(client: AmqpClient) -> None:
@@ -202,11 +198,11 @@ async def _add(client: AmqpClient, request: rq.Add) -> list[rq.Added]:
         reply = client.inbox if client.tellers.wants(new.queue) else ""
         body, properties = to_message(transitions.create(new, recorder), 0, reply)
         out.append(Outgoing(client.names.direct, new.queue, body, properties))
-    await client.publish(out)
+    await client.until_taken(client.publish(out))
     return [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms) for _ in request.jobs]
 
 
-# --- what the desk does ----------------------------------------------------------------------------------
+# --- what the consumer does ------------------------------------------------------------------------------
 
 
 async def _claim(client: AmqpClient, request: rq.Claim) -> rq.Claimed:
@@ -232,13 +228,6 @@ async def _beat(client: AmqpClient, request: rq.Beat) -> Any:
     return await client.ask(request)
 
 
-async def _count(client: AmqpClient, request: rq.CountJobs) -> dict[JobState, int]:
-    """Jobs that others published are waiting too, though the coordinator has no record of them."""
-    counts: dict[JobState, int] = await client.ask(request)
-    counts[JobState.WAITING] = max(counts[JobState.WAITING], await client.depth(request.queue))
-    return counts
-
-
 async def _remove_all(client: AmqpClient) -> None:
     if client.coordinator is not None:
         await client.taking_over
@@ -258,7 +247,7 @@ _VERBS: dict[type[Any], Any] = {
     rq.Extend: _extend,
     rq.Reconcile: _reconcile,
     rq.Beat: _beat,
-    rq.CountJobs: _count,
+    rq.CountJobs: count_jobs,
 }
 
 

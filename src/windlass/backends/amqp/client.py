@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from pika import BasicProperties, spec
@@ -18,7 +18,8 @@ from windlass.backends.amqp import direct_replies, verbs, wire
 from windlass.backends.amqp.direct_replies import ReplyListeners
 from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
 from windlass.backends.amqp.names import SEAT, Names
-from windlass.backends.amqp.session import EXCLUSIVE, AmqpSession, delivery_of
+from windlass.backends.amqp.pika_log import ignore_refusals
+from windlass.backends.amqp.session import EXCLUSIVE, AmqpSession, NotTakenError, delivery_of
 from windlass.core import bad_records
 from windlass.core.clock import SteadyClock
 from windlass.core.probe import reach
@@ -27,23 +28,23 @@ from windlass.speedups.amqp import Outgoing
 from windlass.speedups.amqp_frames import Delivery
 
 log = logging.getLogger("windlass.amqp")
+T = TypeVar("T")
 
 #: How long to wait for the coordinator's answer, and how often to try for its seat.
 _ANSWER_S = 15.0
 _SEAT_EVERY_S = 1.0
 _LOCKED = 405
+#: How long to wait before messages are published again that the broker refused, each time.
+_AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 _read_news = msgspec.msgpack.Decoder(verbs.News).decode
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """False for pika's warning that another connection is the coordinator, which most get every second."""
-    args = record.args
-    if not isinstance(args, tuple) or len(args) < 2 or not isinstance(args[0], int):
-        return True  # pika's own objects cannot even be compared with a number
-    return args[0] != _LOCKED or f"{SEAT}'" not in str(args[1])
+# Most connections are refused the coordinator's seat every second.
+ignore_refusals(lambda code, text: code == _LOCKED and f"{SEAT}'" in text)
 
 
-logging.getLogger("pika.channel").addFilter(_is_news)
+class NoAnswerError(StorageError):
+    """A request is in the log, and the coordinator has not answered in time: it will be carried out."""
 
 
 class HoldsJobs(Protocol):
@@ -51,6 +52,9 @@ class HoldsJobs(Protocol):
 
     def lose(self, tokens: list[str]) -> None:
         """The coordinator took these attempts away."""
+
+    def lose_void(self, keys: set[tuple[str, str, int]]) -> None:
+        """The jobs of these messages were cancelled, removed or changed while they waited."""
 
     def listens(self, queue: str) -> bool:
         """Whether the broker itself wakes us for this queue."""
@@ -66,6 +70,12 @@ class HoldsJobs(Protocol):
 
     async def reconcile(self, request: rq.Reconcile) -> int:
         """Give back what is not held."""
+
+    def leave(self) -> None:
+        """The connection is about to be closed."""
+
+    def flush_starts(self) -> None:
+        """Put starts that wait into the log now."""
 
 
 class Coordinates(Protocol):
@@ -92,14 +102,18 @@ class AmqpClient(AmqpSession):
         tellers: ReplyListeners,
         clock: SteadyClock,
         coordinator: Callable[[AmqpClient], Coordinates],
+        soon: Callable[[Callable[[], None]], None],
     ) -> None:
         super().__init__(connection, names)
+        self._soon = soon
         self._make_coordinator = coordinator
         self.hub = hub
         self.tellers = tellers
         self.clock = clock
         self.paused: set[str] = set()
         self.void: set[tuple[str, str, int]] = set()
+        #: How many messages of no known job are left in a queue of those that a count looked at.
+        self.unknown: dict[str, int] = {}
         #: When the first job of a queue is due.
         self.due: dict[str, int | None] = {}
         self.on_paused: Any = lambda queue: None
@@ -117,20 +131,49 @@ class AmqpClient(AmqpSession):
     # --- time on the connection's thread -----------------------------------------------------------------
 
     def later(self, seconds: float, call: Any) -> Any:
-        """Call back after ``seconds``."""
-        return self.connection.ioloop.call_later(seconds, self.guarded(call))
+        """Call back after ``seconds``; what ``call`` sends goes out at once, as one."""
+        guarded, connection = self.guarded(call), self.connection
+
+        def run() -> None:
+            connection.gather()
+            guarded()
+            connection.send_gathered()
+
+        return connection.ioloop.call_later(seconds, run)
 
     def soon(self, call: Any) -> None:
-        """Call back on the connection's thread; from any thread."""
-        self.connection.ioloop.add_callback_threadsafe(self.guarded(call))
+        """Call back on the connection's thread, after the calls that came before; from any thread."""
+        self._soon(self.guarded(call))
 
     def cancel_later(self, timer: Any) -> None:
         self.connection.ioloop.remove_timeout(timer)
 
+    async def until_taken(self, promise: IoFuture[None]) -> None:
+        """Wait until the broker has all that was published with ``promise``.
+
+        A quorum queue that has no leader, or is full by a policy, refuses messages. These are published again
+        after a pause, only these, a few times.
+        """
+        for pause_s in _AGAIN_S:
+            try:
+                return await promise
+            except NotTakenError as exc:
+                refused = exc.messages
+            reach("amqp.refused")
+            log.warning("the broker refused %s messages, trying again in %g s", len(refused), pause_s)
+            over: IoFuture[None] = IoFuture()
+            self.later(pause_s, lambda over=over: over.set(None))
+            await self.expect(over)
+            promise = self.publish(refused)
+        await promise
+
     # --- asking ------------------------------------------------------------------------------------------
 
-    async def ask(self, request: rq.Request[Any]) -> Any:
-        """Put ``request`` into the log and wait for the coordinator's answer."""
+    async def ask(self, request: rq.Request[Any], answer_s: float = _ANSWER_S) -> Any:
+        """Put ``request`` into the log and wait for the coordinator's answer.
+
+        ``NoAnswerError`` says that the broker has taken the request: the time is looked at after that.
+        """
         if self._seat_tried is None:
             self._seat_tried = spawn(self._try_seat())
         await self._seat_tried
@@ -141,8 +184,9 @@ class AmqpClient(AmqpSession):
         entry = wire.log_entry(
             self.names.log, request, self.clock.now_ms(), reply_to=self.inbox, correlation_id=number
         )
-        late = StorageError(f"the coordinator did not answer within {_ANSWER_S:g} s: {UNKNOWN}")
-        timer = self.later(_ANSWER_S, lambda: answer.fail(late))
+        late = NoAnswerError(f"the coordinator did not answer within {answer_s:g} s: {UNKNOWN}")
+        timer = self.later(answer_s, lambda: answer.fail(late))
+        self.consumer.flush_starts()  # what runs here is known to run
         try:
             await self.publish([entry])
             body = await self.expect(answer)
@@ -151,6 +195,20 @@ class AmqpClient(AmqpSession):
             if not self.closed:
                 self.cancel_later(timer)
         return wire.open_reply(name, body)
+
+    async def within(self, seconds: float, promise: IoFuture[T]) -> T:
+        """What ``promise`` brings, if it is kept in time."""
+        if promise.done:
+            return promise.result()
+        over: IoFuture[None] = IoFuture()
+        promise.then(lambda: over.set(None))
+        timer = self.later(seconds, lambda: over.fail(StorageError(f"no answer within {seconds:g} s")))
+        try:
+            await self.expect(over)
+        finally:
+            if not self.closed:
+                self.cancel_later(timer)
+        return promise.result()
 
     def entry(self, fact: rq.Request[Any]) -> Outgoing:
         """The entry of the log for ``fact``."""
@@ -182,6 +240,8 @@ class AmqpClient(AmqpSession):
         self.void.update(news.void)
         self.due.update(news.due)
         self.consumer.lose(news.lost)
+        if news.void:
+            self.consumer.lose_void(set(news.void).difference(news.doubled))
         known = {f"done:{queue}" for queue, ids in news.told.items() if self.tellers.knows(queue, ids)}
         topics = [topic for topic in news.topics if topic not in known]
         topics += [f"ready:{queue}" for queue in news.arrived if not self.consumer.listens(queue)]
@@ -238,6 +298,7 @@ class AmqpClient(AmqpSession):
         reach("amqp.coordinates", log=self.names.log)
 
     async def leave(self) -> None:
+        self.consumer.leave()
         if self.coordinator is not None:
             await self.coordinator.leave()
 
@@ -257,13 +318,3 @@ class AmqpClient(AmqpSession):
         )
         answer: Delivery | None = await self.expect(found)
         return answer
-
-    async def depth(self, queue: str) -> int:
-        """How many messages of a job queue are ready."""
-        await self.need_queue(queue)
-        answer = await self._ask_depth(self.names.queue(queue))
-        stale = sum(1 for void in self.void if void[0] == queue)
-        return max(int(answer.method.message_count) - stale, 0)
-
-    async def _ask_depth(self, name: str) -> Any:
-        return await self.call(self.channel.queue_declare, name, passive=True)

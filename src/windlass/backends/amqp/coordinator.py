@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections import OrderedDict, deque
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,14 +22,20 @@ from pika import BasicProperties
 
 from windlass.backend import requests as rq
 from windlass.backends.amqp import inbox, returned, verbs, wire
+from windlass.backends.amqp.acks import StreamAcks
+from windlass.backends.amqp.counts import Counts, counts_of, set_counts
 from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
-from windlass.backends.amqp.ledger import BrokerPlan, Counts, Ledger
-from windlass.backends.amqp.messages import entry_message, queue_of, to_message
-from windlass.backends.amqp.names import QUORUM
+from windlass.backends.amqp.kept import KeptRecords
+from windlass.backends.amqp.ledger import Ledger
+from windlass.backends.amqp.messages import entry_message, to_message
+from windlass.backends.amqp.names import Names
+from windlass.backends.amqp.news import NewsWindow
+from windlass.backends.amqp.placing import BrokerPlan
 from windlass.backends.amqp.timing import EntryTime, OwnTime, says_time
+from windlass.backends.amqp.unreadable import queue_of
 from windlass.core import bad_records
 from windlass.core.clock import moment
-from windlass.core.job import JobRecord, JobRef
+from windlass.core.job import JobRecord
 from windlass.core.probe import reach
 from windlass.core.states import JobState
 from windlass.errors import StorageError
@@ -45,9 +51,10 @@ _MARK_EVERY_S = 0.5
 #: A mark that grew with what it must remember is written less often: half a second for this many bytes.
 _MARK_BYTES = 50_000
 _LOG_WINDOW = 500
+#: How long facts wait for others before they are taken in, and the largest that do, in bytes.
+_FACTS_S = 0.002
+_SMALL_FACT = 2_000
 _DUE_STEP = 1_000
-#: Most dropped records whose messages are still to come.
-_REMEMBERED = 1_000_000
 _NEWS = frames.properties(type="news")
 _NO_NEWS = verbs.News()
 _read_counts = msgspec.msgpack.Decoder(Counts).decode
@@ -89,17 +96,18 @@ class Coordinator:
         #: Kept when the effects of the entry before are published: each entry has its turn.
         self._sent: IoFuture[None] = resolved(None)
         self._log_channel: Any = None
-        self._kept_channel: Any = None
-        #: Tags of kept records by job and generation.
-        self._tags: dict[tuple[JobRef, int], int] = {}
-        #: Kept records that were dropped before their messages came to us.
-        self._gone: OrderedDict[tuple[JobRef, int], None] = OrderedDict()
-        self._loading: list[tuple[wire.KeptRecord, int]] = []
+        #: Entries that were delivered and are not taken in yet.
+        self._unread: list[tuple[BasicProperties, bytes]] = []
         self._last_offset = -1
         self._timer: Any = None
         self._mark_timer: Any = None
+        self._acks = StreamAcks(session.later)
+        self._news_window = NewsWindow(session.later)
+        self._news_window.send = self._send_news
         self._streams = inbox.ForeignStreams(session, self)
         self._returned = returned.ReturnedJobs(session)
+        self._kept = KeptRecords(session, self.ledger, self._set_aside)
+        self._kept.on_late = self._plan_timer
 
     # --- taking over -------------------------------------------------------------------------------------
 
@@ -107,7 +115,7 @@ class Coordinator:
         """Read what there is; returns when the state is that of the log's end."""
         session = self._session
         await self._read_mark()
-        await self._open_kept()
+        await self._kept.open()
         self._log_channel = channel = await session.open_channel()
         await session.call(channel.basic_qos, prefetch_count=_LOG_WINDOW)
         taken = verbs.TakeOver(holder=session.inbox)
@@ -126,105 +134,44 @@ class Coordinator:
             self._counted = False
         channel.close()  # which puts it back
 
-    async def _open_kept(self) -> None:
-        """Read every kept record; they stay unacknowledged for as long as they are needed."""
-        session = self._session
-        channel = self._kept_channel = await session.open_channel(self._kept_lost)
-        answer = await session.call(channel.queue_declare, self._names.kept, passive=True)
-        count = answer.method.message_count
-        loaded: IoFuture[None] = IoFuture()
-        seen = 0
-
-        def on_kept(_channel: Any, method: Any, _properties: Any, body: bytes) -> None:
-            nonlocal seen
-            seen += 1
-            try:
-                record = wire.read_kept(body)
-            except bad_records.UNREADABLE as exc:
-                spawn(self._bury_kept(channel, method.delivery_tag, body, exc))
-            else:
-                if self.live.done:
-                    self._hold(record, method.delivery_tag)
-                else:
-                    self._loading.append((record, method.delivery_tag))
-            if seen >= count:
-                loaded.set(None)
-
-        session.consume(channel, self._names.kept, on_kept)
-        if count:
-            await session.expect(loaded)
-        reach("amqp.kept_read", count=count)
-
     def _set_aside(self, where: str, body: bytes, why: Exception) -> IoFuture[None] | None:
         """Record an entry that cannot be read in the log: it goes to the dead jobs with its bytes."""
         problem = f"an entry of {where}: {why}"
         return self.append(verbs.Poison(queue=queue_of(body), body=body, problem=problem))
-
-    async def _bury_kept(self, channel: Any, tag: int, body: bytes, why: Exception) -> None:
-        """Set a kept record aside that cannot be read; only then is it acknowledged."""
-        told = self._set_aside(self._names.kept, body, why)
-        if told is None:
-            return
-        await told
-        if channel is self._kept_channel and channel.is_open:
-            channel.basic_ack(tag)
-
-    def _kept_lost(self, reason: Exception) -> None:
-        """The broker closes a channel that holds messages for long: all come again on a new one."""
-        if self._retired or not self._session.usable or not self.live.done:
-            return
-        log.info("reading the kept records again: %s", reason)
-        self._tags.clear()
-        spawn(self._open_kept())
-
-    def _adopt_kept(self, upto: int | None) -> None:
-        """Take in what was loaded, up to a generation."""
-        left = []
-        for record, tag in self._loading:
-            if upto is not None and record.gen > upto:
-                left.append((record, tag))
-            elif self.ledger.adopt(record.job, record.gen):
-                self._hold(record, tag)
-            else:
-                self._kept_channel.basic_ack(tag)
-        self._loading = left
-
-    def _hold(self, record: wire.KeptRecord, tag: int) -> None:
-        key = (record.job.ref, record.gen)
-        gone = self._gone.pop(key, True) is None
-        unknown = self.live.done and not gone and record.job.ref not in self.ledger.placed
-        if unknown and self._names.queue_type == QUORUM:
-            # A quorum queue may give back what the last coordinator held after we have read the others.
-            self.ledger.adopt(record.job, record.gen)
-            self._plan_timer()
-        placed = self.ledger.placed.get(record.job.ref)
-        needed = placed is not None and placed.where == "kept" and placed.gen == record.gen
-        if not needed or key in self._tags:
-            self._kept_channel.basic_ack(tag)
-        else:
-            self._tags[key] = tag
 
     # --- the log -----------------------------------------------------------------------------------------
 
     def _on_log(self, channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
         if self._at_rest is not None:
             return  # for who comes next
-        offset = int((properties.headers or {})["x-stream-offset"])
-        if offset > self._mark.offset:
-            self._reach_mark()
-        self._last_offset = offset  # first: a mark may be written as soon as the entry is carried out
-        self._read(offset, properties, body)
-        channel.basic_ack(method.delivery_tag)
+        self._acks.add(channel, method.delivery_tag)
+        self._unread.append((properties, body))
+        if properties.reply_to or len(body) > _SMALL_FACT or not self.live.done:
+            self._read_all()
+        elif len(self._unread) == 1:
+            self._session.later(_FACTS_S, self._read_all)
+
+    def _read_all(self) -> None:
+        """Take in what was delivered. Facts about few jobs wait a moment: messages that carry jobs and their
+        ends over the same connection go first. Those about many are taken in while these jobs run."""
+        unread, self._unread = self._unread, []
+        for properties, body in unread if self._session.usable else ():
+            offset = int((properties.headers or {})["x-stream-offset"])
+            if offset > self._mark.offset:
+                self._reach_mark()
+            self._last_offset = offset  # first: a mark may be written as soon as the entry is carried out
+            self._read(offset, properties, body)
 
     def _reach_mark(self) -> None:
         if not self._counted:
             self._counted = True
-            self.ledger.set_counts(self._mark)
-            self._adopt_kept(self._mark.gen)
+            set_counts(self.ledger, self._mark)
+            self._kept.adopt(self._mark.gen)
 
     def _go_live(self) -> None:
         self._reach_mark()
-        self._adopt_kept(None)
+        self._kept.adopt(None)
+        self._kept.live = True
         self.live.set(None)
         self._mark_what_was_done_again()
         self._plan_timer()
@@ -265,7 +212,7 @@ class Coordinator:
         work = _Work(offset)
         self._work.append(work)
         back = wire.reply(properties, answer) if properties.reply_to else None
-        news = self._news(request, plan, topics)
+        news = self._news_window.pass_on(request, self._news(request, plan, topics))
         carried = spawn(self._carry_out(plan, news, back))
         carried.then(lambda: self._carried_out(work, carried))
         if plan.keep or isinstance(request, rq.Promote):
@@ -293,6 +240,7 @@ class Coordinator:
             topics=sorted(topics),
             arrived=sorted(arrived),
             void=plan.void,
+            doubled=plan.doubled,
             lost=plan.lost,
             due=self._due_changed(timed | {ref.queue for ref, _ in plan.drop}),
         )
@@ -303,6 +251,14 @@ class Coordinator:
         elif isinstance(request, rq.Purge) and request.forget:
             news.resumed.append(request.queue)
         return news if news != _NO_NEWS else None
+
+    def _send_news(self, news: verbs.News) -> None:
+        """News that waited for others."""
+        if self._session.usable and not self._retired:
+            self._session.send([self._news_message(news)])
+
+    def _news_message(self, news: verbs.News) -> Outgoing:
+        return Outgoing(self._names.news, "", verbs.encode(news), _NEWS, mandatory=False)
 
     def _due_changed(self, queues: set[str]) -> dict[str, int | None]:
         """When the first job of each queue is due, where that is not what the last news said."""
@@ -322,10 +278,10 @@ class Coordinator:
             out.append(Outgoing(names.direct, job.queue, body, properties))
         for job, gen in plan.keep:
             out.append(wire.kept_record(names.kept, job, gen))
-            out += self._copies(job)
-        if news is not None:
-            body = verbs.encode(news)
-            out.append(Outgoing(names.news, "", body, _NEWS, mandatory=False))
+            out += _copies(names, job, self._time.now_ms())
+        at_once = None if news is None else msgspec.structs.replace(news, lost=[])
+        if at_once is not None and at_once != _NO_NEWS:
+            out.append(self._news_message(at_once))
         before, self._sent = self._sent, IoFuture()
         sent = self._sent
         try:
@@ -335,30 +291,14 @@ class Coordinator:
         finally:
             sent.set(None)
         if plan.publish or plan.keep or plan.void or (news is not None and (news.paused or news.resumed)):
-            await promise
+            await session.until_taken(promise)
+        if plan.lost:  # last: a worker that gets it drops the message that was replaced
+            await session.until_taken(session.publish([self._news_message(verbs.News(lost=plan.lost))]))
         reach("amqp.carried_out", published=len(plan.publish), kept=len(plan.keep))
         for ref, gen in plan.drop:
-            tag = self._tags.pop((ref, gen), None)
-            if tag is not None:
-                self._kept_channel.basic_ack(tag)
-            else:  # its message is on its way to us
-                self._gone[ref, gen] = None
-                if len(self._gone) > _REMEMBERED:
-                    self._gone.popitem(last=False)
+            self._kept.drop(ref, gen)
         if back is not None:
             session.publish([back])
-
-    def _copies(self, job: JobRecord) -> list[Outgoing]:
-        """The message for the stream of others, if there is one for the job's state; we skip it there."""
-        found = entry_message(job, self._time.now_ms())
-        if found is None:
-            return []
-        kind, body = found
-        names = self._names
-        if kind == "dead_job":
-            return [Outgoing(names.dead, "", body, wire.COPIED)]
-        key = names.retries if job.state is JobState.RETRYING else names.scheduled_jobs
-        return [Outgoing("", key, body, wire.COPIED)]
 
     def _answer(self, properties: BasicProperties, back: Outgoing) -> None:
         if properties.reply_to:
@@ -387,8 +327,9 @@ class Coordinator:
 
     async def retire(self) -> None:
         """Read nothing more. The seat stays ours until the connection ends."""
-        self._retired = True
-        for channel in (self._log_channel, self._kept_channel, self._streams.channel, self._returned.channel):
+        self._read_all()
+        self._retired = self._kept.retired = True
+        for channel in (self._log_channel, self._kept.channel, self._streams.channel, self._returned.channel):
             if channel is not None and channel.is_open:
                 closed: IoFuture[Any] = IoFuture()
                 channel.add_on_close_callback(lambda _, reason, closed=closed: closed.set(reason))
@@ -399,7 +340,9 @@ class Coordinator:
         """Read no further and end what is under way, so that who comes next does nothing twice."""
         if not self.live.done or self._retired or self._at_rest is not None:
             return
+        self._read_all()
         self._at_rest = IoFuture()
+        self._news_window.flush()
         if self._work:
             await self._session.expect(self._at_rest)
         written = self._write_mark() if self._mark_timer is not None or self._mark_overdue else None
@@ -414,7 +357,7 @@ class Coordinator:
         self._mark_overdue = bool(self._work)
         if self._mark_overdue:
             return None
-        body = verbs.encode(self.ledger.counts(self._last_offset))
+        body = verbs.encode(counts_of(self.ledger, self._last_offset))
         self._mark_pause_s = _MARK_EVERY_S * max(1.0, len(body) / _MARK_BYTES)
         written = self._session.publish([Outgoing("", self._names.mark, body)])
         written.then(lambda: reach("amqp.marked"))
@@ -462,3 +405,15 @@ def _ended_ids(request: verbs.Ended) -> dict[str, list[str]]:
         if not start.told:
             ends.pop(start.queue, None)
     return ends
+
+
+def _copies(names: Names, job: JobRecord, now_ms: int) -> list[Outgoing]:
+    """The message for the stream of others, if there is one for the job's state; we skip it there."""
+    found = entry_message(job, now_ms)
+    if found is None:
+        return []
+    kind, body = found
+    if kind == "dead_job":
+        return [Outgoing(names.dead, "", body, wire.COPIED)]
+    key = names.retries if job.state is JobState.RETRYING else names.scheduled_jobs
+    return [Outgoing("", key, body, wire.COPIED)]

@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 
 from windlass.backends.amqp import verbs
-from windlass.backends.amqp.messages import opened, poison, queue_of, read_entry
+from windlass.backends.amqp.messages import opened, read_entry, to_ms
+from windlass.backends.amqp.unreadable import poison, queue_of
 from windlass.backends.memory.store import MemoryStore
 from windlass.core import bad_records
+from windlass.core.ids import check_queue_name, check_task_name
 from windlass.core.job import AttemptOutcome, AttemptRecord, JobRecord, JobRef
 from windlass.core.states import JobState
 from windlass.engine import reports
@@ -94,10 +96,10 @@ class ForeignJobs(MemoryStore):
         try:
             report = msgspec.json.decode(request.body)
             metrics = report["data"] if isinstance(report.get("data"), list) else [opened(report)]
-            rows = [_metric_row(metric, request.offset, n) for n, metric in enumerate(metrics)]
         except bad_records.UNREADABLE as exc:
             bad_records.log_once(f"entry {request.offset} of job_metrics", str(exc))
             return
+        rows = _metric_rows(metrics, request.offset)
         yield Reads(jobs=[JobRef(row.queue, row.job_id) for row in rows])
         for row in rows:
             job = work.jobs[JobRef(row.queue, row.job_id)]
@@ -108,13 +110,24 @@ class ForeignJobs(MemoryStore):
         work.history += rows
 
 
+def _metric_rows(metrics: list[Any], offset: int) -> list[AttemptRecord]:
+    """The metrics of one message. One that cannot be read is left out, and harms none of the others."""
+    rows: list[AttemptRecord] = []
+    for n, metric in enumerate(metrics):
+        try:
+            rows.append(_metric_row(metric, offset, n))
+        except bad_records.UNREADABLE as exc:
+            bad_records.log_once(f"metric {n} of entry {offset} of job_metrics", str(exc))
+    return rows
+
+
 def _metric_row(metric: Any, offset: int, n: int) -> AttemptRecord:
-    at_ms = round(float(metric["timestamp"]) * 1000)
-    duration_ms = round(float(metric["duration_ms"]))
+    at_ms = to_ms(float(metric["timestamp"]), 0, "timestamp")
+    duration_ms = to_ms(float(metric["duration_ms"]) / 1000, 0, "duration_ms")
     done = metric["status"] == "success"
     return AttemptRecord(
-        f"metric.{offset}.{n}", str(metric.get("jid") or ""), 1, 1, str(metric["queue"]),
-        str(metric["job_class"]), None, (), str(metric.get("worker_identity") or ""),
+        f"metric.{offset}.{n}", str(metric.get("jid") or ""), 1, 1, check_queue_name(metric["queue"]),
+        check_task_name(metric["job_class"]), None, (), str(metric.get("worker_identity") or ""),
         at_ms - duration_ms, at_ms - duration_ms, at_ms - duration_ms, at_ms, 0, duration_ms,
         AttemptOutcome.COMPLETED if done else AttemptOutcome.FAILED, None, None,
     )  # fmt: skip

@@ -12,7 +12,9 @@ import msgspec
 
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs, wire
+from windlass.backends.amqp.acks import StreamAcks
 from windlass.backends.amqp.messages import opened
+from windlass.backends.amqp.unreadable import MOST_KEPT
 from windlass.core import bad_records
 from windlass.core.job import WORKER_GONE_MS, WorkerInfo
 
@@ -44,6 +46,7 @@ class ForeignStreams:
     def __init__(self, session: AmqpClient, coordinator: StreamReader) -> None:
         self._session = session
         self._coordinator = coordinator
+        self._acks = StreamAcks(session.later)
         self.channel: Any = None
 
     async def start(self) -> None:
@@ -68,16 +71,17 @@ class ForeignStreams:
             offset = int(headers["x-stream-offset"])
             coordinator = self._coordinator
             if wire.COPY not in headers and offset > coordinator.ledger.cursors_of_streams.get(kind, -1):
+                body = body[:MOST_KEPT]
                 if kind == "job_metric":
                     coordinator.append(verbs.ForeignMetric(offset=offset, body=body))
                 else:
                     coordinator.append(verbs.Foreign(kind=kind, offset=offset, body=body))
-            channel.basic_ack(method.delivery_tag)
+            self._acks.add(channel, method.delivery_tag)
 
         return on_message
 
     def _on_beat(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
-        channel.basic_ack(method.delivery_tag)
+        self._acks.add(channel, method.delivery_tag)
         if wire.COPY in (properties.headers or {}):
             return
         try:
@@ -87,15 +91,23 @@ class ForeignStreams:
             worker = WorkerInfo(
                 id=str(told["identity"]),
                 hostname=str(told.get("hostname", "")),
-                pid=int(told.get("pid", 0)),
+                pid=_number(told, "pid"),
                 tag=str(told.get("tag", "")),
                 queues=tuple(str(name) for name in told.get("queues", ())),
-                concurrency=int(told.get("concurrency", 0)),
-                busy=int(told.get("busy", 0)),
-                rss_kb=int(told.get("rss_kb", 0)),
+                concurrency=_number(told, "concurrency"),
+                busy=_number(told, "busy"),
+                rss_kb=_number(told, "rss_kb"),
                 version=str(told.get("version", "")),
             )
         except bad_records.UNREADABLE as exc:
             bad_records.log_once("a heartbeat", str(exc))
             return
         self._coordinator.beat(rq.Beat(worker=worker))
+
+
+def _number(told: dict[str, Any], name: str) -> int:
+    """A number of a heartbeat; one that no answer could carry is an error."""
+    value = int(told.get(name, 0))
+    if not 0 <= value < 2**53:
+        raise ValueError(f"{name} must be a whole number from 0 on")
+    return value

@@ -1,7 +1,8 @@
 """What the broker pushes to us: the first message of an idle queue, and the next ones of a busy queue.
 
-An idle worker rings a *bell*: a consumer that gets at most one message, the first to come. A claim hushes it
-first: what is pushed while it pulls would come out of turn.
+An idle worker rings a *bell*: a consumer that gets the first messages to come, at most as many as the worker
+has room for. They are shown to it one after the other. A claim hushes the bell first: what is pushed while it
+pulls would come out of turn.
 
 A worker whose claims come back full one after the other opens a *tap*: a consumer that gets twice as many
 messages ahead as the worker claims while an end is on its way, so that they are here when the slots are free.
@@ -16,12 +17,15 @@ nothing more is pushed and no claim is under way: of a part, the rest would be t
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from windlass.backends.amqp.client import AmqpClient
 from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
 from windlass.backends.amqp.session import delivery_of
+from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.paths import took
 from windlass.core.probe import reach
 from windlass.speedups.amqp_frames import Delivery
@@ -32,20 +36,38 @@ PATIENCE_S = 0.25
 _BUSY_MS = 100
 #: About how long an end is on its way: what is claimed in that time is held besides what waits.
 _SETTLING_MS = 10
+#: A connection whose thread looked after its taps no later than this ago is alive; it looks each PATIENCE_S.
+_ALIVE_MS = 1_000
 #: How long a claim waits for what the broker is about to push.
 _LULL_S = 0.02
+#: Most messages that a bell brings.
+_MOST_SHOWN = 16
 #: Most messages that a tap brings ahead.
 _AHEAD = 500
+
+
+class _Bell:
+    """A consumer of an idle queue: how many messages it may bring, and how many it brought."""
+
+    __slots__ = ("brought", "size", "tag")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.brought = 0
+        self.tag = ""
 
 
 class _Tap:
     """A consumer of a busy queue."""
 
-    __slots__ = ("ended", "filled", "size", "tag")
+    __slots__ = ("ended", "filled", "opened_ms", "size", "tag", "taken")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, opened_ms: float) -> None:
         self.size = size
         self.tag = ""
+        #: Since when it is open, by the monotonic clock, and how many of its messages claims have taken.
+        self.opened_ms = opened_ms
+        self.taken = 0
         #: Kept when the messages are there that a claim waits for.
         self.filled: tuple[int, IoFuture[None]] | None = None
         #: Set when it is closed; kept when the broker has answered that.
@@ -58,18 +80,32 @@ class Intake:
     def __init__(self, client: AmqpClient) -> None:
         self._client = client
         client.on_paused = self.stop
+        #: Held while messages that wait here are taken, and while a claim begins: ``peek`` and ``take`` are
+        #: also called by the threads of workers.
+        self.lock = threading.RLock()
         #: Claims under way, by queue; the last one's turn; queues that did not fill one of them.
         self._claiming: Counter[str] = Counter()
+        #: When the connection's thread last looked after taps, by the monotonic clock.
+        self._looked_ms = 0.0
         self._turns: dict[str, IoFuture[None]] = {}
         self._short: set[str] = set()
         #: Messages that a worker is shown just now; kept when it has answered.
         self._showing: dict[str, deque[IoFuture[None]]] = {}
-        #: Shows a message to a worker that may begin it at once; False: it is to be claimed. Set by the desk.
+        #: Shows a message to a worker that may begin it at once; False: a claim must take it.
+        #: Set by the consumer.
         self.show: Callable[[str, Delivery], bool] = lambda queue, delivery: False
-        self._bells: dict[str, str] = {}
+        #: How many messages of a queue may be shown. Set by the consumer.
+        self.room: Callable[[str], int] = lambda queue: 0
+        #: Messages that came while one before them was shown.
+        self._next: dict[str, deque[Delivery]] = {}
+        #: The prefetch of the next consumer.
+        self._prefetch = 1
+        self._bells: dict[str, _Bell] = {}
         #: Bells and taps that were cancelled; kept when the broker pushes nothing more for them.
         self._hushed: dict[str, IoFuture[None]] = {}
         self._taps: dict[str, _Tap] = {}
+        #: The size of the last tap of a queue that a claim closed, and when that was.
+        self._last_taps: dict[str, tuple[int, float]] = {}
         self._waiting: dict[str, deque[Delivery]] = {}
         #: Queues that we look after; those of which something came since we last looked; how much was taken.
         self._watched: set[str] = set()
@@ -93,7 +129,8 @@ class Intake:
 
     def begin(self, queues: Iterable[str]) -> None:
         """A claim of ``queues`` is under way."""
-        self._claiming.update(queues)
+        with self.lock:
+            self._claiming.update(queues)
 
     def end(self, queues: Iterable[str]) -> None:
         """A claim of ``queues`` is answered. After the last one, the broker may push again."""
@@ -123,14 +160,29 @@ class Intake:
         self._turns[queue] = turn
         return before, turn
 
+    def peek(self, queue: str, count: int) -> list[Delivery]:
+        """The next ``count`` messages of a tap; none when they are not all here, or a claim is under way,
+        which is first, or the process stood still: the broker may have given them to others. The caller
+        holds the lock."""
+        tap, waiting = self._taps.get(queue), self._waiting.get(queue, ())
+        if tap is None or tap.ended is not None or self._claiming[queue] or len(waiting) < count:
+            return []
+        if SYSTEM_CLOCK.monotonic_ms() - self._looked_ms > _ALIVE_MS:
+            return []
+        return [waiting[at] for at in range(count)]
+
     def take(self, queue: str, count: int) -> list[Delivery]:
         """Messages that were pushed."""
-        waiting = self._waiting.get(queue)
-        if not waiting:
-            return []
-        taken = min(count, len(waiting))
-        self._taken[queue] += taken
-        return [waiting.popleft() for _ in range(taken)]
+        with self.lock:
+            waiting = self._waiting.get(queue)
+            if not waiting:
+                return []
+            taken = min(count, len(waiting))
+            self._taken[queue] += taken
+            tap = self._taps.get(queue)  # once: the connection's thread may close it meanwhile
+            if tap is not None:
+                tap.taken += taken
+            return [waiting.popleft() for _ in range(taken)]
 
     def put_back(self, queue: str, deliveries: list[Delivery]) -> None:
         """A claim took more than it can start: it stays before what waits here, if something does."""
@@ -165,10 +217,11 @@ class Intake:
             self._hushed[queue] = self._end(tap)
         await self.hush(queue)
         # What the broker pushed before it ended the consumer comes before the answer to what we ask now.
-        await client.call(client.channel.basic_qos, prefetch_count=1)
+        await client.call(client.channel.basic_qos, prefetch_count=self._prefetch)
         if self._claiming[queue] or queue in self._taps:
             return  # which take what is here
-        waiting = self._waiting.pop(queue, None)
+        with self.lock:
+            waiting = self._waiting.pop(queue, None)
         if waiting and client.usable:
             reach("amqp.given_back", count=len(waiting))
             client.requeue([delivery.tag for delivery in waiting])
@@ -184,6 +237,7 @@ class Intake:
         self._client.later(PATIENCE_S, lambda: self._look(queue))
 
     def _look(self, queue: str) -> None:
+        self._looked_ms = SYSTEM_CLOCK.monotonic_ms()
         waits = len(self._waiting.get(queue, ()))
         fresh = queue in self._fresh or self._taken.pop(queue, 0) >= waits
         self._watched.discard(queue)
@@ -206,17 +260,26 @@ class Intake:
         client = self._client
         if queue in self._bells or queue in self._taps or self._waiting.get(queue) or not self._wanted(queue):
             return
-        self._bells[queue] = client.consume(
-            client.channel,
-            client.names.queue(queue),
-            lambda _c, *message: self._rang(queue, delivery_of(*message)),
-        )
+        bell = self._bells[queue] = _Bell(min(max(self.room(queue), 1), _MOST_SHOWN))
+        self._set_prefetch(bell.size)
 
-    def _cancel_bell(self, queue: str) -> bool:
-        tag = self._bells.pop(queue, None)
-        if tag is not None and self._client.usable:
-            self._client.channel.basic_cancel(tag)
-        return tag is not None
+        def on_message(_channel: object, *message: Any) -> None:
+            bell.brought += 1
+            self._rang(queue, delivery_of(*message))
+
+        bell.tag = client.consume(client.channel, client.names.queue(queue), on_message)
+
+    def _set_prefetch(self, count: int) -> None:
+        if count != self._prefetch:
+            self._prefetch = count
+            self._client.channel.basic_qos(prefetch_count=count)
+
+    def _cancel_bell(self, queue: str) -> None:
+        """Ask the broker to push nothing more for a bell; claims wait for its answer."""
+        client, bell = self._client, self._bells.pop(queue, None)
+        if bell is not None and client.usable:
+            ended = self._hushed[queue] = IoFuture()
+            client.end_consumer(bell.tag, ended)
 
     async def hush(self, queue: str) -> None:
         """Cancel the bell of a queue; what it brought until then has begun, or can be taken.
@@ -224,10 +287,8 @@ class Intake:
         The broker may answer the cancelling before it hands over the last message: that one comes before the
         answer to the next pull, and is older than what that brings.
         """
-        client, tag = self._client, self._bells.pop(queue, None)
-        if tag is not None and client.usable:
-            ended = self._hushed[queue] = IoFuture()
-            client.end_consumer(tag, ended)
+        client = self._client
+        self._cancel_bell(queue)
         ending = self._hushed.get(queue)
         if ending is not None:
             await client.expect(ending)
@@ -239,10 +300,21 @@ class Intake:
     def _rang(self, queue: str, delivery: Delivery) -> None:
         took("amqp.bell")
         self._client.delivered(delivery)
-        rung = self._cancel_bell(queue)
+        if self._showing.get(queue):
+            self._next.setdefault(queue, deque()).append(delivery)
+        else:
+            self._show_or_keep(queue, [delivery])
+
+    def _show_or_keep(self, queue: str, deliveries: Iterable[Delivery]) -> None:
+        """Show the first of some messages to a worker; if that cannot be, they all wait for a claim."""
+        first, *others = deliveries
         wanted = self._wanted(queue)
         in_turn = queue in self._hushed or self._claiming[queue] > 0  # a claim takes it before others
-        if in_turn or not rung or not wanted or not self.show(queue, delivery):
+        if not in_turn and queue in self._bells and wanted and self.show(queue, first):
+            self._next[queue] = deque(others)
+            return
+        self._cancel_bell(queue)
+        for delivery in (first, *others):
             self._keep(queue, delivery)
         if not wanted:
             self.stop(queue)
@@ -258,8 +330,17 @@ class Intake:
     ) -> None:
         """A worker was shown a message, and ``began`` its job or not. ``more``: one may be shown the next."""
         self._showing[queue].remove(answered)
-        self._answered(queue, delivery, began=began, more=more)
+        following = self._next.pop(queue, ())
+        more = more and not self._is_used_up(queue)
+        self._answered(queue, delivery, began=began, more=more or bool(following))
+        if following and self._client.usable:
+            self._show_or_keep(queue, following)
         answered.set(None)
+
+    def _is_used_up(self, queue: str) -> bool:
+        """Whether a bell brought all that it may: while these jobs run, the broker pushes nothing more."""
+        bell = self._bells.get(queue)
+        return bell is not None and bell.brought >= bell.size
 
     def _answered(self, queue: str, delivery: Delivery, *, began: bool, more: bool) -> None:
         if not self._client.usable:
@@ -268,11 +349,13 @@ class Intake:
             self._short.add(queue)  # a bell would ring while the claim pulls
         elif began and more:
             self.ring(queue)
-        elif began:  # nothing is pushed any more: other workers of ours must come and look
+        elif began:  # nothing is pushed any more: workers of ours that have room must come and look
+            self._cancel_bell(queue)
             self._client.hub.publish([f"ready:{queue}"])
         elif queue in self._client.paused:
             self._client.requeue([delivery.tag])
         else:
+            self._cancel_bell(queue)
             self._keep(queue, delivery)
 
     def _keep(self, queue: str, delivery: Delivery) -> None:
@@ -294,17 +377,20 @@ class Intake:
         self._full_ms[queue] = now_ms
         idle = gap_ms > _BUSY_MS or queue in self._taps or queue in self._bells
         if not idle and self._wanted(queue):
-            self._open(queue, min(count * max(_SETTLING_MS // max(gap_ms, 1), 1), _AHEAD))
+            size = min(count * max(_SETTLING_MS // max(gap_ms, 1), 1), _AHEAD)
+            last_size, closed_ms = self._last_taps.pop(queue, (0, 0.0))
+            recent = SYSTEM_CLOCK.monotonic_ms() - closed_ms <= _BUSY_MS
+            self._open(queue, max(size, last_size) if recent else size)
 
     def _open(self, queue: str, size: int) -> None:
         """Let the broker push twice ``size`` ahead; besides these, ``size`` are in our hands."""
         client = self._client
-        tap = self._taps[queue] = _Tap(size)
-        client.channel.basic_qos(prefetch_count=3 * size)
+        self._looked_ms = SYSTEM_CLOCK.monotonic_ms()
+        tap = self._taps[queue] = _Tap(size, self._looked_ms)
+        self._set_prefetch(3 * size)
         tap.tag = client.take_all(
             client.names.queue(queue), lambda delivery: self._pushed(queue, tap, delivery)
         )
-        client.channel.basic_qos(prefetch_count=1)  # of the next bell
         self._watch(queue)
 
     def _pushed(self, queue: str, tap: _Tap, delivery: Delivery) -> None:
@@ -323,7 +409,7 @@ class Intake:
         """Up to ``count`` messages of a tap. When they are fewer, the tap is closed: pull the rest."""
         took("amqp.tap")
         tap = self._taps[queue]
-        waiting = self._waiting.setdefault(queue, deque())
+        waiting, larger = self._waiting.setdefault(queue, deque()), 0
         if len(waiting) < count <= tap.size and tap.filled is None:
             filled: IoFuture[None] = IoFuture()
             tap.filled = (count, filled)
@@ -331,10 +417,15 @@ class Intake:
             await self._client.expect(filled)
             self._client.cancel_later(timer)
             tap.filled = None
-        if len(self._waiting.get(queue, ())) < count:
+            larger = _fitting_size(tap, SYSTEM_CLOCK.monotonic_ms())
+        short = len(self._waiting.get(queue, ())) < count
+        if short or larger:
             await self._client.expect(self._end(tap))
             if self._taps.get(queue) is tap:
                 del self._taps[queue]
+                self._last_taps[queue] = tap.size, SYSTEM_CLOCK.monotonic_ms()
+                if not short:
+                    self._open(queue, larger)
         return self.take(queue, count)
 
     def _end(self, tap: _Tap) -> IoFuture[None]:
@@ -347,3 +438,13 @@ class Intake:
             if self._client.usable:
                 self._client.end_consumer(tap.tag, ended)
         return ended
+
+
+def _fitting_size(tap: _Tap, now_ms: float) -> int:
+    """The size that suits how fast the messages of a tap are taken; 0 when its own does.
+
+    It grows by half at least: to change it costs an exchange with the broker.
+    """
+    pace = tap.taken / max(now_ms - tap.opened_ms, 1)
+    size = min(round(pace * _SETTLING_MS), _AHEAD)
+    return size if size >= 1.5 * tap.size else 0

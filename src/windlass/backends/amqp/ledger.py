@@ -1,34 +1,24 @@
-"""The state that follows from the log: the reference store, which also says what the broker has to hold.
+"""The state that follows from the log: the reference store with the verbs that only a broker's client has.
 
-The memory store decides what every request means; this adds the verbs that only a broker's client has, and
-keeps for each job where its message is (``Placed``). After every entry of the log ``plan`` compares the two:
-
-* a job that waits has one message in its queue, of the newest generation; older ones are *void*;
-* a job that is scheduled, retrying or dead, or that runs for long, has one message in ``windlass.kept``
-  until that ends;
-* anything else has none.
-
-The same log gives the same generations, so that what is published twice after a crash is recognised.
+The memory store decides what every request means. Facts that workers and producers report (``verbs``) are
+taken in here: which start of a job counts, which message it has, and how it ended.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
-
-import msgspec
 
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs
-from windlass.backends.amqp.foreign_jobs import ForeignJobs, Placed
-from windlass.backends.amqp.messages import Incoming, MessageError, poison, read_message
+from windlass.backends.amqp.foreign_jobs import Placed
+from windlass.backends.amqp.messages import Incoming, MessageError, read_message
+from windlass.backends.amqp.placing import PlannedJobs, mark_of
+from windlass.backends.amqp.unreadable import poison
 from windlass.core import transitions
-from windlass.core.job import ArchiverInfo, CounterRow, JobRecord, JobRef
+from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import Outcome, Settled, Settlement
-from windlass.core.schedule_rules import ScheduleRecord
 from windlass.core.states import JobState
 from windlass.engine import adding, claiming, leases, reports
-from windlass.engine.effects import Effects
 from windlass.engine.reads import MoreReads, Reads, Verb
 from windlass.engine.settling import settle_one
 from windlass.engine.unit_of_work import UnitOfWork
@@ -37,65 +27,18 @@ from windlass.engine.views import view
 #: What is granted to leases of unknown length when a new coordinator begins.
 _LEASE_MS = 30_000
 _BEGUN_KEPT = 100_000
-KEPT = frozenset({JobState.SCHEDULED, JobState.RETRYING, JobState.FAILED})
 
 
-class BrokerPlan(msgspec.Struct):
-    """What the broker must be made to hold after an entry of the log."""
-
-    #: Jobs to publish to their queues, with their generations.
-    publish: list[tuple[JobRecord, int]] = []
-    #: Records to keep, with their generations.
-    keep: list[tuple[JobRecord, int]] = []
-    #: Kept records that have served: reference and generation.
-    drop: list[tuple[JobRef, int]] = []
-    #: Messages in queues that count no more.
-    void: list[tuple[str, str, int]] = []
-    #: Tokens of attempts that ended otherwise than by their worker.
-    lost: list[str] = []
-
-
-class Counts(msgspec.Struct):
-    """What a mark remembers of the fold: it cannot be read off the records that are left."""
-
-    offset: int = -1
-    gen: int = 0
-    place: int = 0
-    counters: list[CounterRow] = []
-    events: dict[str, int] = {}
-    history: dict[str, int] = {}
-    paused: list[str] = []
-    cursors: dict[str, int] = {}
-    void: list[tuple[str, str, int]] = []
-    #: Not a fold of what is left: a log forgets who put them. None in marks of a time that did not note them.
-    schedules: list[ScheduleRecord] | None = None
-    archivers: list[ArchiverInfo] | None = None
-    #: Ids that stay taken after their jobs are gone, until when.
-    taken_ids: list[tuple[str, str, int]] = []
-
-
-class Ledger(ForeignJobs):
+class Ledger(PlannedJobs):
     """All that is known of the jobs of one namespace."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.void: dict[tuple[str, str, int], None] = {}
-        #: Those of them whose job was added again: a worker asks, and one message counts while the job waits.
+        #: Void messages beside which there may be another of the same key, because the job was added again or
+        #: its worker connected again: a worker asks, and one message counts while the job waits.
         self._twice: OrderedDict[tuple[str, str, int], None] = OrderedDict()
-        self.gen = 0
-        #: Jobs that changed since the last plan; None for those that are gone.
-        self._touched: dict[JobRef, JobRecord | None] = {}
         #: Tokens of starts that we know of, the newest.
         self._begun: OrderedDict[str, None] = OrderedDict()
-        #: The tokens of running jobs, as of the last plan, and those that their workers ended since.
-        self._running: dict[JobRef, str | None] = {}
-        self._closed: set[str] = set()
-        #: Messages of jobs that have another.
-        self._doubled: list[tuple[str, str, int]] = []
-        #: Tokens of attempts whose jobs are kept while they run (see ``verbs.Lend``).
-        self._lent: set[str] = set()
-        #: Jobs whose message another client published, with its generation.
-        self._published: dict[JobRef, int] = {}
         self.verbs = self.verbs | {
             verbs.Born: self._born,
             verbs.Started: self._started,
@@ -109,83 +52,6 @@ class Ledger(ForeignJobs):
             rq.Recover: self._recover_lost,
         }
         self.shows = self.shows | {verbs.GetRules: Ledger.get_rules}
-
-    # --- what changed ------------------------------------------------------------------------------------
-
-    def write(self, effects: Effects) -> None:
-        """Take in what a request changed, and remember it for the plan."""
-        super().write(effects)
-        self._touched.update((job.ref, None) for job in effects.gone)
-        self._touched.update((job.ref, job) for job, _ in effects.changed())
-
-    def plan(self) -> BrokerPlan:
-        """What the changes since the last plan ask of the broker."""
-        plan, self._doubled = BrokerPlan(void=self._doubled), []
-        touched, self._touched = self._touched, {}
-        published, self._published = self._published, {}
-        for ref, job in touched.items():
-            self._plan_one(ref, job, published.get(ref), plan)
-            self._note_token(ref, job, plan)
-        self._closed.clear()
-        return plan
-
-    def _note_token(self, ref: JobRef, job: JobRecord | None, plan: BrokerPlan) -> None:
-        """Remember who runs a job; a worker that ran it before without ending it has lost it."""
-        before = self._running.pop(ref, None)
-        if job is not None and job.state is JobState.ACTIVE:
-            self._running[ref] = job.token
-            if before == job.token:
-                return
-        if before is not None and before not in self._closed:
-            plan.lost.append(before)
-
-    def _plan_one(self, ref: JobRef, job: JobRecord | None, published: int | None, plan: BrokerPlan) -> None:
-        before = self.placed.get(ref)
-        if job is not None and job.state is JobState.ACTIVE:
-            if job.token in self._lent:
-                self._lent.discard(job.token)
-                self._keep(ref, job, plan)
-                return
-            if before is not None and before.lent:
-                return  # renewed
-            if before is None or before.where != "queue":
-                before = self.placed[ref] = Placed("queue", published or 0, job.state, _mark(job))
-            before.state = job.state
-            return
-        if job is not None and job.state is JobState.WAITING:
-            mark = _mark(job)
-            if published is not None:
-                self.placed[ref] = Placed("queue", published, job.state, mark)
-                return
-            if before is not None and before.where == "queue" and before.mark == mark:
-                before.state = job.state  # given back: the broker has it at its old place
-                return
-            self._leave(ref, before, plan)
-            self.gen += 1
-            self.placed[ref] = Placed("queue", self.gen, job.state, mark)
-            plan.publish.append((job, self.gen))
-            return
-        self._leave(ref, before, plan)
-        if job is not None and job.state in KEPT:
-            self._keep(ref, job, plan)
-        else:
-            self.placed.pop(ref, None)
-
-    def _keep(self, ref: JobRef, job: JobRecord, plan: BrokerPlan) -> None:
-        self.gen += 1
-        self.placed[ref] = Placed("kept", self.gen, job.state, None)
-        plan.keep.append((job, self.gen))
-
-    def _leave(self, ref: JobRef, before: Placed | None, plan: BrokerPlan) -> None:
-        """A job's message is where it no longer belongs."""
-        if before is None:
-            return
-        if before.where == "kept":
-            plan.drop.append((ref, before.gen))
-        elif before.state is JobState.WAITING:
-            void = (ref.queue, ref.id, before.gen)
-            self.void[void] = None
-            plan.void.append(void)
 
     # --- facts -------------------------------------------------------------------------------------------
 
@@ -215,7 +81,8 @@ class Ledger(ForeignJobs):
         names = list(dict.fromkeys(start.queue for start in starts))
         yield Reads(jobs=_refs(work, starts), lines=dict.fromkeys(names, len(starts) + 1))
         for start in starts:
-            self._start(work, start)
+            if start.token not in self._begun:  # its end may have come first, and brought the start along
+                self._start(work, start)
         claiming.note_drained(work, names)
 
     def _start(self, work: UnitOfWork, start: verbs.Start) -> JobRecord | None:
@@ -267,7 +134,7 @@ class Ledger(ForeignJobs):
             return None
         job = found.job
         reports.learn(work, job, added=found.foreign)
-        self.placed[job.ref] = Placed("queue", start.gen, job.state, _mark(job))
+        self.placed[job.ref] = Placed("queue", start.gen, job.state, mark_of(job))
         self._published[job.ref] = start.gen
         return job
 
@@ -293,18 +160,26 @@ class Ledger(ForeignJobs):
     ) -> tuple[Settled, bool]:
         """What a settlement is answered, and whether its message goes back to its queue."""
         ref = JobRef(end.queue, end.id)
-        mark = _mark(work.jobs[ref])
+        mark = mark_of(work.jobs[ref])
         status = settle_one(work, end)
         if status in (Settled.LOST, Settled.GONE) and start is not None and end.token not in self._begun:
             self._start(work, start)  # its start was never logged, or the log has forgotten it
-            mark = _mark(work.jobs[ref])
+            mark = mark_of(work.jobs[ref])
             status = settle_one(work, end)
         job = work.jobs[ref]
         if status is not Settled.OK:
             # Perhaps the answer got lost: what went back to its place must go there now.
-            return status, start is not None and self._stands_on(job, start.gen)
+            back = start is not None and self._stands_on(job, start.gen)
+            if start is not None and not back and status is not Settled.ALREADY:
+                self._dropped(start.key)
+            return status, back
         self._closed.add(end.token)
-        return status, job is not None and job.state is JobState.WAITING and _mark(job) == mark
+        return status, job is not None and job.state is JobState.WAITING and mark_of(job) == mark
+
+    def _dropped(self, key: tuple[str, str, int]) -> None:
+        """A worker drops its message of ``key``: unless there may be another one, no worker asks about it."""
+        if key not in self._twice:
+            self.void.pop(key, None)
 
     def _stands_on(self, job: JobRecord | None, gen: int) -> bool:
         """Whether ``job`` waits by the very message of generation ``gen``."""
@@ -327,7 +202,7 @@ class Ledger(ForeignJobs):
                 self._lent.add(start.token)
                 self._touched[JobRef(start.queue, start.id)] = job
                 if request.left:
-                    self.void[start.key] = None
+                    self._ask_about(start.key)
                     self._doubled.append(start.key)
             kept.append(holds)
         return kept
@@ -353,7 +228,7 @@ class Ledger(ForeignJobs):
             del self.void[start.key]
             self._twice.pop(start.key, None)
             return None
-        job = work.jobs[ref] or self._learn(work, start)
+        job = work.jobs[ref] or self._learn_anew(work, start)
         if job is None or not self._is_newest(self.placed.get(ref), start.gen) or self._is_second(start):
             return None
         if not start.again:  # else the holder has the first message, and may be at work
@@ -362,6 +237,11 @@ class Ledger(ForeignJobs):
             return None
         self._choose(start)
         return view(job, work.now_ms)
+
+    def _learn_anew(self, work: UnitOfWork, start: verbs.Start) -> JobRecord | None:
+        """``_learn``, unless the message is of a job that ended: only other programs may use an id again."""
+        ended = start.header is not None and start.key in self.gone
+        return None if ended else self._learn(work, start)
 
     def _choose(self, start: verbs.Start) -> None:
         """From now on the message of ``start`` is the one of its job: a worker has it in hand."""
@@ -427,81 +307,8 @@ class Ledger(ForeignJobs):
     def _poison(self, work: UnitOfWork, request: verbs.Poison) -> Verb[None]:
         yield from self.bury(work, poison(request.queue, request.body, request.problem, work.now_ms))
 
-    # --- taking over -------------------------------------------------------------------------------------
-
-    def adopt(self, job: JobRecord, gen: int) -> bool:
-        """Take in a kept record that the log no longer has; False when the log knows better."""
-        placed = self.placed.get(job.ref)
-        if placed is not None and placed.gen >= gen:
-            return placed.gen == gen
-        self.queue(job.queue).row.known = True
-        self.gen, self.last_place = max(self.gen, gen), max(self.last_place, job.seq, job.place)
-        self.enter(job)
-        self._touched.pop(job.ref, None)
-        if placed is not None and placed.where == "queue" and placed.state is JobState.WAITING:
-            self.void[job.queue, job.id, placed.gen] = None
-        self.placed[job.ref] = Placed("kept", gen, job.state, None)
-        return True
-
-    def counts(self, offset: int) -> Counts:
-        """What a mark must remember."""
-        return Counts(
-            offset=offset,
-            gen=self.gen,
-            place=self.last_place,
-            counters=[CounterRow(*key, total) for key, total in self.counters.items()],
-            events={q.name: q.last_event for q in self.queues.values()},
-            history={q.name: q.last_history for q in self.queues.values()},
-            paused=[q.name for q in self.queues.values() if q.row.paused],
-            cursors=dict(self.cursors_of_streams),
-            void=list(self.void),
-            schedules=list(self.schedules.values()),
-            archivers=list(self.archivers.values()),
-            taken_ids=[(ref.queue, ref.id, until_ms) for ref, until_ms in self.kept_ids.items()],
-        )
-
-    def set_counts(self, counts: Counts) -> None:
-        """What was counted up to a mark is as the mark says, whatever the log still has."""
-        self.gen = max(self.gen, counts.gen)
-        self.last_place = max(self.last_place, counts.place)
-        self.counters.clear()
-        for row in counts.counters:
-            self.counters[row.queue, row.task, row.outcome] = row.total
-        for name, last in counts.events.items():
-            queue = self.queue(name)
-            shift = last - queue.last_event
-            queue.last_event = last
-            moved = [msgspec.structs.replace(event, id=event.id + shift) for event in queue.events]
-            queue.events.clear()
-            queue.events.extend(moved)
-        for name, last in counts.history.items():
-            queue = self.queue(name)
-            shift = last - queue.last_history
-            queue.last_history = last
-            rows = [(at + shift, row) for at, row in queue.history]
-            queue.history.clear()
-            queue.history.extend(rows)
-        for name in counts.paused:
-            self.queue(name).row.paused = True
-        for kind, offset in counts.cursors.items():
-            self.cursors_of_streams[kind] = max(self.cursors_of_streams.get(kind, -1), offset)
-        self.void.update(dict.fromkeys(tuple(void) for void in counts.void))  # type: ignore[misc]
-        for queue_name, job_id, until_ms in counts.taken_ids:
-            self.kept_ids.setdefault(JobRef(queue_name, job_id), until_ms)
-        if counts.schedules is not None:
-            self.schedules = {(one.queue, one.name): one for one in counts.schedules}
-            for one in counts.schedules:
-                self.queue(one.queue).row.known = True
-        if counts.archivers is not None:
-            self.archivers = {one.name: one for one in counts.archivers}
-
 
 def _refs(work: UnitOfWork, starts: list[verbs.Start]) -> list[JobRef]:
     """The jobs of starts that are not loaded yet."""
     refs = dict.fromkeys(JobRef(start.queue, start.id) for start in starts)
     return [ref for ref in refs if ref not in work.jobs]
-
-
-def _mark(job: JobRecord | None) -> Any:
-    """What of a job decides whether its message in the queue is still right."""
-    return job and (job.place, job.priority, job.manual_retries, job.payload, job.enqueued_ms)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 import pika
 from pika.adapters.select_connection import IOLoop
+from pika.exceptions import AMQPError, ConnectionClosedByClient
 
+from windlass.backend.calls import Answer, StoreCall, deliver
 from windlass.backends.amqp.io_future import IoFuture, spawn
 from windlass.backends.amqp.session import AmqpSession
 from windlass.errors import ConfigError, StorageError
@@ -21,7 +24,8 @@ from windlass.speedups.amqp import Connection, PlainConnection
 
 log = logging.getLogger("windlass.amqp")
 
-T = TypeVar("T")
+#: What a call does with the session.
+Make = Callable[[AmqpSession], Coroutine[IoFuture[Any], None, Any]]
 
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.1, 2.0
 #: How long a coordinator may take to end what it has begun.
@@ -41,6 +45,10 @@ class Link:
         self._connection: PlainConnection | None = None
         self._session: AmqpSession | None = None
         self._waiting: IoFuture[AmqpSession] = IoFuture()
+        #: What is to run on the thread; whether it was woken for that; answers to hand over.
+        self._steps: deque[Callable[[], None]] = deque()
+        self._woken = False
+        self._answers: list[Answer] = []
         self._delay_s = _FIRST_DELAY_S
         self._closing = False
         self._last_error = "no answer yet"
@@ -53,7 +61,7 @@ class Link:
             self._users += 1
             if self._users > 1:
                 return
-            self._closing = False
+            self._closing = self._woken = False
             self.loop = IOLoop()
             self._waiting = IoFuture()
             self._thread = threading.Thread(target=self._main, name="windlass-amqp", daemon=True)
@@ -71,15 +79,17 @@ class Link:
             self.loop.add_callback_threadsafe(self._close)
             return thread
 
-    def run(
-        self,
-        make: Callable[[AmqpSession], Coroutine[IoFuture[Any], None, T]],
-        begin: Callable[[], bool],
-        done: Callable[[IoFuture[T]], None],
-    ) -> None:
-        """Run ``make(session)`` on the connection's thread once there is a session and ``begin`` says that
-        the call still stands; ``done`` is called there with its outcome."""
-        self.loop.add_callback_threadsafe(lambda: self._begin(make, begin, done))
+    def run(self, make: Make, call: StoreCall[Any]) -> None:
+        """Run ``make(session)`` on the connection's thread once there is a session and ``call`` still stands;
+        the outcome is its answer."""
+        self.soon(lambda: self._begin(make, call))
+
+    def soon(self, step: Callable[[], None]) -> None:
+        """Run ``step`` on the connection's thread, after those that came before it."""
+        self._steps.append(step)
+        if not self._woken:
+            self._woken = True
+            self.loop.add_callback_threadsafe(self._run_steps)
 
     @property
     def last_error(self) -> str:
@@ -88,25 +98,48 @@ class Link:
 
     # --- on the thread ------------------------------------------------------------------------------
 
-    def _begin(
-        self,
-        make: Callable[[AmqpSession], Coroutine[IoFuture[Any], None, T]],
-        begin: Callable[[], bool],
-        done: Callable[[IoFuture[T]], None],
-    ) -> None:
-        async def go() -> T:
-            session = await self._waiting
-            if not begin():
-                raise StorageError("the call was taken back: its time was over")
-            return await make(session)
-
+    def _run_steps(self) -> None:
+        """Run the steps that have come; what they send goes out at once, as one."""
+        self._woken = False  # first: a step that comes from now on wakes us again
         connection = self._connection
         if connection is not None:
             connection.gather()
-        outcome = spawn(go())
+        for _ in range(len(self._steps)):  # not those that follow: the broker's answers have their turn
+            self._steps.popleft()()
         if connection is not None:
             connection.send_gathered()
-        outcome.then(lambda: done(outcome))
+
+    def _begin(self, make: Make, call: StoreCall[Any]) -> None:
+        async def go() -> Any:
+            session = await self._waiting
+            if not call.begin():
+                raise StorageError("the call was taken back: its time was over")
+            return await make(session)
+
+        outcome = spawn(go())
+        outcome.then(lambda: self._answer(call, outcome))
+
+    def _answer(self, call: StoreCall[Any], outcome: IoFuture[Any]) -> None:
+        """Bring an outcome to the task that waits for it, when what belongs to it was sent; errors come out
+        typed. Answers of one turn go together: one wake-up for each event loop."""
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = outcome.result()
+        except AMQPError as exc:
+            error = StorageError(f"the broker refused: {type(exc).__name__}: {exc}")
+            error.__cause__ = exc
+        except BaseException as exc:
+            error = exc
+        self._answers.append((call, value, error))
+        if self._connection is None:
+            self._deliver()
+        elif len(self._answers) == 1:
+            self._connection.when_sent(self._deliver)
+
+    def _deliver(self) -> None:
+        answers, self._answers = self._answers, []
+        deliver(answers)
 
     def _main(self) -> None:
         while True:
@@ -121,10 +154,12 @@ class Link:
                     session.fail(StorageError(f"the connection broke down ({exc}); repeat the call"))
                 if self._waiting.done:
                     self._waiting = IoFuture()
+                self._deliver()
                 with self._lock:
                     if self._users == 0:
                         break
                     self.loop = IOLoop()
+                    self.loop.add_callback_threadsafe(self._run_steps)  # what the last loop left
         self.loop.close()
 
     def _connect(self) -> None:
@@ -151,7 +186,7 @@ class Link:
                 if isinstance(exc, ConfigError):
                     self._waiting.fail(exc)  # another try ends alike
                 if connection.is_open:
-                    connection.close()
+                    connection.hang_up()
                 return
             self._delay_s = _FIRST_DELAY_S
             self._waiting.set(session)
@@ -161,8 +196,8 @@ class Link:
     def _lost(self, error: Any) -> None:
         """The connection could not be made, or is gone: all who wait for an answer get the error."""
         reason = error if isinstance(error, BaseException) else RuntimeError(str(error))
-        if not self._closing:
-            self._last_error = f"{type(reason).__name__}: {reason}"
+        if not self._closing and not isinstance(reason, ConnectionClosedByClient):
+            self._last_error = f"{type(reason).__name__}: {reason}"  # else we know a better reason
         session, self._session = self._session, None
         if self._waiting.done:
             self._waiting = IoFuture()
@@ -187,7 +222,7 @@ class Link:
     def _hang_up(self) -> None:
         connection = self._connection
         if connection is not None and connection.is_open:
-            connection.close()
+            connection.hang_up()
         elif connection is None or connection.is_closed:
             self._end()
         else:

@@ -9,7 +9,6 @@ theirs that we do not know stay with the job (``extra`` of its payload) and come
 from __future__ import annotations
 
 import base64
-import hashlib
 from typing import Any
 
 import msgspec
@@ -18,7 +17,9 @@ from windlass.core import bad_records
 from windlass.core.backoff import Backoff
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
 from windlass.core.job import ErrorInfo, JobRecord, fingerprint, retries_of
+from windlass.core.option_values import PRIORITY_MAX, PRIORITY_MIN
 from windlass.core.options import ALL_UNSAID, MOST_LINES, StoredOptions, unsaid_bits
+from windlass.core.queue_time import QueueTime
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
 from windlass.speedups.amqp_frames import Delivery, job_properties, properties
@@ -81,6 +82,8 @@ class Carried(msgspec.Struct, omit_defaults=True, kw_only=True):
     again: bool = False
     #: Which message of its generation it is: each coordinator that publishes one again has its own number.
     copy: int = 0
+    #: What it waited for before it was published, if that was more than its turn.
+    queue_time: QueueTime | None = None
 
 
 class MessageError(ValueError):
@@ -185,6 +188,7 @@ def to_message(job: JobRecord, gen: int, reply: str = "", *, copy: int = 0) -> t
         reply=reply,
         again=copy != 0,
         copy=copy,
+        queue_time=job.queue_time,
     )
     if carried.payload is not None and len(carried.payload) > _MOST_HEADER:
         fields["payload"] = base64.b64encode(job.payload).decode()
@@ -244,8 +248,7 @@ _read_body = msgspec.json.Decoder(_Body).decode
 
 def read_message(queue: str, body: bytes, header: bytes | None, priority: int, now_ms: int) -> Incoming:
     """The job of a message, with our header if it has one; ``MessageError`` when there is none in it."""
-    if len(body) > MOST_BODY:
-        raise MessageError(f"{len(body)} bytes are more than the {MOST_BODY} that a message may have")
+    _check_size(body)
     if header is not None:
         try:
             return _own(queue, _read_body(body), _decode_carried(header))
@@ -259,6 +262,11 @@ def read_message(queue: str, body: bytes, header: bytes | None, priority: int, n
         return Incoming(read_job(queue, fields, now_ms, priority=priority), 0, True)
     except bad_records.UNREADABLE as exc:
         raise MessageError(str(exc)) from exc
+
+
+def _check_size(body: bytes) -> None:
+    if len(body) > MOST_BODY:
+        raise MessageError(f"{len(body)} bytes are more than the {MOST_BODY} that a message may have")
 
 
 def _own(queue: str, body: _Body, carried: Carried) -> Incoming:
@@ -289,6 +297,7 @@ def _own(queue: str, body: _Body, carried: Carried) -> Incoming:
         misses=carried.misses,
         settled_token=carried.settled_token,
         errors=carried.errors,
+        queue_time=carried.queue_time,
     )
     return Incoming(job, carried.gen, False, carried.reply, carried.again, carried.copy)
 
@@ -318,14 +327,14 @@ def read_job(queue: str, fields: Any, now_ms: int, *, priority: int = 0, jid: st
     args, kwargs = fields.get("args", []), fields.get("kwargs", {})
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise MessageError("args must be a list and kwargs an object")
-    enqueued_ms = _ms(fields.get("enqueued_at"), now_ms, "enqueued_at")
+    enqueued_ms = to_ms(fields.get("enqueued_at"), now_ms, "enqueued_at")
     told = fields.get("priority", priority)
     return JobRecord(
         queue=queue,
         id=job_id,
         task=task,
         payload=_payload_of(fields),
-        priority=told if isinstance(told, int) and not isinstance(told, bool) else priority,
+        priority=told if _is_priority(told) else priority,
         options=StoredOptions(
             max_attempts=runs_of(fields.get("retry")),
             backoff=Backoff(type="sidekiq"),
@@ -337,6 +346,10 @@ def read_job(queue: str, fields: Any, now_ms: int, *, priority: int = 0, jid: st
         ready_ms=min(enqueued_ms, now_ms),
         attempts=_count(fields.get("retry_count"), "retry_count"),
     )
+
+
+def _is_priority(told: Any) -> bool:
+    return isinstance(told, int) and not isinstance(told, bool) and PRIORITY_MIN <= told <= PRIORITY_MAX
 
 
 def runs_of(retry: Any) -> int:
@@ -365,7 +378,7 @@ def _count(value: Any, name: str) -> int:
     return value
 
 
-def _ms(value: Any, otherwise: int, name: str) -> int:
+def to_ms(value: Any, otherwise: int, name: str) -> int:
     if value is None:
         return otherwise
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 2**42:
@@ -399,6 +412,7 @@ _STATE = {
 
 def read_entry(body: bytes, kind: str, now_ms: int) -> StreamEntry:
     """What another program put into a stream of type ``kind``; ``MessageError`` when it is not that."""
+    _check_size(body)
     try:
         fields = _from_json(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -412,12 +426,12 @@ def read_entry(body: bytes, kind: str, now_ms: int) -> StreamEntry:
     job = read_job(inner.get("queue") or "default", inner, now_ms, jid=fields.get("jid") or "")
     if kind != "dead_job" and fields.get(_AT[kind]) is None:
         raise MessageError(f"{_AT[kind]} is missing")
-    entry = StreamEntry(job, _STATE[kind], _ms(fields.get(_AT[kind]), now_ms, _AT[kind]))
+    entry = StreamEntry(job, _STATE[kind], to_ms(fields.get(_AT[kind]), now_ms, _AT[kind]))
     if kind != "scheduled_job":
         # A retry counts its failure as the one that it follows; of a dead job the last failure led to none.
         job.attempts = _count(fields.get("retry_count"), "retry_count") + (kind == "dead_job")
         name, message = str(fields.get("error_class") or ""), str(fields.get("error_message") or "")
-        at_ms = _ms(fields.get("failed_at"), min(entry.at_ms, now_ms), "failed_at")
+        at_ms = to_ms(fields.get("failed_at"), min(entry.at_ms, now_ms), "failed_at")
         trace = str(fields.get("backtrace") or "")
         entry.error = ErrorInfo(at_ms, max(job.attempts, 1), name, message, trace, fingerprint(name, message))
     return entry
@@ -461,26 +475,3 @@ def entry_message(job: JobRecord, now_ms: int) -> tuple[str, bytes] | None:
     if job.reason in (bad_records.BAD_RECORD, _BAD_MESSAGE):
         rest["raw"] = base64.b64encode(job.payload[:MOST_BODY]).decode()
     return kind, envelope(kind, now_ms, {"jid": job.id, **rest, "job": inner})
-
-
-def poison(queue: str, body: bytes, problem: str, now_ms: int) -> JobRecord:
-    """The record of a message that is no job: failed, with its bytes."""
-    return bad_records.stand_in(
-        queue,
-        f"bad-{hashlib.sha256(body).hexdigest()[:32]}",
-        body,
-        problem,
-        state=JobState.FAILED,
-        enqueued_ms=now_ms,
-        ready_ms=now_ms,
-        finished_ms=now_ms,
-    )
-
-
-def queue_of(body: bytes) -> str:
-    """The queue that a message which cannot be read names, or ``default``."""
-    try:
-        fields = _from_json(body)
-        return check_queue_name(fields.get("job", fields).get("queue"))
-    except bad_records.UNREADABLE:
-        return "default"

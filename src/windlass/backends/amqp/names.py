@@ -41,6 +41,8 @@ class Names:
         self.news = f"{prefix}windlass.news"
         #: Messages of quorum queues that were returned too often for the limit of an operator's policy.
         self.returned = f"{prefix}windlass.returned"
+        #: The beginning of the names of queues that are deleted at once (see ``Topology``).
+        self.spare = f"{prefix}windlass.spare"
 
     def queue_arguments(self, queue_type: str = "") -> Arguments:
         """How a job queue is declared. Its type is named, for a broker may have another default."""
@@ -64,6 +66,10 @@ class Names:
         if kind == QUORUM:
             queues[self.returned] = _plain(kind)
         return queues
+
+    def spare_arguments(self) -> Arguments:
+        """How a queue is declared that is deleted at once; or by the broker, if we cannot."""
+        return {"x-queue-type": QUORUM, "x-expires": 60_000}
 
     def other_arguments(self, queue: str) -> list[Arguments]:
         """How a queue of jobs, or of ours, may be declared that has the other type."""

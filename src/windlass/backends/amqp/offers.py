@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from windlass.backend import requests as rq
@@ -41,6 +42,41 @@ class Offer:
             return self._ticket.pop()
         except IndexError:
             return False
+
+
+class OfferTimeouts:
+    """Takes back jobs that their worker does not look at in time, because its event loop is blocked.
+
+    One timer for all of them: each timer of its own would wake the connection's thread once more.
+    """
+
+    def __init__(self, later: Callable[[float, Callable[[], None]], object], seconds: float) -> None:
+        self._later = later
+        self._seconds = seconds
+        #: The oldest first, with those that were answered: they leave when their time is over.
+        self._open: deque[Offer] = deque()
+        self._timed = False
+
+    def add(self, offer: Offer) -> None:
+        """Take ``offer`` back when its time is over."""
+        self._open.append(offer)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if not self._timed:
+            self._timed = True
+            self._later(self._seconds, self.look)
+
+    def look(self) -> None:
+        """Take back what is late; look again while there are others."""
+        self._timed = False
+        last_ms = SYSTEM_CLOCK.monotonic_ms() - self._seconds * 1_000
+        while self._open and self._open[0].since_ms <= last_ms:
+            offer = self._open.popleft()
+            if offer.take():
+                offer.answered(False)
+        if self._open:
+            self._set_timer()
 
 
 class Offers:
@@ -85,6 +121,11 @@ class Offers:
         """A worker with room for a job of ``queue``."""
         with self._lock:
             return next((one for one in self._listeners.get(queue, ()) if one.is_open), None)
+
+    def room(self, queue: str) -> int:
+        """How many jobs of ``queue`` the workers have room for."""
+        with self._lock:
+            return sum(one.room for one in self._listeners.get(queue, ()) if one.is_open)
 
 
 class WorkerListener:

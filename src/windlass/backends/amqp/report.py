@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
 import msgspec
 
 from windlass.backends.amqp import verbs, wire
@@ -12,28 +15,70 @@ from windlass.core.outcome import Outcome, Settlement
 from windlass.speedups.amqp import Outgoing
 
 _to_json = msgspec.json.Encoder().encode
+#: How long a metric may wait for others, and how many wait.
+_METRICS_S = 0.1
+_MOST_METRICS = 200
 
 
-def metrics_message(
-    names: Names, items: list[Settlement], starts: list[verbs.Start], now_ms: int
-) -> Outgoing:
-    """What became of some attempts: an envelope of all; one alone stands at its top as well."""
-    at = now_ms / 1000
-    metrics = [
-        {
-            "type": "job_metric",
-            "timestamp": at,
-            "jid": end.id,
-            "job_class": start.task,
-            "queue": end.queue,
-            "duration_ms": end.duration_ms or 0,
-            "status": "success" if end.outcome is Outcome.COMPLETE else "failed",
-            "worker_identity": start.worker,
-        }
-        for end, start in zip(items, starts, strict=True)
-    ]
-    top = metrics[0] if len(metrics) == 1 else {"type": "job_metrics", "timestamp": at}
-    return Outgoing("", names.job_metrics, _to_json({**top, "data": metrics}), wire.COPIED)
+class Publishes(Protocol):
+    """The session whose worker reports."""
+
+    names: Names
+
+    @property
+    def usable(self) -> bool:
+        """Whether something can still be sent."""
+
+    def publish(self, messages: Iterable[Outgoing]) -> object:
+        """Send messages."""
+
+    def later(self, seconds: float, call: Callable[[], None]) -> object:
+        """Call back after ``seconds``."""
+
+
+class Metrics:
+    """What became of attempts. No job waits for this, so those of a tenth of a second share a message."""
+
+    def __init__(self, session: Publishes) -> None:
+        self._session = session
+        self._waiting: list[dict[str, Any]] = []
+        self._timed = False
+
+    def add(self, items: list[Settlement], starts: list[verbs.Start], now_ms: int) -> None:
+        """Report how these attempts ended."""
+        at = now_ms / 1000
+        self._waiting += [
+            {
+                "type": "job_metric",
+                "timestamp": at,
+                "jid": end.id,
+                "job_class": start.task,
+                "queue": end.queue,
+                "duration_ms": end.duration_ms or 0,
+                "status": "success" if end.outcome is Outcome.COMPLETE else "failed",
+                "worker_identity": start.worker,
+            }
+            for end, start in zip(items, starts, strict=True)
+        ]
+        if len(self._waiting) >= _MOST_METRICS:
+            self.flush()
+        elif not self._timed:
+            self._timed = True
+            self._session.later(_METRICS_S, self._tick)
+
+    def _tick(self) -> None:
+        self._timed = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Publish what waits: an envelope of all; one alone stands at its top as well."""
+        metrics, self._waiting = self._waiting, []
+        if not metrics or not self._session.usable:
+            return
+        last = metrics[-1]
+        top = last if len(metrics) == 1 else {"type": "job_metrics", "timestamp": last["timestamp"]}
+        body = _to_json({**top, "data": metrics})
+        self._session.publish([Outgoing("", self._session.names.job_metrics, body, wire.COPIED)])
 
 
 def heartbeat_message(names: Names, worker: WorkerInfo, now_ms: int) -> Outgoing:

@@ -8,40 +8,49 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from pika import BasicProperties, spec
-from pika.exceptions import ChannelClosedByBroker, ChannelClosedByClient
+from pika.exceptions import ChannelClosedByClient
 
-from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
+from windlass.backends.amqp.io_future import IoFuture
 from windlass.backends.amqp.names import CLASSIC, QUORUM, Names
-from windlass.errors import ConfigError, StorageError
+from windlass.backends.amqp.topology import Topology
+from windlass.errors import StorageError
 from windlass.speedups.amqp import Outgoing
 from windlass.speedups.amqp_frames import Delivery, of_properties
 
 log = logging.getLogger("windlass.amqp")
 
 PERSISTENT = 2
-_PRECONDITION_FAILED = 406
 #: An exclusive queue cannot be replicated, whatever the default of the broker is.
 EXCLUSIVE = {"x-queue-type": CLASSIC}
 #: Messages that are asked for before an answer. A quorum queue writes to its disk for each answer, also when
 #: it has no message left; to a classic one such an answer costs nothing.
 _MOST_GETS = {CLASSIC: 1_000, QUORUM: 10}
-#: Channels on which new queues are declared. RabbitMQ takes 20 to 90 ms for a queue with priorities, most of
-#: it waiting, one after the other on a channel; on eight channels it declares about six times as many.
-_SIDE_BY_SIDE = 8
+
+
+class NotTakenError(StorageError):
+    """The broker refused messages: they are in no queue, and may be published again."""
+
+    def __init__(self, messages: list[Outgoing]) -> None:
+        super().__init__("the broker could not take the message; repeat the call")
+        self.messages = messages
 
 
 class _Batch:
-    """Publishes that are confirmed together."""
+    """Publishes that are confirmed together: ``messages``, of which the first has the tag ``first``."""
 
-    __slots__ = ("left", "promise", "refused")
+    __slots__ = ("first", "left", "messages", "nacked", "promise", "returned")
 
-    def __init__(self, count: int) -> None:
-        self.left = count
-        self.refused = ""
+    def __init__(self, messages: list[Outgoing], first: int) -> None:
+        self.messages = messages
+        self.first = first
+        self.left = len(messages)
+        #: Those that the broker refused; why one came back that no queue takes.
+        self.nacked: list[Outgoing] = []
+        self.returned = ""
         self.promise: IoFuture[None] = IoFuture()
 
 
@@ -66,11 +75,10 @@ class AmqpSession:
         self.names = names
         self.closed = False
         self.channel: Any = None
+        #: A second channel, for what the broker need not confirm.
+        self._hints: Any = None
         self.inbox = ""
-        self._setup: Any = None
-        self._setup_answer: IoFuture[Any] = IoFuture()
-        self._setup_turn: IoFuture[None] = resolved(None)
-        self._declared: dict[str, IoFuture[None]] = {}
+        self.topology = Topology(self)
         self._pending: set[IoFuture[Any]] = set()
         self._last_tag = 0
         self._unconfirmed: dict[int, _Batch] = {}
@@ -83,8 +91,7 @@ class AmqpSession:
 
     async def start(self) -> None:
         """Open the channels, declare what is always there, listen to our inbox."""
-        await self._open_setup()
-        await self._declare_all()
+        await self.topology.declare_all()
         self.channel = channel = await self.open_channel()
         await self.confirming(channel)
         channel.add_on_return_callback(self._on_return)
@@ -94,7 +101,8 @@ class AmqpSession:
         self.inbox = declared.method.queue
         await self.call(channel.queue_bind, self.inbox, self.names.news)
         self.consume(channel, self.inbox, lambda _c, _m, *message: self.on_news(*message), auto_ack=True)
-        await self.call(channel.basic_qos, prefetch_count=1)  # of bells: see desk
+        await self.call(channel.basic_qos, prefetch_count=1)  # see intake
+        self._hints = await self.open_channel()
 
     async def leave(self) -> None:
         """We are about to close the connection ourselves: say what is to be said."""
@@ -135,7 +143,7 @@ class AmqpSession:
     def give_up(self) -> None:
         """Something is wrong with this connection: end it, a new one is made."""
         if not self.closed and self.connection.is_open:
-            self.connection.close()
+            self.connection.hang_up()
 
     def consume(self, channel: Any, queue: str, callback: Callable[..., None], **options: Any) -> Any:
         """``basic_consume`` with a guarded callback; returns the consumer's tag."""
@@ -153,13 +161,13 @@ class AmqpSession:
         return tag
 
     def end_consumer(self, tag: str, ended: IoFuture[None]) -> None:
-        """Cancel a consumer of our channel; what is on its way still comes, or goes back to its queue."""
+        """Cancel a consumer of our channel; what is on its way still comes."""
         if tag not in self.channel.consumer_tags:  # the broker ended it: its queue was deleted
             self.connection.end_take(self.channel, tag)
             ended.set(None)
             return
         self._ending[tag] = ended
-        self.channel.basic_cancel(tag, callback=_ignore)
+        self.connection.cancel(self.channel, tag)
 
     def _on_cancelled(self, frame: Any) -> None:
         tag = frame.method.consumer_tag
@@ -200,179 +208,72 @@ class AmqpSession:
 
     # --- topology ----------------------------------------------------------------------------------------
 
-    async def _declare_all(self) -> None:
-        """Everything at once; one by one when a part of it is declared in another way already."""
-        names = self.names
-        queues = {**names.streams(), **names.own_queues()}
-        done = self._setup_answer = IoFuture[Any]()
-        channel = self._setup
-        for exchange, kind in ((names.direct, "direct"), (names.dead, "fanout"), (names.news, "fanout")):
-            channel.exchange_declare(exchange, kind, durable=True)
-        for name, arguments in queues.items():
-            channel.queue_declare(name, durable=True, arguments=arguments)
-        channel.queue_bind(names.dead_jobs, names.dead, callback=done.set)
-        answer = await self.expect(done)
-        if not isinstance(answer, Exception):
-            return
-        await self._open_setup()
-        for name, arguments in queues.items():
-            await self.declare(name, arguments)
-        await self.call(self._setup.queue_bind, names.dead_jobs, names.dead)
-
-    async def _open_setup(self) -> None:
-        self._setup = await self.open_channel(lambda reason: self._setup_answer.set(reason))
-
-    async def declare(self, name: str, arguments: dict[str, Any]) -> None:
-        """Declare a durable queue; one of its type that is there with other arguments is taken as it is."""
-        before, turn = self._setup_turn, IoFuture[None]()
-        self._setup_turn = turn
-        await before
-        try:
-            answer = await self._ask_setup(name, durable=True, arguments=arguments)
-            if isinstance(answer, ChannelClosedByBroker) and answer.reply_code == _PRECONDITION_FAILED:
-                await self._check_type(name, arguments, answer)
-                log.warning("queue %s is declared otherwise than we would, and used as it is", name)
-                await self._open_setup()
-                answer = await self._ask_setup(name, passive=True)
-            if isinstance(answer, Exception):
-                if self.connection.is_open:
-                    await self._open_setup()
-                raise answer
-        finally:
-            turn.set(None)
-
-    async def _check_type(self, name: str, arguments: dict[str, Any], refusal: ChannelClosedByBroker) -> None:
-        """Raise when the queue was refused because it has the other type. The refusal closed the channel."""
-        names = self.names
-        if arguments["x-queue-type"] != names.queue_type:
-            return  # a stream
-        known = "'x-queue-type'" in refusal.reply_text
-        for other in () if known else names.other_arguments(name):
-            await self._open_setup()
-            known = known or not isinstance(
-                await self._ask_setup(name, durable=True, arguments=other), Exception
-            )
-        if known:
-            await self._open_setup()
-            want = (
-                f"the type of the queues that exist, and {name} has another. Leave the option as it was, "
-                "use a namespace of its own for each type, or delete the queue once it is empty"
-            )
-            raise ConfigError("queue_type", want, names.queue_type)
-
-    async def _ask_setup(self, name: str, **arguments: Any) -> Any:
-        """The answer to a declaration, or the error with which the broker closed the channel."""
-        answer = self._setup_answer = IoFuture[Any]()
-        self._setup.queue_declare(name, callback=answer.set, **arguments)
-        return await self.expect(answer)
-
     async def need_queue(self, name: str) -> None:
         """Declare the queue of jobs ``name`` and its binding, once per connection."""
-        await self.need_queues([name])
+        await self.topology.need_queues([name])
 
-    async def need_queues(self, names: list[str]) -> None:
-        """Declare queues of jobs and their bindings, those that are new at once.
-
-        All who wait for one continue in the order in which they came: what they publish keeps that order.
-        """
-        new = [name for name in names if (known := self._declared.get(name)) is None or known.failed]
-        if new:
-            self.names.used.update(new)
-            self._declared.update(dict.fromkeys(new, spawn(self._declare_queues(new))))
-        for name in names:
-            await self._declared[name]
-
-    async def _declare_queues(self, names: list[str]) -> None:
-        """Declare a part on the channel for that, the others on channels beside it; bind them."""
-        before, turn = self._setup_turn, IoFuture[None]()
-        self._setup_turn = turn
-        await before
-        try:
-            first, *others = [names[at::_SIDE_BY_SIDE] for at in range(min(_SIDE_BY_SIDE, len(names)))]
-            beside = [spawn(self._declare_beside(part)) for part in others]
-            self._setup_answer = IoFuture()
-            refused = await self._declare_on(self._setup, first, self._setup_answer)
-            if refused:
-                await self._open_setup()
-            for part in beside:
-                refused = refused + await part
-        finally:
-            turn.set(None)
-        for name in refused:
-            await self.declare(self.names.queue(name), self.names.queue_arguments())
-            await self.call(self._setup.queue_bind, self.names.queue(name), self.names.direct, name)
-
-    async def _declare_beside(self, names: list[str]) -> list[str]:
-        """Declare queues of jobs on a channel that is closed after it; returns those that are left to do."""
-        answer: IoFuture[Any] = IoFuture()
-        channel = await self.open_channel(answer.set)
-        refused = await self._declare_on(channel, names, answer)
-        if channel.is_open:
-            channel.close()
-        return refused
-
-    async def _declare_on(self, channel: Any, names: list[str], answer: IoFuture[Any]) -> list[str]:
-        """Declare queues of jobs and bind them. One refusal ends the channel: then all are left to do."""
-        for name in names:
-            queue = self.names.queue(name)
-            channel.queue_declare(queue, durable=True, arguments=self.names.queue_arguments())
-            last = answer.set if name is names[-1] else None
-            channel.queue_bind(queue, self.names.direct, name, callback=last)
-        return names if isinstance(await self.expect(answer), Exception) else []
-
-    def forget_queue(self, name: str) -> None:
-        """A queue was deleted: declare it again when it is needed."""
-        self._declared.pop(name, None)
+    def need_queues(self, names: list[str]) -> Coroutine[IoFuture[Any], None, None]:
+        """Declare queues of jobs and their bindings, once per connection."""
+        return self.topology.need_queues(names)
 
     # --- publish -----------------------------------------------------------------------------------------
 
     def publish(self, messages: Iterable[Outgoing]) -> IoFuture[None]:
         """Publish; the promise is kept when the broker confirmed all, and fails when it took one not."""
         out = list(messages)
-        batch = _Batch(len(out))
+        batch = _Batch(out, self._last_tag + 1)
         if not out:
             batch.promise.set(None)
             return batch.promise
         self.connection.publish(self.channel, out)
-        for tag in range(self._last_tag + 1, self._last_tag + 1 + len(out)):
+        for tag in range(batch.first, batch.first + len(out)):
             self._unconfirmed[tag] = batch
         self._last_tag += len(out)
         self.expect(batch.promise)
         return batch.promise
 
+    def send(self, messages: Iterable[Outgoing]) -> None:
+        """Publish what may be lost. The broker does not confirm it: a confirm is one more thing to read."""
+        if self._hints is not None and self._hints.is_open:
+            self.connection.publish(self._hints, messages)
+
     def _on_confirm(self, frame: Any) -> None:
         method = frame.method
-        refused = "" if isinstance(method, spec.Basic.Ack) else "the broker could not take the message"
-        self._confirm(method.delivery_tag, method.multiple, refused)
+        self._confirm(method.delivery_tag, method.multiple, refused=not isinstance(method, spec.Basic.Ack))
 
-    def _confirm(self, last: int, multiple: bool, refused: str = "") -> None:
+    def _confirm(self, last: int, multiple: bool, *, refused: bool = False) -> None:
         """The broker took the publish ``last`` (or all up to it), or refused it."""
         if not multiple:
-            self._confirmed(self._unconfirmed.pop(last, None), refused)
+            self._confirmed(last, refused)
             return
         while self._unconfirmed:
             tag = next(iter(self._unconfirmed))
             if tag > last:
                 break
-            self._confirmed(self._unconfirmed.pop(tag), refused)
+            self._confirmed(tag, refused)
 
-    def _confirmed(self, batch: _Batch | None, refused: str) -> None:
+    def _confirmed(self, tag: int, refused: bool) -> None:
+        batch = self._unconfirmed.pop(tag, None)
         if batch is None:
             return
         batch.left -= 1
-        batch.refused = batch.refused or refused
-        if batch.left == 0:
-            if batch.refused:
-                batch.promise.fail(StorageError(f"{batch.refused}; repeat the call"))
-            else:
-                batch.promise.set(None)
+        if refused:
+            batch.nacked.append(batch.messages[tag - batch.first])
+        if batch.left:
+            return
+        if batch.returned:
+            batch.promise.fail(StorageError(f"{batch.returned}; repeat the call"))
+        elif batch.nacked:
+            batch.promise.fail(NotTakenError(batch.nacked))
+        else:
+            batch.promise.set(None)
 
     def _on_return(self, _channel: Any, method: Any, _properties: Any, _body: bytes) -> None:
         """No queue took a message. Its confirmation follows: fail what is under way with it."""
         if method.exchange == self.names.direct:
-            self.forget_queue(method.routing_key)
+            self.topology.forget_queue(method.routing_key)
         for batch in set(self._unconfirmed.values()):
-            batch.refused = f"no queue takes {method.routing_key!r} of exchange {method.exchange!r}"
+            batch.returned = f"no queue takes {method.routing_key!r} of exchange {method.exchange!r}"
 
     # --- take and acknowledge ----------------------------------------------------------------------------
 
@@ -446,7 +347,3 @@ class AmqpSession:
 def delivery_of(method: Any, properties: BasicProperties, body: bytes) -> Delivery:
     """A message that pika read."""
     return Delivery(method.delivery_tag, method.redelivered, *of_properties(properties), body)
-
-
-def _ignore(_frame: Any) -> None:
-    """Wants an answer; ``Session._on_cancelled`` gets it."""

@@ -162,7 +162,10 @@ class News(msgspec.Struct, omit_defaults=True):
     arrived: list[str] = []
     paused: list[str] = []
     resumed: list[str] = []
+    #: Messages to ask about before they are started.
     void: list[tuple[str, str, int]] = []
+    #: Those of them whose job may run by such a message: it has, or had, another one besides.
+    doubled: list[tuple[str, str, int]] = []
     #: Tokens of attempts that were taken from their workers.
     lost: list[str] = []
     #: When the first job of a queue is due, where that changed; None: there is none.

@@ -48,6 +48,8 @@ class Reply(msgspec.Struct, array_like=True):
     details: list[Any] = []
 
 
+#: RabbitMQ closes the channel of a client that publishes more than 128 MiB.
+_MOST_REPLY = 100_000_000
 _encode = msgspec.msgpack.Encoder().encode
 read_entry = msgspec.msgpack.Decoder(LogEntry).decode
 read_kept = msgspec.msgpack.Decoder(KeptRecord).decode
@@ -78,8 +80,16 @@ def kept_record(queue: str, job: JobRecord, gen: int) -> Outgoing:
 
 
 def reply(properties: BasicProperties, answer: Any) -> Outgoing:
-    """The answer to an entry of the log."""
-    return _reply(properties, Reply(verbs.encode(answer)))
+    """The answer to an entry of the log; an error where it cannot be sent, so that the next coordinator does
+    not fail in the same way."""
+    try:
+        body = verbs.encode(answer)
+    except Exception as exc:
+        return error_reply(properties, exc)
+    if len(body) > _MOST_REPLY:
+        much = f"the answer has {len(body)} bytes, more than the broker may take; ask for less at once"
+        return error_reply(properties, StorageError(much))
+    return _reply(properties, Reply(body))
 
 
 def error_reply(properties: BasicProperties, error: Exception) -> Outgoing:

@@ -1,0 +1,45 @@
+"""Acknowledging what is read from streams: many at once, a moment later.
+
+A stream keeps its messages; an acknowledgement only lets the broker push more. So one for many is enough, as
+long as it comes before the prefetch is used up, and long before the broker's ``consumer_timeout``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+#: How long a message may stay unacknowledged, and how many.
+_PAUSE_S = 0.05
+_MOST = 50
+
+
+class StreamAcks:
+    """The acknowledgements of one channel that reads streams."""
+
+    def __init__(self, later: Callable[[float, Callable[[], None]], Any]) -> None:
+        self._later = later
+        self._channel: Any = None
+        self._last = 0
+        self._count = 0
+        self._timed = False
+
+    def add(self, channel: Any, tag: int) -> None:
+        """The message ``tag`` was read, and all before it."""
+        self._channel, self._last = channel, tag
+        self._count += 1
+        if self._count >= _MOST:
+            self._send()
+        elif not self._timed:
+            self._timed = True
+            self._later(_PAUSE_S, self._tick)
+
+    def _tick(self) -> None:
+        self._timed = False
+        if self._count:
+            self._send()
+
+    def _send(self) -> None:
+        self._count = 0
+        if self._channel.is_open:
+            self._channel.basic_ack(self._last, multiple=True)

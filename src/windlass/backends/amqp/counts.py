@@ -1,0 +1,86 @@
+"""What a mark remembers of the ledger, written and read again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from windlass.core.job import ArchiverInfo, CounterRow, JobRef
+from windlass.core.schedule_rules import ScheduleRecord
+
+if TYPE_CHECKING:
+    from windlass.backends.amqp.ledger import Ledger
+
+
+class Counts(msgspec.Struct):
+    """What a mark remembers of the fold: it cannot be read off the records that are left."""
+
+    offset: int = -1
+    gen: int = 0
+    place: int = 0
+    counters: list[CounterRow] = []
+    events: dict[str, int] = {}
+    history: dict[str, int] = {}
+    paused: list[str] = []
+    cursors: dict[str, int] = {}
+    void: list[tuple[str, str, int]] = []
+    #: Not a fold of what is left: a log forgets who put them. None in marks of a time that did not note them.
+    schedules: list[ScheduleRecord] | None = None
+    archivers: list[ArchiverInfo] | None = None
+    #: Ids that stay taken after their jobs are gone, until when.
+    taken_ids: list[tuple[str, str, int]] = []
+
+
+def counts_of(ledger: Ledger, offset: int) -> Counts:
+    """What a mark must remember."""
+    return Counts(
+        offset=offset,
+        gen=ledger.gen,
+        place=ledger.last_place,
+        counters=[CounterRow(*key, total) for key, total in ledger.counters.items()],
+        events={q.name: q.last_event for q in ledger.queues.values()},
+        history={q.name: q.last_history for q in ledger.queues.values()},
+        paused=[q.name for q in ledger.queues.values() if q.row.paused],
+        cursors=dict(ledger.cursors_of_streams),
+        void=list(ledger.void),
+        schedules=list(ledger.schedules.values()),
+        archivers=list(ledger.archivers.values()),
+        taken_ids=[(ref.queue, ref.id, until_ms) for ref, until_ms in ledger.kept_ids.items()],
+    )
+
+
+def set_counts(ledger: Ledger, counts: Counts) -> None:
+    """What was counted up to a mark is as the mark says, whatever the log still has."""
+    ledger.gen = max(ledger.gen, counts.gen)
+    ledger.last_place = max(ledger.last_place, counts.place)
+    ledger.counters.clear()
+    for row in counts.counters:
+        ledger.counters[row.queue, row.task, row.outcome] = row.total
+    for name, last in counts.events.items():
+        queue = ledger.queue(name)
+        shift = last - queue.last_event
+        queue.last_event = last
+        moved = [msgspec.structs.replace(event, id=event.id + shift) for event in queue.events]
+        queue.events.clear()
+        queue.events.extend(moved)
+    for name, last in counts.history.items():
+        queue = ledger.queue(name)
+        shift = last - queue.last_history
+        queue.last_history = last
+        rows = [(at + shift, row) for at, row in queue.history]
+        queue.history.clear()
+        queue.history.extend(rows)
+    for name in counts.paused:
+        ledger.queue(name).row.paused = True
+    for kind, offset in counts.cursors.items():
+        ledger.cursors_of_streams[kind] = max(ledger.cursors_of_streams.get(kind, -1), offset)
+    ledger.void.update(dict.fromkeys(tuple(void) for void in counts.void))  # type: ignore[misc]
+    for queue_name, job_id, until_ms in counts.taken_ids:
+        ledger.kept_ids.setdefault(JobRef(queue_name, job_id), until_ms)
+    if counts.schedules is not None:
+        ledger.schedules = {(one.queue, one.name): one for one in counts.schedules}
+        for one in counts.schedules:
+            ledger.queue(one.queue).row.known = True
+    if counts.archivers is not None:
+        ledger.archivers = {one.name: one for one in counts.archivers}

@@ -1,0 +1,193 @@
+"""The jobs that a connection holds, when the broker or the coordinator does not answer; without a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.backends.amqp.test_intake_amqp import QUEUE, _Client
+from windlass.backend import requests as rq
+from windlass.backends.amqp import verbs
+from windlass.backends.amqp.client import AmqpClient, NoAnswerError
+from windlass.backends.amqp.consumer import Consumer
+from windlass.backends.amqp.io_future import IoFuture, spawn
+from windlass.backends.amqp.messages import read_message
+from windlass.backends.amqp.names import Names
+from windlass.backends.amqp.offers import Offers
+from windlass.backends.amqp.picker import Held, Picker
+from windlass.backends.amqp.session import NotTakenError
+from windlass.core.outcome import Extended, Outcome, Settlement
+from windlass.errors import StorageError
+from windlass.speedups.amqp_frames import Delivery
+
+
+class _Broker(_Client):
+    """A connection with a log: what is asked and put there is answered when the test says so."""
+
+    within = AmqpClient.within
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Any = Names("")
+        self.connection = self
+        self.void: set[tuple[str, str, int]] = set()
+        self.asked: list[tuple[Any, IoFuture[Any]]] = []
+        self.facts: list[tuple[Any, IoFuture[None]]] = []
+        self.acked: list[int] = []
+
+    async def ask(self, request: rq.Request[Any], answer_s: float = 15.0) -> Any:
+        answer: IoFuture[Any] = IoFuture()
+        self.asked.append((request, answer))
+        return await answer
+
+    def append_fact(self, fact: rq.Request[Any]) -> IoFuture[None]:
+        confirmed: IoFuture[None] = IoFuture()
+        self.facts.append((fact, confirmed))
+        return confirmed
+
+    def publish(self, messages: Any) -> None:
+        pass
+
+    def ack(self, tags: Any) -> None:
+        self.acked += list(tags)
+
+    def soon(self, call: Any) -> None:
+        call()
+
+
+def _consumer(left: dict[str, Held] | None = None) -> tuple[_Broker, Consumer]:
+    broker = _Broker()
+    return broker, Consumer(broker, Offers(), 60.0, left)  # type: ignore[arg-type]
+
+
+def _held(job_id: str, tag: int) -> Held:
+    start = verbs.Start(QUEUE, job_id, f"token-{job_id}", "w", 30_000, 0)
+    return Held(tag, start, b"{}", None, 0, until_ms=2**60)
+
+
+def _hold(consumer: Consumer, job_id: str, tag: int) -> Held:
+    held = _held(job_id, tag)
+    consumer.hold(held, held.start.key)
+    return held
+
+
+def test_messages_of_lost_attempts_are_asked_about_again_until_the_coordinator_answers() -> None:
+    broker, consumer = _consumer()
+    _hold(consumer, "a", 1)
+    _hold(consumer, "b", 2)
+    consumer.lose(["token-a"])
+    (_, answer), broker.asked = broker.asked[0], []
+    answer.fail(StorageError("the coordinator did not answer"))
+    assert broker.acked == []
+    broker.fire()
+    broker.fire()
+    asked = {type(request): request for request, _ in broker.asked}
+    assert [start.id for start in asked[verbs.Doubt].starts] == ["a"]
+    assert [start.id for start in asked[verbs.Lend].starts] == ["b"]
+    next(answer for request, answer in broker.asked if type(request) is verbs.Doubt).set([None])
+    assert broker.acked == [1]
+
+
+def test_an_attempt_whose_job_was_cancelled_before_its_start_was_logged_is_lost() -> None:
+    broker, consumer = _consumer()
+    cancelled, other = _hold(consumer, "a", 1), _hold(consumer, "b", 2)
+    consumer.lose_void({cancelled.start.key})
+    assert (cancelled.lost, other.lost) == (True, False)
+    ((request, answer),) = broker.asked
+    assert isinstance(request, verbs.Doubt)
+    broker.void.add(cancelled.start.key)
+    answer.set([None])
+    assert (broker.acked, broker.void) == ([1], set())
+
+
+def test_an_attempt_whose_job_was_cancelled_while_it_was_shown_to_a_worker_is_lost() -> None:
+    broker, consumer = _consumer()
+    held, other = _held("a", 1), _held("b", 2)
+    broker.void.add(held.start.key)
+    for one in (held, other):
+        showing, message = consumer.intake.showing(QUEUE), Delivery(one.tag, False, None, 0, b"{}")
+        consumer._offered(message, one, one.start.key, showing, began=True)
+    assert (held.lost, other.lost) == (True, False)
+
+
+def _renewal(job_id: str) -> rq.Extend:
+    return rq.Extend(leases=[rq.LeaseRef(QUEUE, job_id, f"token-{job_id}", 30_000)])
+
+
+def test_a_renewal_that_is_in_the_log_counts_without_an_answer() -> None:
+    broker, consumer = _consumer()
+    _hold(consumer, "a", 1)
+    renewed = spawn(consumer.extend(_renewal("a")))
+    broker.asked[0][1].fail(NoAnswerError("the coordinator did not answer"))
+    assert renewed.result() == [Extended.OK]
+
+
+def test_a_renewal_that_the_broker_did_not_take_does_not_count() -> None:
+    broker, consumer = _consumer()
+    _hold(consumer, "a", 1)
+    renewed = spawn(consumer.extend(_renewal("a")))
+    broker.asked[0][1].fail(NotTakenError([]))
+    with pytest.raises(NotTakenError):
+        renewed.result()
+
+
+def test_a_renewal_does_not_wait_for_long_until_the_worker_has_said_what_it_runs() -> None:
+    """Leases on other connections are due meanwhile. It is not in the log, so it does not count."""
+    broker, consumer = _consumer({"token-a": _held("a", 1)})
+    renewed = spawn(consumer.extend(_renewal("a")))
+    assert [type(request) for request, _ in broker.asked] == [verbs.Lend]
+    assert not renewed.done
+    broker.fire()
+    with pytest.raises(StorageError):
+        renewed.result()
+    again = spawn(consumer.extend(_renewal("a")))
+    broker.asked[0][1].set([True])
+    broker.asked[1][1].set([Extended.OK])
+    assert again.result() == [Extended.OK]
+
+
+def _end(job_id: str) -> rq.Settle:
+    end = Settlement(queue=QUEUE, id=job_id, token=f"token-{job_id}", outcome=Outcome.COMPLETE)
+    return rq.Settle(items=[end])
+
+
+def _logged(broker: _Broker) -> list[str]:
+    """The jobs whose starts were put into the log alone."""
+    facts = [fact for fact, _ in broker.facts if isinstance(fact, verbs.Started)]
+    return [start.id for fact in facts for start in fact.starts]
+
+
+def test_starts_that_should_go_with_an_end_that_the_broker_refused_are_logged_later() -> None:
+    broker, consumer = _consumer()
+    both = [_hold(consumer, "a", 1).start, _hold(consumer, "b", 2).start]
+    consumer.starts.add_soon(both)
+    settled = spawn(consumer.settle(_end("a")))
+    ((ended, confirmed),) = broker.facts
+    assert [start.id for start in ended.began] == ["b"]
+    confirmed.fail(NotTakenError([]))
+    with pytest.raises(NotTakenError):
+        settled.result()
+    broker.fire()
+    assert _logged(broker) == ["a", "b"]
+
+
+def test_starts_are_logged_before_the_connection_is_closed() -> None:
+    broker, consumer = _consumer()
+    consumer.starts.add_soon([_hold(consumer, "a", 1).start])
+    consumer.leave()
+    assert _logged(broker) == ["a"]
+
+
+def test_a_message_that_is_void_since_others_of_its_claim_were_asked_about_is_asked_about_too() -> None:
+    broker, consumer = _consumer()
+    claim = rq.Claim(worker="w", queues=[], limit=2, claim_id="claim", lease_ms=30_000)
+    bodies = [b'{"jid": "%s", "class": "t", "args": []}' % job_id for job_id in (b"a", b"b")]
+    found = [Delivery(1, True, None, 0, bodies[0]), Delivery(2, False, None, 0, bodies[1])]
+    good = [(one, read_message(QUEUE, one.body, one.header, one.priority, 0)) for one in found]
+    resolved = spawn(Picker(consumer, claim)._resolve(QUEUE, list(good)))
+    broker.void.add(good[1][1].key)
+    broker.asked[0][1].set([good[0][1].job])
+    assert [[start.id for start in request.starts] for request, _ in broker.asked] == [["a"], ["b"]]
+    broker.asked[1][1].set([None])
+    assert (resolved.result(), broker.acked) == ([good[0]], [2])

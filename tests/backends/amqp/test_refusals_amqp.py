@@ -1,0 +1,169 @@
+"""What the broker refuses or leaves unanswered: messages, the end of a connection, kept records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pika
+import pytest
+
+from tests.backends.amqp.servers import broker_url
+from tests.faults.kit import until
+from windlass import Job, Windlass, Worker
+from windlass.backends.amqp import AmqpBackend, wire
+from windlass.backends.amqp.io_future import IoFuture, spawn
+from windlass.backends.amqp.kept import KeptRecords
+from windlass.backends.amqp.ledger import Ledger
+from windlass.backends.amqp.names import Names
+from windlass.core import probe
+from windlass.core.ids import new_id
+from windlass.core.job import NewJob
+from windlass.core.transitions import ChangeRecorder, create
+from windlass.speedups.amqp import PlainConnection
+
+pytestmark = pytest.mark.service("rabbitmq")
+backend_name = "amqp"
+
+
+def declare_short_queue(namespace: str) -> None:
+    """A queue that refuses what is more than one message."""
+    arguments = {"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"}
+    connection = pika.BlockingConnection(pika.URLParameters(broker_url()))
+    connection.channel().queue_declare(f"{namespace}.queue.q", durable=True, arguments=arguments)
+    connection.close()
+
+
+@pytest.mark.feature("J3")
+@pytest.mark.parametrize("by_coordinator", [False, True])
+async def test_messages_that_the_broker_refuses_are_published_again(
+    by_coordinator: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = probe.Probe()
+    monkeypatch.setattr(probe, "_installed", watch)
+    namespace = f"q{new_id()[-12:]}"
+    await asyncio.to_thread(declare_short_queue, namespace)
+    ran: Counter[str] = Counter()
+
+    async def handler(job: Job[Any]) -> None:
+        ran[job.id] += 1
+
+    async with Windlass(f"{broker_url()}?namespace={namespace}&queue_type=quorum") as app:
+        queue = app.queue("q")
+        adds: list[asyncio.Task[Job[Any]]] = []
+
+        async def refused() -> bool:
+            """The broker counts a little late, so more than one job may find its place."""
+            if all(add.done() for add in adds):
+                job_id = f"job-{len(adds)}" if by_coordinator else None
+                adds.append(asyncio.create_task(queue.add("n", job_id=job_id)))
+            return watch.count("amqp.refused") > 0
+
+        await until(refused, "the broker refused a message")
+        assert not adds[-1].done()  # it is answered when the broker has its message
+        async with Worker("q", handler, url_or_app=app):
+            jobs = await asyncio.gather(*adds)
+            for job in jobs:
+                await job.result(timeout=30)
+        assert ran == Counter(job.id for job in jobs)
+        assert "connecting anew" not in caplog.text
+        assert isinstance(app.store.backend, AmqpBackend)
+        await app.store.backend.remove_all()
+
+
+class Timers:
+    """A loop on which time does not pass by itself."""
+
+    def __init__(self) -> None:
+        self.planned: list[Callable[[], None]] = []
+
+    def call_later(self, _seconds: float, call: Callable[[], None]) -> None:
+        self.planned.append(call)
+
+    def pass_time(self) -> None:
+        planned, self.planned = self.planned, []
+        for call in planned:
+            call()
+
+
+class SilentConnection(PlainConnection):
+    """A connection whose broker does not answer."""
+
+    is_closed = False
+    ended = 0
+
+    def __init__(self) -> None:
+        self.timers = Timers()
+
+    @property
+    def ioloop(self) -> Any:
+        return self.timers
+
+    def close(self, *_reason: Any) -> None:
+        """Asks the broker."""
+
+    def _terminate_stream(self, _error: Exception | None) -> None:
+        self.ended += 1
+
+
+@pytest.mark.parametrize(("answers", "ended"), [(True, 0), (False, 1)])
+def test_a_connection_ends_even_if_the_broker_does_not_answer(answers: bool, ended: int) -> None:
+    connection = SilentConnection()
+    connection.hang_up()
+    assert connection.ended == 0
+    connection.is_closed = answers
+    connection.timers.pass_time()
+    assert connection.ended == ended
+
+
+class CountedRecords:
+    """A session whose broker counts ``count`` kept records and delivers fewer."""
+
+    def __init__(self, count: int) -> None:
+        self.names = Names("default")
+        self.usable = True
+        self._count = count
+        self.timers = Timers()
+        self.deliver: Callable[..., None]
+
+    async def open_channel(self, _on_close: Any) -> Any:
+        return SimpleNamespace(queue_declare=None, is_open=True)
+
+    async def call(self, *_args: Any, **_options: Any) -> Any:
+        return SimpleNamespace(method=SimpleNamespace(message_count=self._count))
+
+    def consume(self, _channel: Any, _queue: str, callback: Callable[..., None]) -> None:
+        self.deliver = callback
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.timers.call_later(seconds, call)
+
+    def expect(self, promise: IoFuture[Any]) -> IoFuture[Any]:
+        return promise
+
+
+def kept_body(job_id: str) -> bytes:
+    new = NewJob(queue="q", id=job_id, task="n", payload=b"", delay_ms=1_000)
+    job = create(new, ChangeRecorder(0, lambda: 0))
+    return wire.kept_record("kept", job, 1).body
+
+
+def test_a_take_over_waits_for_kept_records_only_while_they_come() -> None:
+    session, ledger = CountedRecords(3), Ledger()
+    late: list[None] = []
+    kept = KeptRecords(cast("Any", session), ledger, lambda *_: None)
+    kept.on_late = lambda: late.append(None)
+    opened = spawn(kept.open())
+    session.deliver(None, SimpleNamespace(delivery_tag=1), None, kept_body("a"))
+    over = []
+    for _ in range(2):
+        session.timers.pass_time()
+        over.append(opened.done)
+    assert over == [False, True]  # first, one came meanwhile: perhaps more are on their way
+    kept.adopt(None)
+    kept.live = True
+    session.deliver(None, SimpleNamespace(delivery_tag=2), None, kept_body("b"))
+    assert {ref.id for ref in ledger.placed} == {"a", "b"} and len(late) == 1

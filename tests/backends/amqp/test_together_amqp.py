@@ -1,0 +1,230 @@
+"""What no job waits for goes out together: news, metrics, acknowledgements of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pika
+import pytest
+
+from windlass.backend import requests as rq
+from windlass.backends.amqp import acks, report, verbs
+from windlass.backends.amqp.acks import StreamAcks
+from windlass.backends.amqp.link import Link
+from windlass.backends.amqp.names import CLASSIC, Names
+from windlass.backends.amqp.news import NewsWindow
+from windlass.backends.amqp.report import Metrics
+from windlass.core.outcome import Outcome, Settlement
+from windlass.speedups.amqp import Outgoing, QuickConnection
+
+_BORN = verbs.Born(add=rq.Add(jobs=[]))
+_ENDED = verbs.Ended(items=[], starts=[])
+
+
+class _Timers:
+    """Time passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.due: list[Callable[[], None]] = []
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.due.append(call)
+
+    def pass_time(self) -> None:
+        due, self.due = self.due, []
+        for call in due:
+            call()
+
+
+class _Window:
+    """A window, with what left it."""
+
+    def __init__(self) -> None:
+        self.timers = _Timers()
+        self.sent: list[verbs.News] = []
+        self.window = NewsWindow(self.timers.later)
+        self.window.send = self.sent.append
+
+    def news(self, request: rq.Request[Any], **parts: Any) -> None:
+        now = self.window.pass_on(request, verbs.News(**parts))
+        if now is not None:
+            self.sent.append(now)
+
+
+def test_the_first_news_after_a_pause_go_out_at_once() -> None:
+    it = _Window()
+    it.news(_BORN, arrived=["a"])
+    assert it.sent == [verbs.News(arrived=["a"])]
+    it.timers.pass_time()
+    it.news(_BORN, arrived=["b"])
+    assert it.sent[1:] == [verbs.News(arrived=["b"])]
+
+
+def test_news_that_follow_share_a_message_when_the_window_ends() -> None:
+    it = _Window()
+    it.news(_BORN, arrived=["a"])
+    it.news(_ENDED, topics=["done:a"], told={"a": ["1"]})
+    it.news(_ENDED, topics=["done:a"], told={"a": ["2"]})
+    it.news(_BORN, arrived=["b"])
+    assert len(it.sent) == 1
+    it.timers.pass_time()
+    assert it.sent[1:] == [verbs.News(topics=["done:a"], arrived=["b"], told={"a": ["1", "2"]})]
+    it.news(_BORN, arrived=["c"])
+    assert len(it.sent) == 2, "the next window began when these went out"
+    it.timers.pass_time()
+    assert it.sent[2:] == [verbs.News(arrived=["c"])]
+
+
+def test_an_end_without_a_direct_reply_is_news_whatever_it_is_sent_with() -> None:
+    """A client that received all ends which a piece of news names ignores it."""
+    it = _Window()
+    it.news(_BORN, arrived=["a"])
+    it.news(_ENDED, topics=["done:a"], told={"a": ["1"]})
+    it.news(_ENDED, topics=["done:a"])
+    it.timers.pass_time()
+    assert it.sent[1:] == [verbs.News(topics=["done:a"])]
+
+
+@pytest.mark.parametrize(
+    "urgent",
+    [
+        {"paused": ["a"]},
+        {"resumed": ["a"]},
+        {"void": [("a", "1", 0)]},
+        {"lost": ["token"]},
+        {"due": {"a": 5}},
+    ],
+    ids=lambda parts: next(iter(parts)),
+)
+def test_urgent_news_never_wait_and_take_along_those_that_do(urgent: dict[str, Any]) -> None:
+    it = _Window()
+    it.news(_BORN, arrived=["a"])
+    it.news(_BORN, arrived=["b"])
+    it.news(_BORN, **urgent)
+    assert it.sent[1:] == [verbs.News(arrived=["b"], **urgent)]
+    it.timers.pass_time()
+    assert len(it.sent) == 2
+
+
+def test_news_of_a_request_never_wait() -> None:
+    """Its caller may look for what follows as soon as it has the answer."""
+    it = _Window()
+    it.news(_BORN, arrived=["a"])
+    it.news(rq.Promote(limit=1), topics=["ready:a"])
+    assert it.sent[1:] == [verbs.News(topics=["ready:a"])]
+
+
+def test_a_coordinator_that_leaves_sends_what_waits() -> None:
+    it = _Window()
+    it.news(_BORN, arrived=["a"])
+    it.news(_BORN, arrived=["b"])
+    it.window.flush()
+    assert it.sent[1:] == [verbs.News(arrived=["b"])]
+
+
+class _Session(_Timers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = Names("", CLASSIC)
+        self.usable = True
+        self.bodies: list[dict[str, Any]] = []
+
+    def publish(self, messages: Iterable[Outgoing]) -> None:
+        self.bodies += [msgspec.json.decode(message.body) for message in messages]
+
+
+def _end(job_id: str) -> tuple[list[Settlement], list[verbs.Start]]:
+    end = Settlement(queue="q", id=job_id, token=job_id, outcome=Outcome.COMPLETE, duration_ms=3)
+    return [end], [verbs.Start("q", job_id, job_id, "w", 1, 1, task="t")]
+
+
+def test_metrics_of_a_moment_share_a_message() -> None:
+    session = _Session()
+    metrics = Metrics(session)
+    metrics.add(*_end("1"), 1_000)
+    metrics.add(*_end("2"), 2_000)
+    assert session.bodies == []
+    session.pass_time()
+    (body,) = session.bodies
+    assert (body["type"], body["timestamp"]) == ("job_metrics", 2.0)
+    assert [(one["jid"], one["timestamp"], one["status"]) for one in body["data"]] == [
+        ("1", 1.0, "success"),
+        ("2", 2.0, "success"),
+    ]
+
+
+def test_a_metric_alone_stands_at_the_top_as_well() -> None:
+    session = _Session()
+    metrics = Metrics(session)
+    metrics.add(*_end("1"), 1_000)
+    metrics.flush()
+    (body,) = session.bodies
+    assert (body["type"], body["jid"], body["data"][0]["jid"]) == ("job_metric", "1", "1")
+    session.pass_time()
+    assert len(session.bodies) == 1
+
+
+def test_many_metrics_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "_MOST_METRICS", 2)
+    session = _Session()
+    metrics = Metrics(session)
+    metrics.add(*_end("1"), 1_000)
+    metrics.add(*_end("2"), 2_000)
+    assert len(session.bodies) == 1
+
+
+class _Channel:
+    is_open = True
+
+    def __init__(self) -> None:
+        self.acked: list[tuple[int, bool]] = []
+
+    def basic_ack(self, tag: int, multiple: bool = False) -> None:
+        self.acked.append((tag, multiple))
+
+
+def test_what_is_read_from_a_stream_is_acknowledged_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acks, "_MOST", 3)
+    timers, channel = _Timers(), _Channel()
+    stream = StreamAcks(timers.later)
+    for tag in (1, 2, 3, 4):
+        stream.add(channel, tag)
+    assert channel.acked == [(3, True)]
+    timers.pass_time()
+    assert channel.acked == [(3, True), (4, True)], "the broker closes a channel that leaves one for long"
+    timers.pass_time()
+    assert len(channel.acked) == 2
+
+
+def test_what_is_gathered_is_complete_then_sent_then_answered() -> None:
+    """Starts are logged before the claim that they belong to is answered."""
+    connection, steps = QuickConnection.__new__(QuickConnection), list[str]()
+    connection._gathering, connection._gathered = 0, []
+    connection._at_end, connection._when_sent = [], []
+    connection.at_end(lambda: steps.append("end, nothing is gathered"))
+    connection.gather()
+    connection.when_sent(lambda: steps.append("answer"))
+    connection.gather()
+    connection.at_end(lambda: steps.append("log"))
+    connection.send_gathered()
+    steps.append("more of the same turn")
+    connection.send_gathered()
+    assert steps == ["end, nothing is gathered", "more of the same turn", "log", "answer"]
+
+
+def test_steps_for_the_connection_keep_their_order_and_wake_it_once() -> None:
+    """A settlement must not overtake the start of its job, whichever way each came."""
+    woken, ran = list[Callable[[], None]](), list[int]()
+    link = Link(pika.URLParameters("amqp://localhost"), lambda *_: pytest.fail("no connection is made"))
+    link.loop = SimpleNamespace(add_callback_threadsafe=woken.append)
+    for number in range(3):
+        link.soon(lambda number=number: ran.append(number))  # type: ignore[misc]
+    assert len(woken) == 1
+    woken.pop()()
+    assert ran == [0, 1, 2]
+    link.soon(lambda: ran.append(3))
+    woken.pop()()
+    assert ran == [0, 1, 2, 3]
