@@ -1,19 +1,23 @@
 """``kill -9`` of the driver and of Spark's Python workers: afterwards the lake is that of an undisturbed run.
 
-In the suite the driver dies three times at named points on SQLite and once on each other store, in a folder;
-workers die five times. ``WINDLASS_TEST_KILLS=10`` lets it die ten times on every store, at five points and at
-five moments drawn by lot, in a folder and on an object store, and workers on every store too.
+In the suite the driver dies four times at named points on SQLite and once on each other store; workers die
+five times. ``WINDLASS_TEST_KILLS=10`` runs the whole matrix, every store into a folder and into an object
+store: the driver dies ten times, at six points and at four moments drawn by lot, and workers five times.
+``-k amqp-s3`` runs one cell. Each adds a line to ``.reports/kills.jsonl`` that says what was found.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,12 +25,14 @@ import pytest
 
 from tests.pipeline import deadly, shop
 from tests.pipeline.object_store import make_bucket
-from tests.pipeline.processes import Process, driver
+from tests.pipeline.processes import ROOT, Process, driver
 from tests.pipeline.support import BACKENDS, Bench, busy_day
 from tests.pipeline.test_exactly import check_engines
 from tests.pipeline.test_run import contents, run, totals
 from tests.pipeline.test_totals import LAYERS, fill, work_off
 from windlass.pipeline.compact import compact
+from windlass.pipeline.lake import Lake
+from windlass.pipeline.sqlquery import connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,17 +43,25 @@ FEW = [
     "lake.commit=kill",  # files of the first table are written, none is committed
     "lake.commit=kill@7",  # some tables have the batch
 ]
-MANY = [None, *FEW, None, "lake.committed=kill", None, "lake.committed=kill@9", None, None]
+#: All records are in the lake, and the snapshot of jobs is not: no later driver commits a batch.
+LAST = "pipeline.seen=kill"
+MANY = [None, *FEW, None, "lake.committed=kill", None, "lake.committed=kill@9", LAST, None]
 IS_LONG = os.environ.get("WINDLASS_TEST_KILLS") == "10"
 SEED = 20261115
 #: A batch of a young driver takes about as long.
 MOMENTS_S = 4.0
+#: Every store with every kind of place for a lake.
+MATRIX = [(store, kind) for store in BACKENDS for kind in ("folder", "s3")]
+DRIVER_CELLS = MATRIX if IS_LONG else [*zip(BACKENDS, ("folder", "folder", "s3", "s3"), strict=True)]
+WORKER_CELLS = MATRIX if IS_LONG else [("sqlite", "folder"), ("file", "s3")]
+#: One line for each cell that was run.
+REPORT = ROOT / ".reports" / "kills.jsonl"
 
 
 def deaths_on(backend_name: str) -> Sequence[str | None]:
     if IS_LONG:
         return MANY
-    return FEW if backend_name == "sqlite" else FEW[-1:]
+    return [*FEW, LAST] if backend_name == "sqlite" else FEW[-1:]
 
 
 def fill_store(bench: Bench, backend_name: str, rounds: int, folder: Path) -> None:
@@ -103,33 +117,37 @@ class Drivers:
             child.reap()
 
 
-@pytest.fixture(params=["folder", "s3"] if IS_LONG else ["folder"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture
+def lake(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """An empty place for a lake."""
-    yield from _place(request, tmp_path)
-
-
-@pytest.fixture(params=["folder", "s3"])
-def any_lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty place for a lake, of either kind."""
-    yield from _place(request, tmp_path)
-
-
-def _place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "folder":
+    if kind == "folder":
         yield str(tmp_path / "lake")
     else:
         with make_bucket(request.getfixturevalue("object_store")) as url:
             yield f"{url}/lake"
 
 
+def record(cell: str, kills: str, lake: str, bench: Bench) -> None:
+    """Note what the lake of a cell holds, all of it checked by now."""
+    tables = ("bronze_attempts", "attempts", "jobs", "minute")
+    with connect(lake) as connection:
+        counts = [connection.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in tables]
+    outcomes: Counter[str] = Counter()
+    for (_, _, outcome), count in bench.counters().items():
+        outcomes[outcome] += count
+    found = {"rows": dict(zip(tables, counts, strict=True)), "counters": dict(sorted(outcomes.items()))}
+    REPORT.parent.mkdir(exist_ok=True)
+    with REPORT.open("a", encoding="utf-8") as report:
+        report.write(json.dumps({"date": str(date.today()), "cell": cell, "kills": kills, **found}) + "\n")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
 @pytest.mark.keeps_threads("Dummy-*", reason="of polars, which live as long as the process")
 @pytest.mark.feature("Q2", "Q3", "Q11")
-@pytest.mark.parametrize("backend_name", BACKENDS)
+@pytest.mark.parametrize(("backend_name", "kind"), DRIVER_CELLS)
 def test_a_driver_killed_again_and_again_leaves_what_an_undisturbed_one_does(
-    backend_name: str, spark: SparkSession, bench: Bench, lake: str, tmp_path: Path
+    backend_name: str, kind: str, spark: SparkSession, bench: Bench, lake: str, tmp_path: Path
 ) -> None:
     lot, deaths = random.Random(SEED), deaths_on(backend_name)
     fill_store(bench, backend_name, 4, tmp_path)
@@ -154,20 +172,22 @@ def test_a_driver_killed_again_and_again_leaves_what_an_undisturbed_one_does(
     assert compact(pipeline.lake, slack=1) > 0
     assert contents(lake) == got
     assert pipeline.run_batch() is None  # the offsets are the lake's own
+    record(f"{backend_name}-{kind}", f"driver {len(deaths)}", lake, bench)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.feature("Q2", "Q11")
-@pytest.mark.parametrize("backend_name", BACKENDS if IS_LONG else ["sqlite"])
+@pytest.mark.keeps_threads("Dummy-*", reason="of polars, which live as long as the process")
+@pytest.mark.feature("Q2", "Q3", "Q11")
+@pytest.mark.parametrize(("backend_name", "kind"), WORKER_CELLS)
 def test_workers_that_die_at_named_points_leave_nothing_twice(
-    backend_name: str, spark: SparkSession, bench: Bench, any_lake: str, tmp_path: Path
+    backend_name: str, kind: str, spark: SparkSession, bench: Bench, lake: str, tmp_path: Path
 ) -> None:
     """Five deaths of Spark's Python workers, with files written and not yet known to the driver."""
     fill_store(bench, backend_name, 2, tmp_path)
     marks = tmp_path / "marks"
     marks.mkdir()
-    command = [sys.executable, "-m", "windlass", "pipeline", "run", "--url", bench.url, "--lake", any_lake]
+    command = [sys.executable, "-m", "windlass", "pipeline", "run", "--url", bench.url, "--lake", lake]
     command += ["--master", "local[1,9]", "--max-records", "60"]  # the deaths may all hit one task
     command += ["--conf", f"spark.python.daemon.module={deadly.__name__}"]
     env = {deadly.VARIABLE: f"{marks} task.read*2 task.written*3", "WINDLASS_SPARK_PROFILE": "test"}
@@ -177,4 +197,6 @@ def test_workers_that_die_at_named_points_leave_nothing_twice(
     finally:
         child.reap()
     assert len(list(marks.iterdir())) == 5
-    check_lake(spark, bench, any_lake, tmp_path)
+    check_lake(spark, bench, lake, tmp_path)
+    check_engines(spark, Lake(lake).open(), bench)
+    record(f"{backend_name}-{kind}", "worker 5", lake, bench)

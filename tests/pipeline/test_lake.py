@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from tests.pipeline.support import attempt, make_table
 from windlass.errors import ConfigError
 from windlass.pipeline import schemas
 from windlass.pipeline.batch import write_literal
 from windlass.pipeline.compact import Retention, compact, prune, vacuum
+from windlass.pipeline.digest import digest, rows_of
 from windlass.pipeline.files import FileEntry, TableWriter, place, read_entries
 from windlass.pipeline.lake import Conflict, Lake, LakeError
 from windlass.testing.faults import probing
@@ -152,15 +155,15 @@ def seen_by(lake: Lake) -> tuple[list[FileEntry], list[FileEntry], int, dict[str
     return lake.entries(TABLE), lake.entries(TABLE, days[1:]), lake.done(TABLE, "s"), lake.note()
 
 
-def test_a_writer_knows_its_own_commits_without_reading_them(
+def test_a_writer_knows_the_batches_and_notes_of_its_own_commits_without_reading_them(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list of files is long in an old lake."""
+    """What it has to read is the list of files, once for each version."""
     lake, asked = Lake(root).create(), []
     change(lake, 1)
     lake.commit(BRONZE, [], batches={"s": 1}, note={"offsets": {"s": {"q": 1}}})
     seen_by(lake)
-    for name in ("get_add_actions", "transaction_version", "history"):
+    for name in ("transaction_version", "history"):
         real = getattr(DeltaTable, name)
 
         def ask(self: DeltaTable, *given: Any, real: Any = real, name: str = name, **named: Any) -> Any:
@@ -323,9 +326,9 @@ def test_a_missing_lake_and_an_old_one_are_refused(tmp_path: Path) -> None:
         Lake(str(tmp_path)).open()
     (tmp_path / "_windlass").mkdir()
     (tmp_path / "_windlass/lake.json").write_text('{"lake_id":"x","format":1}')
-    for attempt in (Lake(str(tmp_path)).open, Lake(str(tmp_path)).create):
+    for opening in (Lake(str(tmp_path)).open, Lake(str(tmp_path)).create):
         with pytest.raises(ConfigError, match="windlass pipeline migrate --from"):
-            attempt()
+            opening()
 
 
 def test_reading_does_not_write(tmp_path: Path) -> None:
@@ -366,6 +369,22 @@ def test_prune_drops_dates_past_their_keep_and_vacuum_their_files(root: str) -> 
     assert vacuum(lake, 0) == 1
     assert not there.get_file_info(gone[0].path).is_file
     assert values(root) == [2, 3]
+
+
+def test_ids_and_times_are_written_without_a_dictionary_and_all_else_with_one(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path)).create()
+    attempts = make_table(schemas.SILVER_ATTEMPTS, [attempt(tags=["x"], source="s")])
+    minutes = [part for part in digest(attempts).parts if part.table == schemas.GOLD_MINUTE.path]
+    found: dict[str, bool] = {}
+    for table, rows in ((schemas.SILVER_ATTEMPTS, attempts), (schemas.GOLD_MINUTE, *rows_of(minutes))):
+        writer = TableWriter(lake.place, table)
+        writer.write(rows)
+        columns = pq.read_metadata(lake.uris(writer.close())[0]).row_group(0)
+        for at in range(columns.num_columns):
+            found[columns.column(at).path_in_schema] = "RLE_DICTIONARY" in columns.column(at).encodings
+    assert not any(found[name] for name in ("run_id", "job_id", "enqueued_ms", "finished_ms"))
+    nested = ("tags.list.element", "wait_hist.list.element.bucket")
+    assert all(found[name] for name in ("queue", "task", "window_start", *nested))
 
 
 def test_a_file_holds_one_day_and_says_what_is_in_it(tmp_path: Path) -> None:

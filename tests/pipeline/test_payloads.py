@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
-from tests.pipeline.support import Bench, attempt, fill_lake, make_table, store_url
+from tests.pipeline.support import DAY_MS, Bench, attempt, fill_lake, make_table, store_url
 from tests.pipeline.test_erase import holds
-from tests.pipeline.test_run import contents, run
+from tests.pipeline.test_run import contents, run, totals
 from windlass.backend import requests as rq
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.job import JobRef, NewJob, error_info
@@ -20,7 +22,7 @@ from windlass.core.masks import HIDDEN
 from windlass.core.outcome import Outcome
 from windlass.errors import ConfigError
 from windlass.pipeline import schemas
-from windlass.pipeline.backfill import rebuild
+from windlass.pipeline.backfill import DayRebuild, StoredPayloads, rebuild
 from windlass.pipeline.compact import vacuum
 from windlass.pipeline.erase import Erased, erase
 from windlass.pipeline.files import read_entries
@@ -30,7 +32,7 @@ from windlass.pipeline.replay import select_failed
 from windlass.pipeline.source import HistoryRange, queue_bounds, read_range
 from windlass.pipeline.sqlquery import query
 from windlass.pipeline.transforms.jobs import job_parts, merged_jobs
-from windlass.pipeline.work import CopyLog
+from windlass.pipeline.work import AddPayloads, CopyLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,6 +106,10 @@ def test_arguments_and_results_are_kept_on_request_and_erased_with_their_job(
     plain, lake = tmp_path / "plain", tmp_path / "lake"
     run(spark, bench, plain)
     assert set(texts(plain, "jobs").values()) == {(None, None, None, None)}
+    stored = StoredPayloads(bench.url, "default", Payloads(max_bytes=200))
+    assert len(rebuild(spark, Lake(str(plain)).create(), stored=stored)) == 1  # what the run left out
+    for view in ("bronze_attempts", "attempts", "jobs"):
+        assert texts(plain, view) == WANT, view
     pipeline = run(spark, bench, lake, payloads=True, payload_bytes=200)
     for view in ("bronze_attempts", "attempts", "jobs"):
         assert texts(lake, view) == WANT, view
@@ -118,6 +124,38 @@ def test_arguments_and_results_are_kept_on_request_and_erased_with_their_job(
     pipeline.lake.refresh()
     rebuild(spark, pipeline.lake)
     assert "ada" not in texts(lake, "jobs")
+
+
+#: On which day a job was added, and on which it ran. Nothing ended on day 3.
+LATER = {"early": (0, 0), "before": (0, 1), "late": (1, 2), "long": (1, 4), "free": (3, 4)}
+
+
+@pytest.mark.feature("Q11")
+@pytest.mark.parametrize("interrupted", [False, True], ids=["at once", "started again"])
+def test_a_backfill_gives_texts_to_jobs_that_were_added_on_another_day_than_they_ran(
+    spark: SparkSession, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    first = bench.now_ms - bench.now_ms % DAY_MS - 5 * DAY_MS
+    for day in range(5):
+        bench.now_ms = first + day * DAY_MS
+        for id, (added, ran) in LATER.items():
+            if added == day:
+                bench.add("mail", [id], delay_ms=(ran - added) * DAY_MS, result_ttl_ms=90 * DAY_MS)
+        bench.work("mail")
+    root = tmp_path / "lake"
+    run(spark, bench, root)
+    stored = StoredPayloads(bench.url, "default", Payloads())
+    since = datetime.fromtimestamp((first + DAY_MS) / 1000, UTC).date()
+    if interrupted:
+        with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+            broken.setattr(DayRebuild, "jobs", Mock(side_effect=KeyboardInterrupt))
+            rebuild(spark, Lake(str(root)).create(), since, stored=stored)
+    assert len(rebuild(spark, Lake(str(root)).create(), since, stored=stored)) == 3
+    want = {id: {"arg0": 1} if ran else None for id, (_, ran) in LATER.items()}
+    for view in ("bronze_attempts", "attempts", "jobs"):
+        assert {id: args for id, (args, *_) in texts(root, view).items()} == want, view
+    assert totals(root, "day") == bench.counters()
+    assert erase(Lake(str(root)).open(), "args.arg0 = 1") == Erased(4, 4)
 
 
 # --- without Spark ----------------------------------------------------------------------------------------
@@ -150,6 +188,20 @@ def test_a_task_reads_the_log_with_the_payloads_of_its_jobs(bench: Bench, tmp_pa
     rows = [row for part in read_entries(lake.place, written, ["job_id", "args"]) for row in part.to_pylist()]
     assert {row["job_id"] for row in rows if row["args"] is not None} == {"ada", "bob", "long"}
     assert len(digest.runs) == 4 * 8
+
+
+def test_rows_of_bronze_get_the_payloads_that_they_lack_and_only_those(bench: Bench, tmp_path: Path) -> None:
+    add(bench)
+    finish(bench)
+    lake = Lake(str(tmp_path / "lake")).create()
+    (bare,), _ = CopyLog(lake.place, bench.url, ("default", 1), [HistoryRange("pay", 0, 4)])()
+    for source, kept in (("other", 0), ("default", 3)):
+        (made,) = AddPayloads(lake.place, bench.url, source, bare, Payloads())()
+        assert (made == bare) == (kept == 0)
+        (rows,) = read_entries(lake.place, [made], schemas.BRONZE_ATTEMPTS.names)
+        assert rows.num_rows - rows.column("args_bytes").null_count == kept
+    # Texts that are there stay as they are, and so does a file to which the store adds nothing.
+    assert AddPayloads(lake.place, bench.url, "default", made, Payloads(("*",)))() == [made]
 
 
 def test_a_payload_that_cannot_be_read_leaves_its_size(bench: Bench) -> None:

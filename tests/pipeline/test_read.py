@@ -29,9 +29,9 @@ from windlass.pipeline import schemas
 from windlass.pipeline.batch import write_literal
 from windlass.pipeline.gold import Gold
 from windlass.pipeline.lake import Lake
+from windlass.pipeline.records import attempts_batch
 from windlass.pipeline.replay import replay, select_failed
 from windlass.pipeline.report import build_report, show_ms, to_html
-from windlass.pipeline.source import attempts_batch
 from windlass.pipeline.sqlquery import query, query_spark
 from windlass.pipeline.status import note_failure
 from windlass.pipeline.transforms.attempts import as_bronze
@@ -86,7 +86,7 @@ async def test_the_dashboard_draws_gold(filled: tuple[Bench, Path]) -> None:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1") as client:
         answer = await client.get(f"/api/job-metrics/series?queue=mail&job_class=send&{span}")
         assert (await client.get("/api/session")).json()["lake"] is True
-    await guard.desk.app.close()
+    await guard.store_view.app.close()
     series = answer.json()
     rows = [row for row in Gold(str(lake)).totals("day") if (row["queue"], row["task"]) == ("mail", "send")]
     assert series["source"] == "lake"
@@ -118,7 +118,7 @@ def test_the_dashboard_says_how_far_behind_the_lake_is(bench: Bench, tmp_path: P
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             health = await client.get("/api/v1/health")
             series = await client.get("/api/v1/metrics")
-        await guard.desk.app.close()
+        await guard.store_view.app.close()
         return health.json(), series.json()
 
     health, series = asyncio.run(look())
@@ -137,7 +137,7 @@ async def test_the_dashboard_says_that_a_lake_cannot_be_read(tmp_path: Path) -> 
     guard = create_app(f"memory://{tmp_path.name}", lake=str(tmp_path / "none"))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1") as client:
         health = (await client.get("/api/v1/health")).json()
-    await guard.desk.app.close()
+    await guard.store_view.app.close()
     assert [finding["text"] for finding in health["findings"]] == [
         "the lake cannot be read, or does not answer"
     ]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from tests.pipeline.support import DAY_MS, Bench, busy_day, error, rows_of
+from tests.pipeline.support import DAY_MS, Bench, attempt, busy_day, error, rows_of
 from windlass.backend import requests as rq
 from windlass.core.job import AttemptRecord
 from windlass.core.outcome import Outcome
+from windlass.core.queue_time import QueueTime
 from windlass.errors import ConfigError, HistoryTrimmedError, StorageError, UnsupportedByBackendError
 from windlass.pipeline import schemas, source
 from windlass.pipeline.batch import BatchPlan, Gap, plan_batch
+from windlass.pipeline.records import attempts_batch
 from windlass.pipeline.source import (
     HistoryRange,
     HistoryStreamReader,
@@ -202,8 +205,30 @@ def test_positions_with_holes_are_read_to_the_end_of_the_range_only(monkeypatch:
 
 
 def test_columns_are_the_fields_of_a_record() -> None:
-    assert list(AttemptRecord.__struct_fields__) == schemas.HISTORY.names
-    assert source.attempts_batch([]).num_rows == 0
+    *fields, last = AttemptRecord.__struct_fields__
+    assert last == "queue_time"
+    assert [*fields, *QueueTime.__struct_fields__[1:]] == schemas.HISTORY.names
+    assert attempts_batch([]).num_rows == 0
+
+
+def test_python_does_not_search_for_cycles_while_records_become_columns() -> None:
+    values = attempt()
+    record = AttemptRecord(
+        **{name: values[name] for name in AttemptRecord.__struct_fields__ if name in values}
+    )
+    seen: list[str] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        seen.append(phase)
+
+    gc.collect()
+    gc.callbacks.append(note)
+    try:
+        assert attempts_batch([record] * 5_000).num_rows == 5_000
+    finally:
+        gc.callbacks.remove(note)
+    assert seen == []
+    assert gc.isenabled()
 
 
 def test_a_batch_takes_from_each_queue_by_its_share() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,10 @@ def silver(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
 
 def rows_in(table: schemas.Table, *rows: dict[str, Any]) -> pa.Table:
     """What attempts come to in a gold table."""
-    with engine(attempts=make_table(schemas.SILVER_ATTEMPTS, rows)) as connection:
-        return gold.attempt_rows(connection, table)
+    attempts = make_table(schemas.SILVER_ATTEMPTS, rows)
+    with engine(attempts=attempts) as connection:
+        (found,) = gold.attempt_rows(connection, attempts, [table])
+        return found
 
 
 def jobs_of(*rows: dict[str, Any]) -> pa.Table:
@@ -219,6 +222,51 @@ def test_an_attempt_counts_in_its_minute_its_hour_and_its_day() -> None:
     for grain, start in (("minute", MINUTE), ("hour", HOUR), ("day", DAY)):
         rows = rows_in(schemas.ROLLUPS[grain], attempt(finished_ms=START_MS))
         assert arrow_rows(rows, "window_start", "attempts") == [(start, 1)]
+
+
+def test_windows_are_in_the_order_of_their_keys_whatever_the_order_of_attempts() -> None:
+    keys = [
+        (source, DAY + minute * 60_000, queue, task)
+        for source in ("a", "b")
+        for minute in (-1, 0, 1_439, 1_440)
+        for queue in ("mail", "pdf")
+        for task in ("send", "render", "Zoe", "\u00e9tude", "\U0001f600")
+    ]
+    rows = [
+        attempt(source=source, finished_ms=start, queue=queue, task=task, wait_ms=n, duration_ms=n * 9)
+        for n, (source, start, queue, task) in enumerate(keys)
+    ]
+    random.Random(3).shuffle(rows)
+    found = rows_in(schemas.GOLD_MINUTE, *rows)
+    assert [tuple(row.values()) for row in found.select(schemas.GOLD_MINUTE.keys).to_pylist()] == sorted(keys)
+    first = rows_in(schemas.GOLD_MINUTE, *rows[::2])
+    assert gold.merged_rows(
+        schemas.GOLD_MINUTE, joined(first, rows_in(schemas.GOLD_MINUTE, *rows[1::2]))
+    ).equals(found)
+    for row in found.to_pylist():
+        n = keys.index(tuple(row[name] for name in schemas.GOLD_MINUTE.keys))
+        assert row["wait_hist"] == h.as_entries(h.build([n]))
+        assert row["duration_hist"] == h.as_entries(h.build([n * 9]))
+
+
+def test_one_attempt_in_a_far_future_leaves_the_windows_of_all_others_as_they_are() -> None:
+    """By their distance from it, windows of 300 sources would not fit into 64 bits."""
+    far = 2**53 - 2**53 % DAY_MS
+    ends = {7: far + DAY_MS - 1}
+    rows = [
+        attempt(source=f"s{n:03}", finished_ms=ends.get(n, DAY), wait_ms=n, date=date(2026, 1, 1))
+        for n in range(300)
+    ]
+    for grain in ("minute", "day"):
+        table = schemas.ROLLUPS[grain]
+        found = rows_in(table, *rows)
+        far_start = far if grain == "day" else far + DAY_MS - 60_000
+        assert arrow_rows(found, "source", "window_start", "attempts", "wait_hist") == [
+            (f"s{n:03}", far_start if n == 7 else DAY, 1, h.as_entries(h.build([n]))) for n in range(300)
+        ]
+        twice = gold.merged_rows(table, joined(found, found))
+        assert arrow_rows(twice, "source", "window_start") == arrow_rows(found, "source", "window_start")
+        assert {*arrow_rows(twice, "attempts")} == {(2,)}
 
 
 def test_stored_rows_of_gold_meet_new_ones_without_a_trace() -> None:

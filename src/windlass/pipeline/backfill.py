@@ -1,14 +1,19 @@
 """Working silver and gold out again from bronze, for some days or for all.
 
 For what batches cannot do: a corrected transform, a new column, a damaged lake. Each day is one commit of
-each table; one that is interrupted is simply started again. Rows of other days are read where a job or a
-wait spans midnight, and come out as they were. Erased attempts count in gold as before, and stay away from
-silver.
+each table; one that is interrupted is simply started again. Attempts of all days come first: jobs and gold
+read those of other days too, where a job or a wait spans midnight. Erased attempts count in gold as before,
+and stay away from silver.
+
+Arguments and results come from bronze too. Those that bronze lacks can be read from the store on the way, as
+long as it has the jobs: bronze is then the first table to be replaced. Jobs that were added on other days
+get the texts of their attempts as well, whatever the bounds are: conditions of ``erase`` look at jobs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 
 from pyspark.sql import SparkSession
@@ -20,13 +25,23 @@ from windlass.pipeline.compact import carried
 from windlass.pipeline.digest import joined
 from windlass.pipeline.files import FileEntry
 from windlass.pipeline.lake import Conflict, Lake, LakeTakenError
+from windlass.pipeline.payloads import Payloads
 from windlass.pipeline.tables import Workbench, files_for
 from windlass.pipeline.transforms import attempts, jobs
 from windlass.pipeline.transforms.grains import GRAIN_MS
-from windlass.pipeline.work import DigestFiles
+from windlass.pipeline.work import AddPayloads, DaysWithPayloads, DigestFiles
 
 _DAY_MS = GRAIN_MS["day"]
 _EPOCH = date(1970, 1, 1).toordinal()
+
+
+@dataclass(frozen=True)
+class StoredPayloads:
+    """Arguments and results of a store: its name in the lake, and what is kept of them."""
+
+    url: str = field(repr=False)
+    source: str
+    payloads: Payloads
 
 
 def bronze_dates(lake: Lake, since: date | None = None, until: date | None = None) -> list[str]:
@@ -42,13 +57,37 @@ def rebuild(
     since: date | None = None,
     until: date | None = None,
     progress: Callable[[str], None] = lambda day: None,
+    stored: StoredPayloads | None = None,
 ) -> list[str]:
-    """Work out every day within bounds; returns them."""
+    """Work out every day within bounds; returns them. ``stored``: for rows without arguments and results.
+
+    ``progress`` is called twice for each day: when its attempts are done, and when all of it is.
+    """
     days = bronze_dates(lake, since, until)
-    for day in days:
-        DayRebuild(spark, lake, day, lake.sources()).run()
-        progress(day)
+    rebuilt = [DayRebuild(spark, lake, day, lake.sources()) for day in days]
+    for one in rebuilt:
+        if stored is not None:
+            one.add_payloads(stored)
+        one.attempts()
+        progress(one.day)
+    if stored is not None:
+        for day in sorted(_days_with_payloads(spark, lake, days) - set(days)):
+            DayRebuild(spark, lake, day, lake.sources()).jobs()
+    for one in rebuilt:
+        one.jobs()
+        one.gold()
+        progress(one.day)
     return days
+
+
+def _days_with_payloads(spark: SparkSession, lake: Lake, days: Sequence[str]) -> set[str]:
+    """When the jobs were added whose arguments bronze holds with the attempts of these days.
+
+    Also of texts that were there before: a backfill that was interrupted may have added them.
+    """
+    entries = lake.entries(schemas.BRONZE_ATTEMPTS, days)
+    found = Workbench(spark, lake).run([DaysWithPayloads(lake.place, entry) for entry in entries])
+    return set().union(*found)
 
 
 class DayRebuild:
@@ -63,11 +102,29 @@ class DayRebuild:
         #: by both.
         self.batches = batches
 
-    def run(self) -> None:
-        """Silver first; everything else from silver."""
+    def add_payloads(self, stored: StoredPayloads) -> None:
+        """Arguments and results of a store's jobs that bronze lacks, as far as the store has them."""
+        old = [
+            entry
+            for entry in self._of(schemas.BRONZE_ATTEMPTS)
+            if entry.overlaps("source", stored.source, stored.source)
+        ]
+        found = self.bench.run(
+            [AddPayloads(self.lake.place, stored.url, stored.source, entry, stored.payloads) for entry in old]
+        )
+        changed = [(entry, new) for entry, new in zip(old, found, strict=True) if new != [entry]]
+        if changed:
+            added = [entry for _, new in changed for entry in new]
+            self.bench.ledger.note_written(added)
+            self._replace(schemas.BRONZE_ATTEMPTS, added, [entry for entry, _ in changed])
+
+    def attempts(self) -> None:
+        """Attempts that ended on the day, from bronze."""
         self._replace(schemas.SILVER_ATTEMPTS, *self._attempts())
+
+    def jobs(self) -> None:
+        """Jobs that were added on the day, from silver as it is."""
         self._replace(schemas.SILVER_JOBS, self._jobs(), self._of(schemas.SILVER_JOBS))
-        self.gold()
 
     def gold(self) -> None:
         """Gold of the day, from silver as it is. Attempts of other days count in its backlog only."""

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.probe import reach
 from windlass.errors import HistoryTrimmedError
-from windlass.pipeline import schemas
+from windlass.pipeline import hashsets, schemas
 from windlass.pipeline.digest import JOB_HASH, RUN_HASH, Digest, Part, hashes, joined
 from windlass.pipeline.files import FileEntry, Place, TableWriter
 from windlass.pipeline.lake import TRIES, TRIM_EVERY, Conflict, Lake, LakeTakenError, snapshot_of
@@ -302,7 +302,8 @@ class LakeBatch:
         if not entries:
             return {}
         digest, overlapping = self.digest or self._digest(entries), self._overlapping(entries)
-        if self._is_new(digest, overlapping) and all(map(self._is_own, entries)):
+        is_own = all(entry.holds_only(self.source, self.number) for entry in entries)
+        if is_own and self._is_new(digest, overlapping):
             written = [self.lake.place.copy(entry, schemas.SILVER_ATTEMPTS) for entry in entries]
             self.bench.ledger.note_written(written)
             self.digest = digest
@@ -317,24 +318,17 @@ class LakeBatch:
 
     def _is_new(self, digest: Digest, overlapping: Sequence[FileEntry]) -> bool:
         """Whether all rows go into silver as they are: none comes twice, and nothing was ever erased."""
-        import numpy as np
-
         if self.lake.entries(schemas.SILVER_ERASED):
             return False
-        own = np.unique(runs := hashes(digest.runs))
+        own = hashsets.unique(runs := hashes(digest.runs))
         return len(own) == len(runs) and not any(
-            np.isin(known, own).any() for known in self._hashes(overlapping, RUN_HASH)
+            hashsets.have_common(own, known) for known in self._hashes(overlapping, RUN_HASH)
         )
 
     def _hashes(self, entries: Sequence[FileEntry], sql: str) -> list[Any]:
         """The hashes in each file."""
         self.bench.ledger.note_read(entries)
         return self.bench.run([HashFile(self.lake.place, entry, sql) for entry in entries])
-
-    def _is_own(self, entry: FileEntry) -> bool:
-        """Whether a file holds rows of this batch only."""
-        found = entry.ranges.get("source"), entry.ranges.get("batch")
-        return found == ((self.source, self.source), (self.number, self.number))
 
     def _overlapping(self, entries: Sequence[FileEntry]) -> list[FileEntry]:
         low, high = _span(entries, "finished_ms")
@@ -353,14 +347,9 @@ class LakeBatch:
         """New jobs are appended; a file is written anew only when it holds a job that ran again."""
         import numpy as np
 
-        own, counts = np.unique(hashes(digest.jobs), return_counts=True)
-        candidates = [
-            entry
-            for day, (low, high) in digest.added.items()
-            for entry in self.lake.entries(schemas.SILVER_JOBS, [day])
-            if entry.overlaps("enqueued_ms", low, high)
-        ]
-        again = [own[np.isin(own, held)] for held in self._hashes(candidates, JOB_HASH)]
+        own, counts = hashsets.counted(hashes(digest.jobs))
+        candidates = job_files(self.lake, digest)
+        again = [own[hashsets.is_in(own, held)] for held in self._hashes(candidates, JOB_HASH)]
         touched = [entry for entry, jobs in zip(candidates, again, strict=True) if len(jobs)]
         self.bench.ledger.note_read(touched)
         where, batch = self.lake.place, (self.source, self.number)
@@ -369,7 +358,7 @@ class LakeBatch:
             tasks = [MergeJobs(where, entries, batch, None, touched)]
         else:
             # Most jobs left one record: tasks make their rows file by file, and only the others are merged.
-            several = np.unique(np.concatenate([own[counts > 1], *again]))
+            several = hashsets.unique(np.concatenate([own[counts > 1], *again]))
             tasks = [WriteJobs(where, [entry], batch, several) for entry in entries]
             if len(several):
                 shards = -(-(len(several) + _count(touched)) // PER_MERGE)
@@ -396,6 +385,16 @@ class LakeBatch:
             return entries
         low, high = min(part.low for part in parts), max(part.high for part in parts)
         return [entry for entry in entries if entry.overlaps("window_start", low, high)]
+
+
+def job_files(lake: Lake, digest: Digest) -> list[FileEntry]:
+    """Files that may hold the jobs of a digest."""
+    return [
+        entry
+        for day, (low, high) in digest.added.items()
+        for entry in lake.entries(schemas.SILVER_JOBS, [day])
+        if entry.overlaps("enqueued_ms", low, high)
+    ]
 
 
 #: Gold rows by table and date.

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 
 from windlass.pipeline import schemas
 from windlass.pipeline.files import FileEntry, TableWriter, read_entries
-from windlass.pipeline.lake import TRIES, Conflict, Lake, LakeTakenError, properties
+from windlass.pipeline.lake import TRIES, Conflict, Lake, LakeTakenError
 
 #: A date is compacted when a table has more files for it than it needs, by this many.
 SLACK = 3
@@ -75,10 +74,10 @@ def _join_day(lake: Lake, table: schemas.Table, day: str) -> int:
     for _ in range(TRIES):
         old = [entry for entry in lake.entries(table, [day]) if entry.bytes < FILE_BYTES]
         new = _joined(lake, table, old)
-        if len(new) < len(old) and _replace(lake, table, new, old):
-            return len(old) - len(new)
         if len(new) >= len(old):
             return 0  # another compaction has done it
+        if _replace(lake, table, new, old):
+            return len(old) - len(new)
     raise LakeTakenError(f"runs changed {table.path} all the while; start compact again")
 
 
@@ -114,15 +113,13 @@ def expired(lake: Lake, retention: Retention, today: date) -> dict[str, list[Fil
     """Files of dates past their keep, by table."""
     found = {}
     for table in schemas.TABLES.values():
-        last = _last_day(retention, table, today)
-        if last is not None and (old := [entry for entry in lake.entries(table) if entry.date < last]):
+        days = retention.days_for(table)
+        if days is None:
+            continue
+        first = str(today - timedelta(days=days))
+        if old := [entry for entry in lake.entries(table) if entry.date < first]:
             found[table.path] = old
     return found
-
-
-def _last_day(retention: Retention, table: schemas.Table, today: date) -> str | None:
-    days = retention.days_for(table)
-    return None if days is None else str(today - timedelta(days=days))
 
 
 def prune(lake: Lake, retention: Retention, today: date) -> list[FileEntry]:
@@ -130,25 +127,12 @@ def prune(lake: Lake, retention: Retention, today: date) -> list[FileEntry]:
     gone = []
     for path, old in expired(lake, retention, today).items():
         table = schemas.TABLES[path]
-        with _alone(table, "prune"):
-            lake.delta(table).delete(
-                f"{schemas.PARTITION} < '{_last_day(retention, table, today)}'",
-                commit_properties=properties(None, carried(lake, table), strict=True),
-            )
-        lake.refresh(table)
+        try:
+            lake.commit(table, [], old, note=carried(lake, table))
+        except Conflict as exc:
+            raise LakeTakenError(f"a run changed {path} meanwhile; start prune again") from exc
         gone += old
     return gone
-
-
-@contextmanager
-def _alone(table: schemas.Table, what: str) -> Iterator[None]:
-    """``LakeTakenError`` when a run changes the table meanwhile."""
-    from deltalake.exceptions import CommitFailedError
-
-    try:
-        yield
-    except CommitFailedError as exc:
-        raise LakeTakenError(f"a run changed {table.path} meanwhile; start {what} again") from exc
 
 
 def carried(lake: Lake, table: schemas.Table) -> dict[str, object] | None:

@@ -26,7 +26,7 @@ _ROWS = 250_000
 COLUMNS = (
     "source", "queue", "task", "run_id", "job_id", "worker", "outcome", "enqueued_ms", "ready_ms",
     "started_ms", "finished_ms", "wait_ms", "duration_ms", "error_class", "error_fingerprint",
-    "error_message", "date",
+    "error_message", *(f"{cause}_ms" for cause in schemas.CAUSES), "date",
 )  # fmt: skip
 #: SQL for the 64 bits that stand for an attempt, and for a job. Different ones may share them.
 RUN_HASH = "hash(source, run_id)"
@@ -84,21 +84,22 @@ class Digester:
 def digest(attempts: pa.Table) -> Digest:
     """Of attempts with ``COLUMNS`` at least."""
     with engine(attempts=attempts) as connection:
-        added = _added(connection)
-        runs, jobs = (_hashes(connection, sql) for sql in (RUN_HASH, JOB_HASH))
-        parts = [
-            part for table in schemas.GOLD for part in _parts(table, gold.attempt_rows(connection, table))
-        ]
+        added = added_days(connection)
+        runs, jobs = (hash_column(connection, sql) for sql in (RUN_HASH, JOB_HASH))
+        found = gold.attempt_rows(connection, attempts, schemas.GOLD)
+    parts = [
+        part for table, rows in zip(schemas.GOLD, found, strict=True) for part in gold_parts(table, rows)
+    ]
     return Digest(_release(), runs, jobs, added, parts)
 
 
 def job_digest(jobs: pa.Table) -> Digest:
     """Of rows with the keys of jobs: who they are, and when they were added."""
     with engine(attempts=jobs) as connection:
-        return Digest(_release(), b"", _hashes(connection, JOB_HASH), _added(connection))
+        return Digest(_release(), b"", hash_column(connection, JOB_HASH), added_days(connection))
 
 
-def _added(connection: DuckDBPyConnection) -> dict[str, tuple[int, int]]:
+def added_days(connection: DuckDBPyConnection) -> dict[str, tuple[int, int]]:
     days = ask(
         connection,
         f"SELECT {day('enqueued_ms')}::VARCHAR AS date, min(enqueued_ms), max(enqueued_ms) "
@@ -146,12 +147,12 @@ def _release() -> str:
     return str(duckdb.__version__)
 
 
-def _hashes(connection: DuckDBPyConnection, sql: str) -> bytes:
+def hash_column(connection: DuckDBPyConnection, sql: str) -> bytes:
     column = ask(connection, f"SELECT {sql} AS hash FROM attempts").column("hash")
     return b"".join(chunk.to_numpy(zero_copy_only=False).tobytes() for chunk in column.chunks)
 
 
-def _parts(table: schemas.Table, rows: pa.Table) -> Iterable[Part]:
+def gold_parts(table: schemas.Table, rows: pa.Table) -> Iterable[Part]:
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -35,6 +35,11 @@ _BYTES_PER_GROUP = 64 << 20
 _CHUNK_BYTES = 4 << 20
 #: Files that one task writes side by side.
 _OPEN_FILES = 32
+#: Columns in which hardly a value comes twice: a dictionary doubles their size and the time to write them.
+_WITHOUT_DICTIONARY = {
+    "run_id", "job_id", "last_run_id", "enqueued_ms", "ready_ms", "started_ms", "finished_ms",
+    "first_ready_ms", "first_started_ms",
+}  # fmt: skip
 #: Which variables of the environment belong to which kind of store.
 _VARIABLES = {
     "s3": "AWS_",
@@ -148,6 +153,11 @@ class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
         found = self.ranges.get(column)
         return found is None or (found[0] <= high and found[1] >= low)
 
+    def holds_only(self, source: str, batch: int) -> bool:
+        """Whether all rows are known to be of one batch."""
+        found = self.ranges.get("source"), self.ranges.get("batch")
+        return found == ((source, source), (batch, batch))
+
     @property
     def statistics(self) -> str:
         """As Delta's log holds them."""
@@ -231,7 +241,11 @@ class _File:
         self._footers: list[Any] = []
         self._stream = open_output(files, self.path)
         self._writer = pq.ParquetWriter(
-            self._stream, schema, compression="zstd", metadata_collector=self._footers
+            self._stream,
+            schema,
+            compression="zstd",
+            use_dictionary=[leaf for column in schema for leaf in _with_dictionary(column)],
+            metadata_collector=self._footers,
         )
 
     def add(self, rows: pa.Table) -> None:
@@ -256,6 +270,24 @@ class _File:
         size = self._stream.tell()
         self._stream.close()
         return size, self._footers[0]
+
+
+def _with_dictionary(column: pa.Field) -> Iterator[str]:
+    """What of a column is written with a dictionary, by the names of Parquet: lists hold an element."""
+    if column.name not in _WITHOUT_DICTIONARY:
+        yield from _leaves(column.name, column.type)
+
+
+def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
+    import pyarrow as pa
+
+    if pa.types.is_list(kind):
+        yield from _leaves(f"{path}.list.element", kind.value_type)
+    elif pa.types.is_struct(kind):
+        for item in kind:
+            yield from _leaves(f"{path}.{item.name}", item.type)
+    else:
+        yield path
 
 
 def footer_ranges(footer: Any, names: Sequence[str]) -> dict[str, tuple[Any, Any]]:

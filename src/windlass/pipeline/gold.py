@@ -100,6 +100,11 @@ def _sum(rows: Sequence[Row]) -> Row:
     total: Row = {
         name: sum(row[name] for row in rows) for name in ("attempts", *schemas.OUTCOME_COLUMNS.values())
     }
+    for cause in schemas.CAUSES:
+        # A lake that no run of this release has opened yet does not have the columns.
+        sums = [row.get(f"{cause}_sum_ms") for row in rows]
+        known = [value for value in sums if value is not None]
+        total[f"{cause}_sum_ms"] = sum(known) if known else None
     for m in schemas.MEASURES:
         count = sum(row[f"{m}_count"] for row in rows)
         sum_ms = sum(row[f"{m}_sum_ms"] for row in rows)

@@ -65,8 +65,6 @@ _LOG_SETTINGS = {
 }
 #: A log is cut after this many batches.
 TRIM_EVERY = 50
-#: A day before all others.
-_NO_DAY = "0001-01-01"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 #: How many commits are looked at for a note before all are.
 _RECENT = 64
@@ -171,24 +169,15 @@ class Lake:
         from deltalake import Field, Schema
 
         delta = self.delta(table)
-        known = {item.name for item in delta.schema().fields}
+        known = {item.name: item for item in delta.schema().fields}
         wanted: list[Field] = Schema.from_arrow(table.arrow).fields
         missing = [item for item in wanted if item.name not in known]
         if missing:
             delta.alter.add_columns([Field(item.name, item.type, nullable=True) for item in missing])
-            delta.update_incremental()
-        may_be_null = {item.name for item in wanted if item.nullable}
-        fields: list[Field] = delta.schema().fields
-        if any(item.name in may_be_null and not item.nullable for item in fields):
-            eased = [
-                Field(item.name, item.type, nullable=item.nullable or item.name in may_be_null)
-                for item in fields
-            ]
-            # A commit takes a new schema only if it overwrites; this one overwrites a day that has no files.
-            delta.create_write_transaction(
-                [], "overwrite", Schema(eased), [PARTITION], [(PARTITION, "=", _NO_DAY)]
-            )
-            delta.update_incremental()
+        for item in wanted:
+            if item.nullable and item.name in known and not known[item.name].nullable:
+                delta.alter.drop_column_not_null(item.name)
+        delta.update_incremental()
 
     def _add_settings(self, table: Table) -> None:
         """Settings that a lake of an earlier release lacks; those that someone chose stay."""
@@ -329,7 +318,7 @@ class Lake:
         before = known.version
         self.place.sync(self.uris(add))
         reach("lake.commit", table=table.path)
-        facts = properties(batches, note, strict=strict or bool(remove) or note is not None)
+        facts = _properties(batches, note, strict=strict or bool(remove) or note is not None)
         try:
             with self._reached():
                 _commit(delta, _actions(add, remove, self.clock.now_ms(), data_change), facts)
@@ -338,7 +327,7 @@ class Lake:
         reach("lake.committed", table=table.path)
         self.refresh(table)
         if delta.version() == before + 1:
-            known.advance(add, remove, batches, note)
+            known.advance(batches, note)
         self.place.sync(self._log_since(table, before))
 
     def _log_since(self, table: Table, version: int) -> list[str]:
@@ -426,7 +415,7 @@ def append_files(
     ):
         return
     where.sync(f"{where.table(table)}/{entry.path}" for entry in add)
-    facts = properties(dict([transaction]) if transaction else None, None, strict=False)
+    facts = _properties(dict([transaction]) if transaction else None, None, strict=False)
     _commit(delta, _actions(add, (), SYSTEM_CLOCK.now_ms()), facts)
 
 
@@ -434,7 +423,7 @@ def _commit(delta: DeltaTable, actions: list[Any], facts: CommitProperties) -> N
     delta.create_write_transaction(actions, "append", delta.schema(), [PARTITION], commit_properties=facts)
 
 
-def properties(
+def _properties(
     batches: Mapping[str, int] | None, note: Mapping[str, Any] | None, *, strict: bool
 ) -> CommitProperties:
     """Of a commit. ``strict``: it is refused when any other came between."""

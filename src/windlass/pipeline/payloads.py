@@ -74,6 +74,15 @@ class Payloads:
                 piece = piece.append_column(name, pa.array([row.get(name) for row in rows], kind))
             yield piece
 
+    def of_bronze(self, ask: Ask, rows: pa.Table, source: str) -> Iterator[pa.Table]:
+        """Rows of bronze piece by piece, with the columns of those jobs of a source that had none."""
+        import pyarrow.compute as pc
+
+        bare = pc.and_(pc.equal(rows.column("source"), source), pc.is_null(rows.column("args_bytes")))
+        yield rows.filter(pc.invert(bare))
+        for batch in rows.filter(bare).drop_columns(list(schemas.PAYLOADS)).to_batches():
+            yield from self.of_attempts(ask, batch)
+
     def of_record(self, record: JobRecord) -> dict[str, Any]:
         """The columns of a job, as its record stands."""
         kept: dict[str, Any] = {

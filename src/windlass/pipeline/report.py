@@ -334,11 +334,22 @@ _QUEUE_HEAD = (
     "run p95",
     "wait p95",
 )
+#: By the names of ``schemas.CAUSES``.
+_CAUSE_HEAD = ("queue", "task", "scheduled", "parked", "blocked", "in line")
 _ERROR_HEAD = ("error", "queue", "task", "times", "final", "first", "last", "example")
 _WORKER_HEAD = ("worker", "attempts", "failed", "busy", "slots busy")
 _ALIVE_HEAD = ("queue", "state", "jobs")
 #: Columns that are set to the right.
-NUMBERS = {*_TASK_HEAD[2:], *_QUEUE_HEAD[1:], "times", "final", "busy", "slots busy", "jobs"}
+NUMBERS = {
+    *_TASK_HEAD[2:],
+    *_QUEUE_HEAD[1:],
+    *_CAUSE_HEAD[2:],
+    "times",
+    "final",
+    "busy",
+    "slots busy",
+    "jobs",
+}
 
 
 def tables(report: Report) -> list[tuple[str, Sequence[str], list[list[str]]]]:
@@ -346,6 +357,7 @@ def tables(report: Report) -> list[tuple[str, Sequence[str], list[list[str]]]]:
     return [
         ("Tasks", _TASK_HEAD, [_task_cells(row) for row in report.by_task]),
         ("Queues", _QUEUE_HEAD, [_queue_cells(row) for row in report.by_queue]),
+        ("Queue time, all attempts together", _CAUSE_HEAD, _cause_cells(report.by_task)),
         ("Errors", _ERROR_HEAD, [_error_cells(row) for row in report.errors[:_TOP]]),
         ("Workers", _WORKER_HEAD, [_worker_cells(row) for row in report.workers[:_TOP]]),
         (_alive_title(report), _ALIVE_HEAD, _alive_cells(report)),
@@ -396,6 +408,16 @@ def _task_cells(row: Row) -> list[str]:
     counts = [f"{count:,}" for count in (*figures, figures[0] - sum(figures[1:]))]
     times = [show_ms(row[f"duration_{name}_ms"]) for name in ("p50", "p95", "p99")]
     return [row["queue"], row["task"], *counts, *times, show_ms(row["wait_p95_ms"])]
+
+
+def _cause_cells(rows: Sequence[Row]) -> list[list[str]]:
+    """What attempts of each task waited for; without tasks whose records do not say."""
+    names = [f"{cause}_sum_ms" for cause in schemas.CAUSES]
+    return [
+        [row["queue"], row["task"], *(show_ms(row[name]) for name in names)]
+        for row in rows
+        if any(row[name] is not None for name in names)
+    ]
 
 
 def _queue_cells(row: Row) -> list[str]:

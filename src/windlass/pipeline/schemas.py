@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 #: Grows when a table gets a column.
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 #: What every table is partitioned by: a UTC day.
 PARTITION = "date"
 #: How attempts end, as columns of roll-ups: outcome -> column.
@@ -37,6 +37,9 @@ OUTCOME_COLUMNS = {
 FINAL_OUTCOMES = ("completed", "failed", "cancelled", "expired")
 #: What has a histogram in roll-ups.
 MEASURES = ("wait", "duration")
+#: What a job waits for before an attempt; the columns of an attempt are ``..._ms``, those of roll-ups
+#: ``..._sum_ms``. Null in records of releases that did not count it.
+CAUSES = ("scheduled", "parked", "blocked", "in_line")
 GRAINS = ("minute", "hour", "day")
 _HOUR_MS = 3_600_000
 
@@ -135,13 +138,17 @@ def _columns(text: str) -> tuple[ColumnSpec, ...]:
     return tuple(found)
 
 
-_ATTEMPT = """
+_ATTEMPT = (
+    """
     run_id:text! job_id:text! attempt:int! delivery:int! queue:text! task:text! group:text tags:texts
     worker:text enqueued_ms:long! ready_ms:long! started_ms:long finished_ms:long! wait_ms:long
     duration_ms:long outcome:text! error_class:text error_fingerprint:text schema_version:int!
     max_attempts:int worker_version:text worker_host:text error_message:text priority:int schedule:text
     slot_ms:long parent:text root:text cost:int
-"""
+    """
+    + " ".join(f"{cause}_ms:long" for cause in CAUSES)
+    + " "
+)
 #: Of a job, as its store held it when the attempt was read; null unless that was asked for.
 _PAYLOADS = "args:text args_bytes:long result:text result_bytes:long "
 PAYLOADS = tuple(column.name for column in _columns(_PAYLOADS))
@@ -151,6 +158,7 @@ _MEASURE_COLUMNS = " ".join(
     + " ".join(f"{m}_{name}_ms:double" for name in PERCENTILES)
     for m in MEASURES
 )
+_CAUSE_COLUMNS = " ".join(f"{cause}_sum_ms:long" for cause in CAUSES)
 
 #: What ``format("windlass")`` reads from a history log: one attempt per row.
 HISTORY = Table("history", _columns(_ATTEMPT), ("run_id",))
@@ -233,7 +241,7 @@ SILVER_JOBS = Table(
 
 def _rollup(grain: str) -> Table:
     text = f"source:text! window_start:long! queue:text! task:text! {_COUNTS} {_MEASURE_COLUMNS}"
-    columns = _columns(f"{text} schema_version:int! date:date!")
+    columns = _columns(f"{text} {_CAUSE_COLUMNS} schema_version:int! date:date!")
     keys = ("source", "window_start", "queue", "task")
     chunk_ms = {"minute": _HOUR_MS, "hour": 4 * _HOUR_MS}.get(grain)
     return Table(f"gold/{grain}", columns, keys, ranged=("window_start",), chunk_ms=chunk_ms)

@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 
 from windlass.backend import requests as rq
 from windlass.core.probe import reach
-from windlass.pipeline import schemas
-from windlass.pipeline.batch import LARGE, PER_MERGE
+from windlass.pipeline import hashsets, schemas
+from windlass.pipeline.batch import LARGE, PER_MERGE, job_files
 from windlass.pipeline.digest import JOB_HASH, Digest, hashes, joined
 from windlass.pipeline.files import FileEntry
 from windlass.pipeline.lake import TRIES, Conflict, Lake, snapshot_of
@@ -107,18 +107,19 @@ class _Listing:
         """Add what is new to the lake as it is, and write files anew that hold jobs which are still alive."""
         import numpy as np
 
-        alive, counts = np.unique(hashes(self.alive.jobs), return_counts=True)
-        ended, again = np.unique(hashes(self.ended.jobs), return_counts=True)
+        alive, counts = hashsets.counted(hashes(self.alive.jobs))
+        ended, again = hashsets.counted(hashes(self.ended.jobs))
         candidates, held = self._known(joined([self.alive, self.ended]))
         known = _union(held)
         # What the lake does not know of a job: that it is alive, or that it has ended.
-        news = np.union1d(alive, self._unfinished(ended, candidates, held))
+        news = _union([alive, self._unfinished(ended, candidates, held)])
         touched = _holding(news, candidates, held)
         # A job that changed its state meanwhile was perhaps seen twice.
-        twice = np.concatenate([alive[counts > 1], ended[again > 1], np.intersect1d(alive, ended)])
-        skipped = np.setdiff1d(ended[np.isin(ended, known)], news)
-        several = np.unique(np.concatenate([news[np.isin(news, known)], twice]))
-        seen = np.union1d(alive, ended)
+        both = alive[hashsets.is_in(alive, ended)]
+        twice = np.concatenate([alive[counts > 1], ended[again > 1], both])
+        skipped = ended[hashsets.is_in(ended, known) & ~hashsets.is_in(ended, news)]
+        several = _union([news[hashsets.is_in(news, known)], twice])
+        seen = _union([alive, ended])
         files = self.files
         if len(several) or len(skipped):
             files = self._merged(touched, several, skipped)
@@ -129,26 +130,19 @@ class _Listing:
             batches={snapshot_of(self.source): self.seen_ms},
             strict=True,
         )
-        return Snapshot(self.source, self.seen_ms, len(seen), len(np.setdiff1d(seen, known)))
+        return Snapshot(self.source, self.seen_ms, len(seen), int((~hashsets.is_in(seen, known)).sum()))
 
     def _known(self, digest: Digest) -> tuple[list[FileEntry], list[Any]]:
         """Files that may hold the jobs, and the hashes in each."""
-        found = [
-            entry
-            for day, (low, high) in digest.added.items()
-            for entry in self.lake.entries(schemas.SILVER_JOBS, [day])
-            if entry.overlaps("enqueued_ms", low, high)
-        ]
+        found = job_files(self.lake, digest)
         self.bench.ledger.note_read(found)
         return found, self.bench.run([HashFile(self.lake.place, entry, JOB_HASH) for entry in found])
 
     def _unfinished(self, ended: Any, candidates: list[FileEntry], held: list[Any]) -> Any:
         """Those of jobs that have ended whose row does not say so: the record is lost, or seems too old."""
-        import numpy as np
-
         files = _holding(ended, candidates, held)
         tasks = [HashFile(self.lake.place, entry, JOB_HASH, "NOT final") for entry in files]
-        return np.intersect1d(ended, _union(self.bench.run(tasks)))
+        return ended[hashsets.is_in(ended, _union(self.bench.run(tasks)))]
 
     def _merged(self, touched: Sequence[FileEntry], several: Any, skipped: Any) -> list[FileEntry]:
         rows = sum(entry.rows for entry in [*touched, *self.files])
@@ -165,14 +159,12 @@ def _union(parts: Sequence[Any]) -> Any:
     """Each hash once."""
     import numpy as np
 
-    return np.unique(np.concatenate([*parts, np.array([], np.uint64)]))
+    return hashsets.unique(np.concatenate([*parts, np.array([], np.uint64)]))
 
 
 def _holding(jobs: Any, entries: Sequence[FileEntry], held: Sequence[Any]) -> list[FileEntry]:
     """Files that hold one of the jobs."""
-    import numpy as np
-
-    return [entry for entry, found in zip(entries, held, strict=True) if np.isin(found, jobs).any()]
+    return [entry for entry, found in zip(entries, held, strict=True) if hashsets.have_common(jobs, found)]
 
 
 def _shares(url: str) -> list[list[JobsOf]]:

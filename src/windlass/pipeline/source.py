@@ -25,7 +25,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -38,11 +37,12 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from windlass.backend import requests as rq
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.job import AttemptRecord, JobRecord, host_of
+from windlass.core.job import JobRecord
 from windlass.core.option_values import check_known
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, HistoryTrimmedError, StorageError
 from windlass.pipeline import schemas
+from windlass.pipeline.records import attempts_batch, jobs_batch
 from windlass.pipeline.store import ask_many
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ _READ_OPTIONS = (
 )
 
 Positions = dict[str, int]
-_WORKER, _HOST = (AttemptRecord.__struct_fields__.index(name) for name in ("worker", "worker_host"))
 
 
 def register(spark: SparkSession) -> None:
@@ -235,21 +234,6 @@ def _cut_page(ask: Any, wanted: HistoryRange, after: int, limit: int) -> rq.Hist
         else:
             high = middle - 1
     return best
-
-
-def attempts_batch(records: Sequence[AttemptRecord]) -> pa.RecordBatch:
-    """Attempt records as one Arrow batch."""
-    import pyarrow as pa
-
-    schema = schemas.HISTORY.arrow
-    rows = [msgspec.structs.astuple(record) for record in records]
-    columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    # The table's columns are the record's fields, in the same order (a test says so) ...
-    workers, hosts = columns[_WORKER], columns[_HOST]
-    # ... except for the host, which the worker's id may say.
-    columns[_HOST] = [host or host_of(worker) for host, worker in zip(hosts, workers, strict=True)]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @dataclass(frozen=True)
@@ -434,26 +418,6 @@ def list_jobs(url: str, wanted: JobsOf) -> Iterator[Sequence[JobRecord]]:
             cursor = page.cursor
             if cursor is None:
                 return
-
-
-def jobs_batch(jobs: Sequence[JobRecord]) -> pa.RecordBatch:
-    """Job records as one Arrow batch."""
-    import pyarrow as pa
-
-    return pa.RecordBatch.from_pylist([_job_row(job) for job in jobs], schema=schemas.JOBS.arrow)
-
-
-def _job_row(job: JobRecord) -> dict[str, Any]:
-    row = {name: getattr(job, name, None) for name in schemas.JOBS.names}
-    last = job.errors[-1] if job.errors else None
-    row |= {"job_id": job.id, "state": job.state.value, "tags": list(job.options.tags)}
-    if last is not None:
-        row |= {
-            "error_class": last.error_class,
-            "error_message": last.message,
-            "error_fingerprint": last.fingerprint,
-        }
-    return row
 
 
 # --- options ----------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from windlass.pipeline.payloads import Payloads
 from windlass.pipeline.source import HistoryRange, JobsOf, list_jobs, read_range
 from windlass.pipeline.store import ask_many
 from windlass.pipeline.transforms import gold, jobs
-from windlass.pipeline.transforms.attempts import as_bronze
+from windlass.pipeline.transforms.attempts import as_bronze, days_of
 from windlass.pipeline.transforms.sights import sighted
 from windlass.pipeline.transforms.sql import ask, engine
 
@@ -72,6 +72,52 @@ class CopyLog:
         with ask_many(self.url) as ask_store:
             for records in found:
                 yield from self.payloads.of_attempts(ask_store, records)
+
+
+@dataclass(frozen=True)
+class AddPayloads:
+    """A file of bronze once more, with arguments and results that its rows of a source lacked.
+
+    Returns the file itself if the store has none of them; what was written then is left to ``vacuum``.
+    """
+
+    where: Place
+    url: str = field(repr=False)
+    source: str
+    entry: FileEntry
+    payloads: Payloads
+
+    def __call__(self) -> list[FileEntry]:
+        import pyarrow as pa
+
+        writer, found = TableWriter(self.where, schemas.BRONZE_ATTEMPTS), 0
+        with ask_many(self.url) as ask_store:
+            for batch in read_entries(self.where, [self.entry], schemas.BRONZE_ATTEMPTS.names):
+                rows = pa.Table.from_batches([batch])
+                found += rows.column("args_bytes").null_count
+                for piece in self.payloads.of_bronze(ask_store, rows, self.source):
+                    found -= piece.column("args_bytes").null_count
+                    writer.write(piece)
+        written = writer.close()
+        reach("task.written")
+        return written if found else [self.entry]
+
+
+@dataclass(frozen=True)
+class DaysWithPayloads:
+    """The days on which those jobs were added whose arguments a file of attempts holds."""
+
+    where: Place
+    entry: FileEntry
+
+    def __call__(self) -> set[str]:
+        import pyarrow.compute as pc
+
+        days: set[str] = set()
+        for rows in read_entries(self.where, [self.entry], ["enqueued_ms", "args_bytes"]):
+            added = rows.column("enqueued_ms").filter(pc.is_valid(rows.column("args_bytes")))
+            days.update(str(day) for day in pc.unique(days_of(added)))
+        return days
 
 
 @dataclass(frozen=True)
@@ -264,6 +310,8 @@ def _attempts(
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if batch is not None and all(entry.holds_only(*batch) for entry in entries):
+        batch = None  # nothing to leave out
     columns = [*names, *(name for name in ("source", "batch") if batch and name not in names)]
     for found in read_entries(where, entries, columns):
         rows = pa.Table.from_batches([found])

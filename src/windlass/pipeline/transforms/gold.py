@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from windlass.pipeline import schemas
@@ -70,11 +71,16 @@ _MERGED = {
 }
 
 
-def attempt_rows(connection: DuckDBPyConnection, table: schemas.Table) -> pa.Table:
-    """What the table ``attempts`` comes to in a gold table, each key once."""
-    if table.path in _GRAINS:
-        return attempt_rollups(connection, _GRAINS[table.path])
-    return _grouped(connection, table, f"({_PARTS[table.path]})")
+def attempt_rows(
+    connection: DuckDBPyConnection, attempts: pa.Table, tables: Sequence[schemas.Table]
+) -> list[pa.Table]:
+    """What attempts, which ``connection`` knows as a table of that name, come to in gold; each key once."""
+    grains = [_GRAINS[table.path] for table in tables if table.path in _GRAINS]
+    rollups = iter(attempt_rollups(connection, attempts, grains))
+    return [
+        next(rollups) if table.path in _GRAINS else _grouped(connection, table, f"({_PARTS[table.path]})")
+        for table in tables
+    ]
 
 
 def merged_rows(table: schemas.Table, rows: pa.Table) -> pa.Table:

@@ -7,136 +7,142 @@ adding.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from windlass.pipeline import schemas
-from windlass.pipeline.histogram import PERCENTILES, bucket_sql, values_until
+from windlass.pipeline import hashsets, schemas
+from windlass.pipeline.histogram import PERCENTILES, bucket_sql
 from windlass.pipeline.transforms.grains import GRAIN_MS
-from windlass.pipeline.transforms.sql import as_rows, ask, day, engine, window
+from windlass.pipeline.transforms.sql import as_rows, ask, engine, window
+from windlass.pipeline.transforms.windows import MINUTE_MS, Histograms, Kinds, Windows, added_up, cells_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection
 
-_NAMES = ("source", "window_start", "queue", "task")
-_KEYS = ", ".join(_NAMES)
 _COUNTS = ["attempts", *schemas.OUTCOME_COLUMNS.values()]
+#: What is known of each attempt besides its kind; a logarithm makes the bucket.
+_MEASURED = (
+    f"SELECT {window('finished_ms', MINUTE_MS)} // {MINUTE_MS} AS minute, "
+    + ", ".join(f"coalesce({bucket_sql(f'{m}_ms')}, -1) AS {m}_bucket" for m in schemas.MEASURES)
+    + " FROM attempts"
+)
+#: Attempts of the table ``numbered`` as one row for each number.
+_COUNTED = ", ".join(
+    [
+        "count(*) AS attempts",
+        *(
+            f"count(*) FILTER (outcome = '{word}') AS {name}"
+            for word, name in schemas.OUTCOME_COLUMNS.items()
+        ),
+        *(
+            f"count({m}_ms) AS {m}_count, coalesce(sum({m}_ms), 0)::BIGINT AS {m}_sum_ms, "
+            f"max({m}_ms) AS {m}_max_ms"
+            for m in schemas.MEASURES
+        ),
+        *(f"sum({cause}_ms)::BIGINT AS {cause}_sum_ms" for cause in schemas.CAUSES),
+    ]
+)
+#: Roll-ups of the table ``numbered`` as one row for each number.
+_SUMS = [
+    *_COUNTS,
+    *(f"{m}_{what}" for m in schemas.MEASURES for what in ("count", "sum_ms")),
+    *(f"{cause}_sum_ms" for cause in schemas.CAUSES),
+]
+_MOST = [f"{m}_max_ms" for m in schemas.MEASURES]
+_ADDED = ", ".join(
+    [*(f"sum({name})::BIGINT AS {name}" for name in _SUMS), *(f"max({name}) AS {name}" for name in _MOST)]
+)
 
 
-def attempt_rollups(connection: DuckDBPyConnection, grain: str) -> pa.Table:
-    """Roll-ups of the table ``attempts``."""
-    outcomes = ", ".join(
-        f"count(*) FILTER (outcome = '{word}') AS {name}" for word, name in schemas.OUTCOME_COLUMNS.items()
-    )
-    measures = ", ".join(
-        f"count({m}_ms) AS {m}_count, coalesce(sum({m}_ms), 0)::BIGINT AS {m}_sum_ms, "
-        f"max({m}_ms) AS {m}_max_ms, "
-        f"histogram({bucket_sql(f'{m}_ms')}) FILTER ({m}_ms IS NOT NULL) AS {m}_map"
-        for m in schemas.MEASURES
-    )
-    start = window("finished_ms", GRAIN_MS[grain])
-    sql = (
-        f"SELECT source, {start} AS window_start, queue, task, count(*) AS attempts, {outcomes}, {measures} "
-        "FROM attempts GROUP BY ALL"
-    )
-    return _finished(
-        ask(connection, f"SELECT *, {day('window_start')} AS date FROM ({sql}) ORDER BY {_KEYS}")
-    )
+def attempt_rollups(
+    connection: DuckDBPyConnection, attempts: pa.Table, grains: Sequence[str]
+) -> list[pa.Table]:
+    """Roll-ups of attempts, which ``connection`` knows as a table of that name, for each grain."""
+    if not grains:
+        return []
+    kinds, measured = Kinds(attempts), ask(connection, _MEASURED)
+    minutes = measured.column("minute").to_numpy()
+    buckets = {m: measured.column(f"{m}_bucket").to_numpy() for m in schemas.MEASURES}
+    by_minute = Windows(kinds, kinds.of_rows, minutes)
+    totals = _grouped(connection, attempts, by_minute.numbers, _COUNTED)
+    numbers = totals.column("number").to_numpy()
+    found = []
+    for grain in grains:
+        width = GRAIN_MS[grain] // MINUTE_MS
+        windows = Windows(kinds, kinds.of_rows, minutes, width)
+        wider = Windows(kinds, by_minute.kinds_of(numbers), by_minute.minutes_of(numbers), width)
+        summed = totals if width == 1 else _grouped(connection, totals, wider.numbers, _ADDED)
+        cells = {
+            m: hashsets.counted(cells_of(windows.numbers[some], buckets[m][some]))
+            for m in schemas.MEASURES
+            for some in [buckets[m] >= 0]
+        }
+        found.append(_finished(summed, windows, cells))
+    return found
 
 
 def merged_rollups(rows: pa.Table) -> pa.Table:
-    """Roll-ups of one grain, each window once."""
-    with engine(rows=rows) as connection:
-        often = f"(SELECT {_KEYS} FROM rows GROUP BY ALL HAVING count(*) > 1)"
-        alone = ask(connection, f"SELECT * FROM rows ANTI JOIN {often} USING ({_KEYS})")
-        if alone.num_rows < rows.num_rows:
-            connection.execute(f"CREATE TEMP TABLE several AS FROM rows SEMI JOIN {often} USING ({_KEYS})")
-            connection.register("alone", as_rows(alone, schemas.GOLD_MINUTE))
-            connection.register("added", _added(connection))
-            alone = ask(connection, "FROM alone UNION ALL BY NAME FROM added")
-        connection.register("merged", alone)
-        return as_rows(ask(connection, f"FROM merged ORDER BY date, {_KEYS}"), schemas.GOLD_MINUTE)
+    """Roll-ups of one grain, each window once, in the order of their keys."""
+    import numpy as np
+    import pyarrow as pa
+
+    kinds, minutes = Kinds(rows), rows.column("window_start").to_numpy() // MINUTE_MS
+    windows = Windows(kinds, kinds.of_rows, minutes)
+    numbers = windows.numbers
+    known, counts = hashsets.counted(numbers)
+    is_alone = counts[np.searchsorted(known, numbers)] == 1
+    alone = rows.filter(pa.array(is_alone))
+    if alone.num_rows < rows.num_rows:
+        several = rows.filter(pa.array(~is_alone))
+        alone = pa.concat_tables([alone, _added(several, windows, numbers[~is_alone])])
+        numbers = np.concatenate([numbers[is_alone], known[counts > 1]])
+    return alone.combine_chunks().take(pa.array(np.argsort(numbers)))
 
 
-def _added(connection: DuckDBPyConnection) -> pa.Table:
-    """The rows of the table ``several``, as one for each window."""
-    sums = ", ".join(f"sum({name})::BIGINT AS {name}" for name in _COUNTS)
-    measures = ", ".join(
-        f"sum({m}_count)::BIGINT AS {m}_count, sum({m}_sum_ms)::BIGINT AS {m}_sum_ms, "
-        f"max({m}_max_ms) AS {m}_max_ms"
-        for m in schemas.MEASURES
-    )
-    histograms = " ".join(
-        f"LEFT JOIN (SELECT {_KEYS}, map_from_entries(list((bucket, count) ORDER BY bucket)) AS {m}_map FROM "
-        f"(SELECT {_KEYS}, e.bucket AS bucket, sum(e.count)::BIGINT AS count FROM "
-        f"(SELECT {_KEYS}, unnest({m}_hist) AS e FROM several) GROUP BY ALL) GROUP BY ALL) USING ({_KEYS})"
-        for m in schemas.MEASURES
-    )
-    totals = f"SELECT {_KEYS}, any_value(date) AS date, {sums}, {measures} FROM several GROUP BY {_KEYS}"
-    return _finished(ask(connection, f"SELECT * FROM ({totals}) {histograms} ORDER BY {_KEYS}"))
-
-
-def _finished(rows: pa.Table) -> pa.Table:
-    """Fill in what follows from sums and histograms, which are maps so far."""
+def _added(rows: pa.Table, windows: Windows, numbers: Any) -> pa.Table:
+    """One row for each number."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    version = pa.scalar(schemas.SCHEMA_VERSION, pa.int32())
-    rows = rows.append_column("schema_version", pa.repeat(version, rows.num_rows))
+    with engine() as connection:
+        totals = _grouped(connection, rows, numbers, _ADDED)
+    cells = {}
     for m in schemas.MEASURES:
-        count = rows.column(f"{m}_count")
-        some = pc.if_else(pc.greater(count, 0), count, None)
-        average = pc.divide(pc.cast(rows.column(f"{m}_sum_ms"), pa.float64()), pc.cast(some, pa.float64()))
-        histogram = _Histograms(rows.column(f"{m}_map"))
-        rows = rows.append_column(f"{m}_avg_ms", average).append_column(f"{m}_hist", histogram.lists)
-        most = pc.cast(rows.column(f"{m}_max_ms"), pa.float64())
-        for name, per_mille in PERCENTILES.items():
-            reached = pc.min_element_wise(histogram.percentile(per_mille), most, skip_nulls=False)
-            rows = rows.append_column(f"{m}_{name}_ms", reached)
-    return as_rows(rows, schemas.GOLD_MINUTE)
+        lists = pa.concat_arrays(rows.column(f"{m}_hist").chunks)
+        buckets, counts = (part.to_numpy() for part in lists.flatten().flatten())
+        of_rows = pc.list_parent_indices(lists).to_numpy()
+        cells[m] = added_up(cells_of(numbers[of_rows], buckets), counts)
+    return _finished(totals, windows, cells)
 
 
-class _Histograms:
-    """A column of maps from bucket to count, as lists and as one line of numbers."""
+def _grouped(connection: DuckDBPyConnection, rows: pa.Table, numbers: Any, sql: str) -> pa.Table:
+    """Columns by ``sql``, one row for each number, in order."""
+    import pyarrow as pa
 
-    def __init__(self, column: Any) -> None:
-        import numpy as np
-        import pyarrow as pa
-
-        maps = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-        first = maps.offsets[0].as_py() if len(maps) else 0
-        offsets = np.concatenate([[0], np.cumsum(_lengths(maps))]).astype(np.int32)
-        buckets = maps.keys.slice(first, int(offsets[-1]))
-        counts = maps.items.slice(first, int(offsets[-1])).cast(pa.int64())
-        fields = [pa.field("bucket", pa.int32(), False), pa.field("count", pa.int64(), False)]
-        entries = pa.StructArray.from_arrays([buckets.cast(pa.int32()), counts], fields=fields)
-        kind = schemas.GOLD_MINUTE.arrow.field(f"{schemas.MEASURES[0]}_hist").type
-        self.lists = pa.ListArray.from_arrays(pa.array(offsets), entries, type=kind)
-        self._buckets = buckets.to_numpy(zero_copy_only=False)
-        seen = np.concatenate([[0], np.cumsum(counts.to_numpy(zero_copy_only=False))])
-        #: How many are in all histograms before each one, and at its end.
-        self._before, self._until = seen[offsets[:-1]], seen[offsets[1:]]
-        self._seen = seen[1:]
-
-    def percentile(self, per_mille: int) -> pa.Array:
-        """Nearest rank, as ``core.histogram.percentile``; null where nothing was measured."""
-        import numpy as np
-        import pyarrow as pa
-
-        total = self._until - self._before
-        empty = total == 0
-        if not len(self._seen):
-            return pa.nulls(len(total), pa.float64())
-        at = np.searchsorted(self._seen, self._before - (-total * per_mille // 1000))
-        values = values_until(int(self._buckets.max()))[self._buckets[np.minimum(at, len(self._seen) - 1)]]
-        return pa.array(values, pa.float64(), mask=empty)
+    if "number" in rows.column_names:
+        rows = rows.drop_columns(["number"])
+    connection.register("numbered", rows.append_column("number", pa.array(numbers)))
+    return ask(connection, f"SELECT number, {sql} FROM numbered GROUP BY number ORDER BY number")
 
 
-def _lengths(maps: Any) -> Any:
-    """Entries of each map; null has none."""
-    import numpy as np
+def _finished(totals: pa.Table, windows: Windows, cells: Mapping[str, tuple[Any, Any]]) -> pa.Table:
+    """Rows of the table, from sums by number and the cells of each measure."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    offsets = maps.offsets.to_numpy()
-    lengths = np.diff(offsets)
-    return lengths if not maps.null_count else lengths * pc.is_valid(maps).to_numpy(zero_copy_only=False)
+    numbers = totals.column("number").to_numpy()
+    version = pa.scalar(schemas.SCHEMA_VERSION, pa.int32())
+    columns = {name: totals.column(name) for name in (*_SUMS, *_MOST)}
+    columns |= {**windows.keys(numbers), "schema_version": pa.repeat(version, len(numbers))}
+    for m in schemas.MEASURES:
+        count = columns[f"{m}_count"]
+        some = pc.cast(pc.if_else(pc.greater(count, 0), count, None), pa.float64())
+        columns[f"{m}_avg_ms"] = pc.divide(pc.cast(columns[f"{m}_sum_ms"], pa.float64()), some)
+        histograms = Histograms(*cells[m], numbers)
+        columns[f"{m}_hist"] = histograms.lists
+        most = pc.cast(columns[f"{m}_max_ms"], pa.float64())
+        for name, per_mille in PERCENTILES.items():
+            reached = histograms.percentile(per_mille)
+            columns[f"{m}_{name}_ms"] = pc.min_element_wise(reached, most, skip_nulls=False)
+    return as_rows(pa.table(columns), schemas.GOLD_MINUTE)
