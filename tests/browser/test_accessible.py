@@ -199,6 +199,10 @@ def test_axe_finds_nothing_in_dialogs_and_menus(
     check("Clear of a queue")
     page.locator("summary", has_text="Export").click()
     found += [f"the menu of exports: {text}" for text in complaints(page)]
+    menu = page.get_by_role("navigation", name="Export")
+    expect(menu).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(menu).to_be_hidden()
     settled(look.at("/worker-processes"))
     page.get_by_role("button", name="Stop").first.click()
     check("Stop of a worker")

@@ -88,7 +88,7 @@ def test_a_paused_list_reads_nothing(look: Look, still: Lane) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     delayed(still, 2)
-    expect(page.locator("nav")).to_contain_text(re.compile(r"Scheduled\s*\d+"))
+    expect(page.get_by_role("navigation", name="Views")).to_contain_text(re.compile(r"Scheduled\s*\d+"))
     with page.expect_response(re.compile("/api/jobs"), timeout=20_000):
         page.get_by_role("button", name="Refresh").click()
     assert len([url for url in asked if "/api/jobs?" in url]) == 1, "only what was asked for by hand"

@@ -268,7 +268,7 @@ def test_charts_show_the_backlog_and_do_not_draw_an_open_minute_as_a_fall(look: 
     last = page.get_by_role("figure", name="Runs a minute over the last hour").locator(".plot")
     box = last.bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + box["width"] - 18, box["y"] + 60)
+    last.hover(position={"x": box["width"] - 18, "y": 60})
     expect(page.locator(".when").first).to_contain_text("not over yet")
 
 

@@ -14,7 +14,9 @@ from tests.backends.amqp.servers import make_harness as make_amqp
 from tests.backends.harnesses import HARNESSES
 from tests.backends.harnesses import make_harness as make_local
 from tests.backends.valkey.servers import make_harness as make_valkey
+from tests.http.security_support import JOB
 from tests.http.support import Shop, api
+from windlass import Windlass
 from windlass_conformance import Harness
 from windlass_conformance.stage import Stage
 
@@ -54,6 +56,14 @@ async def harness(
     async with STORES[request.param][0](tmp_path) as started:
         started.on_missing = declare_missing
         yield started
+
+
+@pytest.fixture
+async def app() -> AsyncIterator[Windlass]:
+    """An app with one job that is due later."""
+    async with Windlass(f"memory://http-{id(object())}") as app:
+        await app.queue("mail").add("send", JOB["data"], job_id="one", delay=100)
+        yield app
 
 
 @pytest.fixture

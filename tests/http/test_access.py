@@ -25,7 +25,7 @@ from windlass.dashboard import Identity, Roles, Rule, create_app
 from windlass.dashboard.access import Grant
 from windlass.dashboard.guard import Guard
 from windlass.dashboard.routes import server
-from windlass.dashboard.settings import Settings
+from windlass.dashboard.settings import DashboardSettings
 from windlass.errors import ConfigError
 from windlass.flows.producer import FlowProducer
 
@@ -406,13 +406,13 @@ async def test_rules_allow_actions_and_deny_the_rest(app: Windlass) -> None:
 
 def test_brackets_in_a_rule_stand_for_themselves() -> None:
     rule = Rule(user="ada[1]", group="ops[eu]", queues=["shop[eu]"])
-    grant = partial(Grant, Settings(rules=(rule,)))
+    grant = partial(Grant, DashboardSettings(rules=(rule,)))
     assert not grant(Identity("ada1", "reader", ("ops[eu]",))).somewhere("read")
     assert not grant(Identity("ada[1]", "reader", ("opse",))).somewhere("read")
     mine = grant(Identity("ada[1]", "reader", ("ops[eu]",)))
     assert mine.somewhere("read")
     assert not mine.may("shope", "read")
-    assert not Settings(queues=("shop[eu]",)).shows("shopu")
+    assert not DashboardSettings(queues=("shop[eu]",)).shows("shopu")
     assert Roles(operator_users=["ada[1]"]).identity("ada1") is None
 
 

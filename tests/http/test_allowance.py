@@ -16,7 +16,7 @@ from windlass import Windlass
 from windlass.dashboard import ServerLimits, create_app
 from windlass.dashboard.allowance import Passwords
 from windlass.dashboard.guard import Guard
-from windlass.dashboard.settings import Settings
+from windlass.dashboard.settings import DashboardSettings
 
 backend_name = "memory"
 RIGHT = "correct horse"
@@ -57,13 +57,13 @@ async def test_passwords_beyond_the_limit_are_never_compared(
     guard: Guard, monkeypatch: pytest.MonkeyPatch, form: bool
 ) -> None:
     compared: list[str] = []
-    by_password = Settings.by_password
+    by_password = DashboardSettings.by_password
 
-    def counting(self: Settings, name: str, password: str) -> Any:
+    def counting(self: DashboardSettings, name: str, password: str) -> Any:
         compared.append(password)
         return by_password(self, name, password)
 
-    monkeypatch.setattr(Settings, "by_password", counting)
+    monkeypatch.setattr(DashboardSettings, "by_password", counting)
     statuses = []
     for number in range(10):
         password = RIGHT if number == 9 else f"guess {number}"

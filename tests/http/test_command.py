@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from windlass.cli.dashboard import is_loopback, make
-from windlass.cli.dashboard_options import Options
+from windlass.cli.dashboard_options import DashboardOptions
 from windlass.errors import ConfigError
 
 backend_name = "sqlite"
@@ -22,11 +22,11 @@ TOKEN = "a-token-for-the-command"
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "example.org"])
 def test_other_addresses_need_a_sign_in(host: str) -> None:
     with pytest.raises(ConfigError, match="sign-in"):
-        make(Options(url="memory://command", host=host))
-    assert make(Options(url="memory://command", host=host, operator_token=TOKEN)).settings.methods == [
-        "token"
-    ]
-    assert make(Options(url="memory://command", host="127.0.0.1")).settings.methods == []
+        make(DashboardOptions(url="memory://command", host=host))
+    assert make(
+        DashboardOptions(url="memory://command", host=host, operator_token=TOKEN)
+    ).settings.methods == ["token"]
+    assert make(DashboardOptions(url="memory://command", host="127.0.0.1")).settings.methods == []
 
 
 def test_loopback_is_recognised() -> None:
@@ -36,9 +36,11 @@ def test_loopback_is_recognised() -> None:
 
 def test_passwords_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="WINDLASS_PASSWORD_ADA"):
-        make(Options(url="memory://command", users=("ada",)))
+        make(DashboardOptions(url="memory://command", users=("ada",)))
     monkeypatch.setenv("WINDLASS_PASSWORD_ADA", "correct horse")
-    settings = make(Options(url="memory://command", users=("ada",), readers=("bob:battery staple",))).settings
+    settings = make(
+        DashboardOptions(url="memory://command", users=("ada",), readers=("bob:battery staple",))
+    ).settings
     assert (settings.users, settings.reader_users) == ({"ada": "correct horse"}, {"bob": "battery staple"})
 
 
@@ -99,10 +101,10 @@ def test_it_serves_several_stores_under_their_names(tmp_path: Path) -> None:
 )
 def test_stores_that_have_no_name_of_their_own_are_refused(given: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="NAME=URL") as refused:
-        make(Options(stores=given))
+        make(DashboardOptions(stores=given))
     assert "secret" not in str(refused.value)
 
 
 def test_a_lake_belongs_to_one_store() -> None:
     with pytest.raises(ConfigError, match="lake"):
-        make(Options(stores=("a=memory://",), lake="lake"))
+        make(DashboardOptions(stores=("a=memory://",), lake="lake"))

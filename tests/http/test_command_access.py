@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from tests.http.support import CSRF
 from windlass.cli import dashboard
 from windlass.cli.dashboard import make
-from windlass.cli.dashboard_options import Options
+from windlass.cli.dashboard_options import DashboardOptions
 from windlass.dashboard import OpenID, Roles, Rule, TrustedProxy
 from windlass.dashboard.guard import Guard
-from windlass.dashboard.settings import Settings
+from windlass.dashboard.settings import DashboardSettings
 from windlass.errors import ConfigError
 
 backend_name = "memory"
@@ -31,12 +31,14 @@ SECRET = "shared with the proxy alone"
 def served(*arguments: str) -> Guard:
     """The application that a command line and the environment mean."""
     context = dashboard.command.make_context("dashboard", ["--url", "memory://command", *arguments])
-    made = make(Options(**{k: v for k, v in context.params.items() if k not in ("as_json", "debug")}))
+    made = make(
+        DashboardOptions(**{k: v for k, v in context.params.items() if k not in ("as_json", "debug")})
+    )
     assert isinstance(made, Guard)
     return made
 
 
-def settings(*arguments: str) -> Settings:
+def settings(*arguments: str) -> DashboardSettings:
     return served(*arguments).settings
 
 

@@ -18,8 +18,9 @@ from windlass.backend import requests as rq
 from windlass.backends.memory import MemoryBackend
 from windlass.core.ids import new_id
 from windlass.core.job import WorkerInfo
-from windlass.dashboard import ServerLimits, create_app
+from windlass.dashboard import Identity, ServerLimits, create_app, identity
 from windlass.dashboard.guard import Guard
+from windlass.dashboard.routes import export
 from windlass.dashboard.routes.live import new_lines
 from windlass_conformance import Harness
 from windlass_conformance.stage import live
@@ -118,6 +119,40 @@ async def test_a_stream_ends_with_the_session_of_its_caller(client: httpx.AsyncC
             async with asyncio.timeout(20):
                 rest = [line async for line in lines if line.startswith("data: ")]
     assert len(rest) <= 1, "at most the tick that was on its way"
+
+
+async def test_an_export_whose_user_is_refused_breaks_off(
+    app: Windlass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity, "_ASK_AGAIN_MS", 0)
+    monkeypatch.setattr(export, "_STEP", 1)
+    await app.queue("mail").add_bulk([{"name": "send"}] * 3)
+    ada = Identity("ada", "reader")
+    answers = [ada, ada, None]
+    async with serving(create_app(app, auth=lambda scope: answers.pop(0))) as client:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.get("/api/v1/jobs/export")
+    assert answers == []
+
+
+@pytest.mark.parametrize("path", ["/api/live", "/api/v1/jobs/export", "/api/job-queues/mail/events"])
+async def test_streams_that_end_before_they_begin_take_no_place(client: httpx.AsyncClient, path: str) -> None:
+    for _ in range(5):
+        assert (await client.head(path)).status_code == 200
+    async with stream(client, "/api/live") as events:
+        await events.next("tick")
+
+
+async def test_streams_of_one_user_take_no_place_from_another_at_the_same_address(app: Windlass) -> None:
+    users = {"ada": "ada-random-text-of-22-characters", "bob": "bob-random-text-of-22-characters"}
+    guard = create_app(app, reader_tokens=users, limits=ServerLimits(streams_per_client=1))
+    async with serving(guard) as client:
+        ada, bob = ({"Authorization": f"Bearer {token}"} for token in users.values())
+        async with stream(client, "/api/live", **ada) as events:
+            await events.next("tick")
+            assert (await client.get("/api/live", headers=ada)).status_code == 429
+            async with stream(client, "/api/live", **bob) as others:
+                await others.next("tick")
 
 
 @pytest.mark.feature("P17", "O17")

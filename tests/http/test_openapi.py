@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from tests.http.support import FREE, OPERATOR
+from tests.http.support import FREE, OPERATOR, api, send
 from windlass import Windlass
 from windlass.dashboard import create_app
 from windlass.dashboard.openapi import document
@@ -111,3 +111,21 @@ def test_the_document_is_openapi_3_1_and_says_what_it_must() -> None:
         assert "application/problem+json" in operation["responses"]["404"]["content"], (method, path)
     ids = [operation["operationId"] for _, _, operation in operations]
     assert len(set(ids)) == len(ids)
+
+
+async def test_an_added_job_names_what_it_did_not_take_or_leaves_that_out() -> None:
+    """As the document says: programs in typed languages have to expect that it is not there."""
+    added = document()["components"]["schemas"]["Added"]
+    assert "not_taken" not in added["required"]
+    assert "default" not in added["properties"]["not_taken"]
+    options: dict[str, Any] = {"unique": {"key": "k", "mode": "keep_last"}}
+    async with Windlass("memory://not-taken") as app, api(app) as client:
+        queue = app.queue("mail")
+        await queue.set_group_limits("full", max_size=1)
+        await queue.add("other", group="full")
+        for more, wanted in (({}, None), ({"group": "full"}, ["group"])):
+            body = {"task": "send", "options": options | more}
+            answer = await send(client, "POST", "/api/v1/queues/mail/jobs", 201, body)
+            assert answer.get("not_taken") == wanted
+            assert {*added["required"]} == answer.keys() - {"not_taken"}
+        assert answer["outcome"] == "replaced"

@@ -10,6 +10,7 @@ import pytest
 
 from windlass import Windlass
 from windlass.core.ids import new_id
+from windlass.core.order import Sort
 from windlass.dashboard import create_app
 from windlass.dashboard.masking import HIDDEN, Mask
 from windlass.dashboard.paging import Position, decode_cursor, encode_cursor
@@ -179,14 +180,19 @@ def test_sessions_are_bounded_and_end_one_by_one_or_all_of_a_user() -> None:
 
 
 def test_cursors_are_ours_or_refused() -> None:
-    position = Position("mail", {"mail": "7", "due": "1700000000000.9"}, ("other",))
-    assert decode_cursor(encode_cursor(position)) == position
+    for sort, place in ((Sort.ADDED, "7"), (Sort.DUE, "1700000000000.9"), (Sort.FINISHED, "1.2")):
+        position = Position("mail", {"mail": place}, ("other",))
+        assert decode_cursor(encode_cursor(position), sort) == position
     assert decode_cursor(None) == Position()
     places = ("-1", "", "1.2.3", "9" * 30, "x")
     odd = [encode_cursor(Position("q", {"q": place})) for place in places]
     for bad in ("!", "e30", "a" * 100, "é", *odd):
+        for sort in Sort:
+            with pytest.raises(ApiError):
+                decode_cursor(bad, sort)
+    for sort, place in ((Sort.ADDED, "1.2"), (Sort.DUE, "7"), (Sort.FINISHED, "7")):
         with pytest.raises(ApiError):
-            decode_cursor(bad)
+            decode_cursor(encode_cursor(Position("q", {"q": place})), sort)
 
 
 def test_names_in_paths() -> None:

@@ -54,6 +54,16 @@ async def test_a_query_that_cannot_be_understood_is_refused_with_what_is_near(
     assert near in refused["detail"], refused
 
 
+@pytest.mark.parametrize("field", ["took", "finished", "added", "due"])
+@pytest.mark.parametrize("sign", ["<", ">"])
+@pytest.mark.parametrize("digits", [30, 400])
+async def test_a_span_without_end_is_longer_than_any_job_has_taken(
+    shop: Shop, client: httpx.AsyncClient, field: str, sign: str, digits: int
+) -> None:
+    found = await names(shop, client, f"{field}:{sign}{'9' * digits}d")
+    assert bool(found) is (sign == "<")
+
+
 @pytest.mark.feature("P11")
 async def test_the_id_of_a_job_is_answered_at_once_however_many_jobs_there_are(
     stage: Stage, client: httpx.AsyncClient

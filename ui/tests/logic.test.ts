@@ -132,6 +132,7 @@ test('a story tells attempts apart after a retry by hand, and begins with the ne
     duration_ms: 2,
     error_class: 'E',
     message: 'm',
+    queue_time: delivery === 2 ? { scheduled_ms: 10_000, parked_ms: 0, blocked_ms: 0, in_line_ms: 2_000 } : null,
   })
   const job = {
     state: 'completed',
@@ -150,6 +151,10 @@ test('a story tells attempts apart after a retry by hand, and begins with the ne
     ['Attempt 1, run 2: completed', 'Attempt 1, run 1: failed for good', 'Added'],
   )
   assert.equal(told[1]?.error?.at_ms, 5)
+  assert.deepEqual(
+    told.map((entry) => entry.causes),
+    ['before it: 10 s scheduled, 2 s in line', '', undefined],
+  )
 })
 
 test('progress of any kind is drawn', () => {

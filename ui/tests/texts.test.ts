@@ -5,7 +5,7 @@ import { parse } from 'svelte/compiler'
 
 const SOURCES = `${import.meta.dirname}/../src`
 /** The catalogue, numbers and times with their units, and the generated shapes of the API. */
-const APART = ['lib/texts.ts', 'lib/format.ts', 'lib/api/schema.d.ts']
+const APART = ['lib/texts.ts', 'lib/job_texts.ts', 'lib/page_texts.ts', 'lib/format.ts', 'lib/api/schema.d.ts']
 /** Attributes that people read or listen to. */
 const SPOKEN = ['aria-label', 'title', 'placeholder', 'alt', 'label', 'text', 'none']
 /** In code: what begins with a capital letter, has several words, or is joined to others. Keys of the keyboard are no words. */

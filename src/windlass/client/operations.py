@@ -48,6 +48,7 @@ class AttemptEntry(TypedDict):
     outcome: str
     error_class: str | None
     message: str
+    queue_time: QueueTimeEntry | None
 
 
 class Backlog(TypedDict):
@@ -699,6 +700,15 @@ class QueueLimitsBody(TypedDict):
 
     concurrency: NotRequired[int | None]
     rate: NotRequired[RateValue | None]
+
+
+class QueueTimeEntry(TypedDict):
+    """QueueTimeEntry."""
+
+    scheduled_ms: int
+    parked_ms: int
+    blocked_ms: int
+    in_line_ms: int
 
 
 class RateValue(TypedDict):

@@ -20,7 +20,7 @@ from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.headers import CSRF_HEADER, Headers, headers_of
 from windlass.dashboard.problems import ApiError, not_found
 from windlass.dashboard.scope import LET_IN, SAFE, client_of, identity_of
-from windlass.dashboard.settings import Action, Settings
+from windlass.dashboard.settings import Action, DashboardSettings
 from windlass.dashboard.users import Identity
 from windlass.errors import ConfigError
 
@@ -82,7 +82,7 @@ def of_store(action: Action) -> Access:
 class Grant:
     """What one request may do: who asks, what its route does, on which queues."""
 
-    settings: Settings
+    settings: DashboardSettings
     identity: Identity | None = None
     #: What the route does; None until the handler knows.
     action: Action | None = None
@@ -137,7 +137,7 @@ def grant_of(scope: Any) -> Grant:
 class Authority:
     """The guard of every route: runs after a route was matched and before anything of the body is read."""
 
-    def __init__(self, settings: Settings, allowance: Allowance) -> None:
+    def __init__(self, settings: DashboardSettings, allowance: Allowance) -> None:
         self._settings = settings
         self._allowance = allowance
 
@@ -225,7 +225,7 @@ def forbidden(action: str | None) -> ApiError:
     return ApiError(403, "forbidden", f"you may not do this ({action})", "Sign in as a user who may.")
 
 
-def unauthenticated(settings: Settings, headers: Headers) -> ApiError:
+def unauthenticated(settings: DashboardSettings, headers: Headers) -> ApiError:
     """The refusal of a stranger."""
     challenge = "Bearer"
     if "basic" in settings.methods and "sec-fetch-mode" not in headers:

@@ -43,7 +43,14 @@ from windlass.dashboard.routes import (
     signin,
 )
 from windlass.dashboard.scope import STREAMED, client_of, identity_of
-from windlass.dashboard.settings import DEFAULT_MASK, AuthHook, Rule, ServerLimits, Settings, to_tokens
+from windlass.dashboard.settings import (
+    DEFAULT_MASK,
+    AuthHook,
+    DashboardSettings,
+    Rule,
+    ServerLimits,
+    to_tokens,
+)
 from windlass.dashboard.signin import OpenID, TrustedProxy
 from windlass.dashboard.static import Static
 from windlass.dashboard.store_view import StoreView
@@ -114,7 +121,7 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
     ``{trace_id}``, ``{span_id}``, ``{queue}``, ``{id}`` and ``{task}`` stand for those of the job. ``stores``
     and ``store`` are said by ``create_stores_app``, which shows several stores.
     """
-    settings = Settings(
+    settings = DashboardSettings(
         operator_tokens=to_tokens(operator_tokens, "operator"),
         reader_tokens=to_tokens(reader_tokens, "reader"),
         users=dict(users or {}),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from windlass.api.metrics import roll_up, stats_of
 from windlass.backend import metric_requests as mq
-from windlass.backend.gathering import gather_limited
+from windlass.backend.concurrent_requests import gather_limited
 from windlass.core import histogram
 from windlass.core.rollups import BACKLOG, STEP_MS, Measure, MetricsRow, Step, merged, total
 from windlass.dashboard.shapes.figures import Bucket, Day, Point
@@ -41,7 +41,7 @@ class Figures:
     """The figures of the queues that a store_view shows."""
 
     def __init__(self, store_view: StoreView) -> None:
-        self._desk = store_view
+        self._view = store_view
         self._lock = asyncio.Lock()
         self._rolled_ms = -_ROLL_EVERY_MS
         self._long: dict[tuple[object, ...], tuple[float, Rows]] = {}
@@ -50,16 +50,16 @@ class Figures:
     @property
     def kept(self) -> bool:
         """Whether the store keeps roll-ups at all."""
-        return self._desk.store.capabilities.metrics
+        return self._view.store.capabilities.metrics
 
     async def roll(self) -> None:
         """Bring the roll-ups nearer to now, a bounded step at most once a second."""
-        now_ms = self._desk.app.clock.monotonic_ms()
+        now_ms = self._view.app.clock.monotonic_ms()
         if self._lock.locked() or now_ms - self._rolled_ms < _ROLL_EVERY_MS:
             return
         async with self._lock:
             self._rolled_ms = int(now_ms)
-            await roll_up(self._desk.store, most=_ROLL)
+            await roll_up(self._view.store, most=_ROLL)
 
     async def rows(
         self, queues: Iterable[str], step: Step, since_ms: int, until_ms: int, task: str | None = None
@@ -71,7 +71,7 @@ class Figures:
             return await self._read_all(names, step, since_ms, until_ms, task)
         width_ms = STEP_MS[step]
         key = (names, step, since_ms // width_ms, until_ms // width_ms, task)
-        now_ms = self._desk.app.clock.monotonic_ms()
+        now_ms = self._view.app.clock.monotonic_ms()
         known = self._long.get(key)
         if known is None or now_ms - known[0] > _LONG_KEPT_MS:
             while len(self._long) >= _LONG_KEPT:
@@ -101,7 +101,7 @@ class Figures:
                 until_ms=until_ms,
                 cursor=cursor,
             )
-            page = await self._desk.store.execute(request)
+            page = await self._view.store.execute(request)
             found += page.rows
             cursor = page.cursor
             if cursor is None:
@@ -110,7 +110,7 @@ class Figures:
 
     async def days(self, queues: Iterable[str], count: int = 30) -> list[Day]:
         """Totals of the last days (UTC), today last."""
-        now_ms = self._desk.now_ms()
+        now_ms = self._view.now_ms()
         today_ms = now_ms - now_ms % DAY_MS
         first_ms = today_ms - (count - 1) * DAY_MS
         await self.roll()
@@ -126,7 +126,7 @@ class Figures:
         return [_day(start_ms, *sums.get(start_ms, (0, 0))) for start_ms in starts]
 
     async def _past_days(self, queue: str, first_ms: int, today_ms: int) -> dict[int, tuple[int, int]]:
-        now_ms = int(self._desk.app.clock.monotonic_ms())
+        now_ms = int(self._view.app.clock.monotonic_ms())
         known = self._days.get(queue)
         if known is not None and known[0] == first_ms and now_ms - known[1] < _DAYS_KEPT_MS:
             return known[2]

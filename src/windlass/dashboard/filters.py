@@ -46,7 +46,7 @@ class MaskedReader:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestFilter:
     """A filter of a request, understood."""
 
     filter: Filter
@@ -62,7 +62,7 @@ class Wanted:
         return not any(more) and said.from_ms is None and said.to_ms is None and fields <= {"state", "queue"}
 
 
-def understand(store_view: StoreView, given: Filter) -> Wanted:
+def understand(store_view: StoreView, given: Filter) -> RequestFilter:
     """What a filter means, with its query; refuses what the mask hides."""
     query = parse(given.search or "")
     asked: list[Any] = [given.args or {}, *(dict.fromkeys(path) for path in query.arguments)]
@@ -77,10 +77,10 @@ def understand(store_view: StoreView, given: Filter) -> Wanted:
     both.state = states or given.state
     both.queue = [*given.queue, *(name for name in query.queues if name not in given.queue)]
     text = (given.q or "").strip()
-    return Wanted(both, query, for_words(text) if text else None)
+    return RequestFilter(both, query, for_words(text) if text else None)
 
 
-def names_of(store_view: StoreView, wanted: Wanted, infos: Sequence[QueueInfo]) -> list[str]:
+def names_of(store_view: StoreView, wanted: RequestFilter, infos: Sequence[QueueInfo]) -> list[str]:
     """The queues that hold something of what is wanted."""
     queues = wanted.filter.queue
     for name in queues:
@@ -90,7 +90,7 @@ def names_of(store_view: StoreView, wanted: Wanted, infos: Sequence[QueueInfo]) 
 
 
 def listing_of(
-    store_view: StoreView, wanted: Wanted, *, sort: Sort = Sort.ADDED, newest_first: bool = True
+    store_view: StoreView, wanted: RequestFilter, *, sort: Sort = Sort.ADDED, newest_first: bool = True
 ) -> Listing:
     """How to list what is wanted."""
     said = wanted.filter
@@ -112,7 +112,7 @@ def listing_of(
 
 
 async def exact_page(
-    store_view: StoreView, wanted: Wanted, names: list[str], listed: Listing
+    store_view: StoreView, wanted: RequestFilter, names: list[str], listed: Listing
 ) -> Found | None:
     """The jobs whose id was asked for, at once: by ``id:``, which is all then, or as the only word.
 
@@ -130,7 +130,7 @@ async def exact_page(
     return Found(found, encode_cursor(Position()), len(found)) if found else None
 
 
-def _lone_word(wanted: Wanted) -> tuple[str, ...]:
+def _lone_word(wanted: RequestFilter) -> tuple[str, ...]:
     """The text that may be an id: the only thing that was said besides states and queues."""
     text = (wanted.filter.q or "").strip()
     words = [text, *wanted.query.words] if text else wanted.query.words
@@ -138,7 +138,7 @@ def _lone_word(wanted: Wanted) -> tuple[str, ...]:
     return (words[0],) if lone else ()
 
 
-def without_exact(listed: Listing, wanted: Wanted) -> Listing:
+def without_exact(listed: Listing, wanted: RequestFilter) -> Listing:
     """The search that continues after ``exact_page`` has shown the jobs of that id."""
     ids = _lone_word(wanted)
     keep = listed.keep
@@ -147,7 +147,7 @@ def without_exact(listed: Listing, wanted: Wanted) -> Listing:
     return replace(listed, keep=lambda record: record.id not in ids and keep(record))
 
 
-def _keeps(store_view: StoreView, wanted: Wanted) -> Keep | None:
+def _keeps(store_view: StoreView, wanted: RequestFilter) -> Keep | None:
     """The part of a filter that no store answers."""
     said, queries = wanted.filter, [query for query in (wanted.query, wanted.words) if query is not None]
     low, high = said.from_ms, said.to_ms

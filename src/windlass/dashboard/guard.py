@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from typing import Any
 
 from windlass.dashboard import problems
@@ -18,8 +19,8 @@ from windlass.dashboard.headers import Headers, check_path, inside, read_head
 from windlass.dashboard.identity import Authenticator
 from windlass.dashboard.manners import Headless
 from windlass.dashboard.problems import ApiError
-from windlass.dashboard.scope import BASE, IDENTITY, LET_IN, ASGIApp, Receive, Scope, Send
-from windlass.dashboard.settings import Settings
+from windlass.dashboard.scope import AT_END, BASE, IDENTITY, LET_IN, ASGIApp, Receive, Scope, Send, client_of
+from windlass.dashboard.settings import DashboardSettings
 from windlass.dashboard.store_view import StoreView
 
 log = logging.getLogger("windlass.dashboard")
@@ -53,7 +54,7 @@ class Guard:
         self.authority = Authority(store_view.settings, self.allowance)
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> DashboardSettings:
         """What was said to ``create_app``."""
         return self._settings
 
@@ -89,13 +90,19 @@ class Guard:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = inside(scope, self._settings.prefix)
+        found[AT_END] = at_end = ExitStack()
         watched = _Watched(send)
         try:
-            await self._answer(found, receive, watched)
+            with at_end:
+                await self._answer(found, receive, watched)
         finally:  # also when the server gives the request up: what it changed is changed
             if is_recorded(found, watched.status):
                 entry = entry_of(found, watched.status, self.store_view.now_ms())
                 self.store_view.audit.add(entry, let_in=found.get(LET_IN, False))
+
+    def count_stream(self, scope: Any) -> None:
+        """Count a stream until its request ends, also one of which nothing was sent; 429: too many."""
+        scope[AT_END].callback(self.allowance.stream(client_of(scope)).free)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self.inner is not None

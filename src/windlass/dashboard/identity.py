@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANYONE = Identity("local", "operator")
 _BY_SESSION = "windlass.by_session"
+#: When the application's own check let the caller in.
+_HOOK_ASKED = "windlass.hook_asked"
+_ASK_AGAIN_MS = 60_000
 
 
 class Authenticator:
     """Finds out who asks, and begins and ends their sessions."""
 
     def __init__(self, store_view: StoreView, allowance: Allowance) -> None:
-        self._desk = store_view
+        self._view = store_view
         self._settings = store_view.settings
         self._allowance = allowance
         self._sessions = Sessions()
@@ -48,6 +51,8 @@ class Authenticator:
         if not self._settings.methods:
             return self._local(scope, headers)
         found = await self._by_hook(scope) if self._settings.auth is not None else None
+        if found is not None:
+            scope[_HOOK_ASKED] = self._view.app.clock.monotonic_ms()
         if found is None and self._settings.proxy is not None and scope[PROXIED]:
             found = self._settings.proxy.user(headers)
         if found is None and not _has_credentials(headers):
@@ -89,11 +94,19 @@ class Authenticator:
     def _by_session(self, headers: Headers) -> Identity | None:
         if not self._settings.has_form:
             return None
-        return self._sessions.find(headers.get("cookie", ""), self._desk.now_ms())
+        return self._sessions.find(headers.get("cookie", ""), self._view.now_ms())
 
-    def still_knows(self, scope: Mapping[str, Any]) -> bool:
-        """Whether the caller of a request that continues is still signed in: a session may end meanwhile."""
-        return not scope.get(_BY_SESSION) or self._by_session(headers_of(scope)) is not None
+    async def still_knows(self, scope: Any) -> bool:
+        """Whether the caller of a request that continues is still signed in: a session may end meanwhile, and
+        the application may refuse a user whom it let in, or say other groups. It is asked once a minute."""
+        if scope.get(_BY_SESSION):
+            return self._by_session(headers_of(scope)) is not None
+        now_ms = self._view.app.clock.monotonic_ms()
+        if now_ms - scope.get(_HOOK_ASKED, now_ms) < _ASK_AGAIN_MS:
+            return True
+        scope[_HOOK_ASKED] = now_ms
+        found, before = await self._by_hook(scope), identity_of(scope)
+        return found is not None and before is not None and _rights(found) == _rights(before)
 
     def _by_basic(self, encoded: str, address: str) -> Identity | None:
         try:
@@ -144,7 +157,7 @@ class Authenticator:
     def begin_session(self, scope: Mapping[str, Any], identity: Identity) -> str:
         """Begin a session in place of the one that the browser had; the Set-Cookie header of it."""
         self._sessions.end(headers_of(scope).get("cookie", ""))
-        return self._cookie(scope, self._sessions.begin(identity, self._desk.now_ms()))
+        return self._cookie(scope, self._sessions.begin(identity, self._view.now_ms()))
 
     def end_session(self, scope: Mapping[str, Any], everywhere: bool) -> str:
         """End the session of this browser, or all of its user; the Set-Cookie header that says so."""
@@ -174,3 +187,8 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
         return False
+
+
+def _rights(identity: Identity) -> tuple[str, str, frozenset[str]]:
+    """All that decides what a user sees: rules may name groups, in any order."""
+    return identity.name, identity.role, frozenset(identity.groups)

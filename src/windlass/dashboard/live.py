@@ -27,7 +27,7 @@ class Ticker:
     """Makes ticks while there are listeners."""
 
     def __init__(self, store_view: StoreView) -> None:
-        self._desk = store_view
+        self._view = store_view
         self._listeners: set[asyncio.Queue[Tick | None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._before: tuple[float, Totals] | None = None
@@ -52,7 +52,7 @@ class Ticker:
 
     async def tick(self) -> Tick:
         """The figures of this moment, with rates since the tick before."""
-        store_view = self._desk
+        store_view = self._view
         infos, workers = await store_view.queues(), await store_view.workers()
         totals = await queue_totals(store_view)
         now_ms = store_view.now_ms()
@@ -78,7 +78,7 @@ class Ticker:
         )
 
     def _rates(self, totals: Totals) -> dict[str, float]:
-        at_ms = self._desk.app.clock.monotonic_ms()
+        at_ms = self._view.app.clock.monotonic_ms()
         before, self._before = self._before, (at_ms, totals)
         names = ("enqueued", "completed", "failed", "retrying")
         if before is None or at_ms <= before[0]:
@@ -95,7 +95,7 @@ class Ticker:
             except StorageError as exc:
                 log.warning("live figures: the store did not answer: %s", printable(str(exc)))
                 self._hand_out(None)
-            await self._desk.app.clock.wait(asyncio.Event(), TICK_MS)
+            await self._view.app.clock.wait(asyncio.Event(), TICK_MS)
 
     @property
     def idle(self) -> bool:

@@ -7,9 +7,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from windlass.core.flow_rules import DEPENDENCY_MESSAGE
+from windlass.core.masks import DEPTH, NameMask
 from windlass.core.masks import HIDDEN as HIDDEN
-from windlass.core.masks import NameMask
 from windlass.serde import JSON
 from windlass.serde.codecs import Codecs
 
@@ -67,6 +69,20 @@ class Mask:
             return HIDDEN if value else value
         return DEPENDENCY_MESSAGE.sub(self._unless_hidden, value)
 
+    def json_text(self, value: str) -> str:
+        """A JSON text with all hidden parts replaced. Any other text is treated as ``text`` does."""
+        try:
+            plain = msgspec.json.decode(value)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return self.text(value)
+        hidden = self.hide(plain)
+        return value if hidden == plain else msgspec.json.encode(hidden).decode()
+
+    def place(self, place: str | None) -> str | None:
+        """A job of the same flow, as ``queue/id``; None when the caller may not see its queue."""
+        hidden = place is not None and self._shows is not None and not self._shows(place.partition("/")[0])
+        return None if hidden else place
+
     def _unless_hidden(self, found: re.Match[str]) -> str:
         hidden = self._shows is not None and not self._shows(found[1])
         return _OF_ANOTHER if hidden else found[0]
@@ -75,13 +91,15 @@ class Mask:
         """Whether a value that is shown with this text (in small letters) is stored with it, too."""
         return not self.everything and text not in HIDDEN.lower() and text not in _OF_ANOTHER
 
-    def restore(self, given: Any, stored: Any) -> Any:
+    def restore(self, given: Any, stored: Any, depth: int = 0) -> Any:
         """``given`` with its hidden parts taken from the same places of ``stored``: an edit keeps secrets."""
         if given == HIDDEN:
             return stored
+        if depth > DEPTH:  # nothing is shown, nor hidden, below that
+            return given
         if isinstance(given, Mapping) and isinstance(stored, Mapping):
-            return {key: self.restore(item, stored.get(key)) for key, item in given.items()}
+            return {key: self.restore(item, stored.get(key), depth + 1) for key, item in given.items()}
         if isinstance(given, list) and isinstance(stored, (list, tuple)):
             padded = [*stored, *[None] * len(given)]
-            return [self.restore(item, padded[at]) for at, item in enumerate(given)]
+            return [self.restore(item, padded[at], depth + 1) for at, item in enumerate(given)]
         return given

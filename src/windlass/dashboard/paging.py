@@ -22,7 +22,7 @@ import msgspec
 
 from windlass.api.search import Search
 from windlass.backend import requests as rq
-from windlass.backend.gathering import gather_limited
+from windlass.backend.concurrent_requests import gather_limited
 from windlass.backend.store import Store
 from windlass.core.job import JobRecord
 from windlass.core.order import Sort, check_cursor, cursor_of, place_of_cursor
@@ -82,7 +82,7 @@ class Listing:
 
     async def page(self, queues: list[str], cursor: str | None, limit: int, offset: int = 0) -> Found:
         """Up to ``limit`` records of ``queues`` after the cursor, ``offset`` of them skipped."""
-        position = decode_cursor(cursor)
+        position = decode_cursor(cursor, self.sort)
         until = self.clock() + BUDGET_MS
         while offset:
             step = min(offset, _STEP)
@@ -90,7 +90,7 @@ class Listing:
             offset -= len(skipped.records)
             if skipped.cursor is None:
                 return Found([], None)
-            position = decode_cursor(skipped.cursor)
+            position = decode_cursor(skipped.cursor, self.sort)
         return await self._blocks(queues, position, limit, until)
 
     async def _blocks(self, queues: list[str], position: Position, limit: int, until: float) -> Found:
@@ -218,15 +218,15 @@ def encode_cursor(position: Position) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(position)).decode().rstrip("=")
 
 
-def decode_cursor(cursor: str | None) -> Position:
-    """What a cursor means; 400 when it is none of ours."""
+def decode_cursor(cursor: str | None, sort: Sort = Sort.ADDED) -> Position:
+    """What a cursor of a listing in this order means; 400 when it is none of ours."""
     if not cursor:
         return Position()
     try:
         data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         position = msgspec.json.decode(data, type=Position)
         for place in position.seen.values():
-            check_cursor(place)
+            check_cursor(place, sort)
     except (ValueError, RecursionError, binascii.Error, msgspec.MsgspecError, ConfigError) as exc:
         raise ApiError(
             400, "bad_cursor", "the cursor is none that a page before returned", "Begin without a cursor."

@@ -35,7 +35,7 @@ _LOGGED = 300
 
 
 class ApiError(Exception):
-    """A request that is refused, with all that the answer says."""
+    """A refused request, with everything that the response contains."""
 
     def __init__(
         self, status: int, code: str, detail: str, advice: str = "", headers: dict[str, str] | None = None
@@ -70,7 +70,7 @@ def encode(document: Problem) -> bytes:
     return msgspec.json.encode(document)
 
 
-#: The most special first.
+#: The most specific first.
 _OURS: tuple[tuple[type[WindlassError], int, str], ...] = (
     (PayloadTooLargeError, 413, "Store large data elsewhere and pass a reference to it."),
     (ConfigError, 422, "Correct the named value; nothing was changed."),
@@ -133,7 +133,7 @@ _ADVICE = {
 
 
 def on_unexpected(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Answer for a mistake of ours: what happened is in the log, not in the answer."""
+    """The response to an internal error: details go to the log, not to the client."""
     where = printable(clean_text(request.url.path, _LOGGED))
     log.exception("a request failed: %s %s", request.method, where, exc_info=error)
     advice = "This is a defect of the server: its log has the details."

@@ -20,6 +20,8 @@ IDENTITY = "windlass.identity"
 LET_IN = "windlass.let_in"
 #: The option of handlers whose answers are streams: they are not compressed, which would hold them up.
 STREAMED = "streamed"
+#: An ``ExitStack`` of what is done when the request has ended, however it ended.
+AT_END = "windlass.at_end"
 #: Methods that change nothing.
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 

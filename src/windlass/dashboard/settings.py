@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import hmac
+import logging
+import warnings
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from windlass._renamed import old_names
 from windlass.core.masks import DEFAULT_MASK as DEFAULT_MASK
 from windlass.core.patterns import matches
 from windlass.dashboard.signin import OpenID, TrustedProxy
 from windlass.dashboard.users import Identity, Role
 from windlass.errors import ConfigError
 
+log = logging.getLogger("windlass.dashboard")
+
 #: What 128 random bits take: a token is looked up without counting, so it must be too long to guess.
 _TOKEN_CHARACTERS = 22
+#: What earlier releases asked for. Such tokens still work, with a warning.
+_OLD_TOKEN_CHARACTERS = 16
 _PASSWORD_CHARACTERS = 8
 
 #: What can be done. ``read`` is to look; ``limits`` are those of queues and groups; ``clear`` deletes many.
@@ -109,7 +116,7 @@ class ServerLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class DashboardSettings:
     """Every argument of ``create_app``, checked."""
 
     operator_tokens: Mapping[str, str] = field(default_factory=dict)
@@ -140,12 +147,7 @@ class Settings:
     def __post_init__(self) -> None:
         for option in ("operator_tokens", "reader_tokens"):
             for token in getattr(self, option).values():
-                if not isinstance(token, str) or len(token) < _TOKEN_CHARACTERS:
-                    raise ConfigError(
-                        option,
-                        f"random texts of {_TOKEN_CHARACTERS} characters at least, such as "
-                        "secrets.token_urlsafe() makes",
-                    )
+                _check_token(option, token)
         for option in ("users", "reader_users"):
             for name, password in getattr(self, option).items():
                 if not name or ":" in name or len(password) < _PASSWORD_CHARACTERS:
@@ -194,6 +196,17 @@ class Settings:
         return None if known is None else Identity(name, "operator" if name in self.users else "reader")
 
 
+def _check_token(option: str, token: object) -> None:
+    """Refuse a token that can be guessed; warn about one that the next release refuses."""
+    want = f"random texts of {_TOKEN_CHARACTERS} characters at least, such as secrets.token_urlsafe() makes"
+    if not isinstance(token, str) or len(token) < _OLD_TOKEN_CHARACTERS:
+        raise ConfigError(option, want)
+    if len(token) < _TOKEN_CHARACTERS:
+        advice = f"{option} must be {want}: the next release refuses shorter ones"
+        log.warning("%s", advice)  # operators do not see deprecation warnings
+        warnings.warn(advice, DeprecationWarning, stacklevel=5)
+
+
 def to_tokens(given: str | Sequence[str] | Mapping[str, str] | None, name: str) -> dict[str, str]:
     """Tokens by the name under which the audit log shows them: one text, several, or a mapping."""
     if given is None:
@@ -207,3 +220,7 @@ def to_tokens(given: str | Sequence[str] | Mapping[str, str] | None, name: str) 
 
 def _same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode("utf-8", "surrogatepass"), other.encode("utf-8", "surrogatepass"))
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

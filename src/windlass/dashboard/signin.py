@@ -1,4 +1,4 @@
-"""Sign-in as people deploy it: who a proxy, a provider or the host application says that a user is."""
+"""Sign-in through a proxy, an OpenID provider or the host application."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ class TrustedProxy:
     def client(self, peer: str, headers: Mapping[str, str]) -> str:
         """The client's address: the last one of X-Forwarded-For that is none of the proxy's own.
 
-        What is no address is ignored: the proxy's address counts then. Without ports, or each connection of
-        a client would count as another one.
+        If it is not an address, the proxy's address is used. Ports are removed; otherwise each connection of
+        a client would count as another client.
         """
         hops = [_address(hop.strip()) for hop in headers.get("x-forwarded-for", "").split(",") if hop.strip()]
         for hop in reversed(hops):

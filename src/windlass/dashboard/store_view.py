@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from windlass.api.health import WorkersSeen, workers_seen
 from windlass.api.queue import Queue
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
+from windlass.core.edges import OnFailure, to_dependency
 from windlass.core.job import CounterRow, JobRecord, JobRef, QueueInfo, WorkerInfo
 from windlass.core.states import JobState
 from windlass.dashboard.access import Grant, check_queue
@@ -21,7 +22,7 @@ from windlass.dashboard.lost import LostRuns
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.problems import ApiError, not_found
 from windlass.dashboard.readiness import Readiness
-from windlass.dashboard.settings import Action, Settings
+from windlass.dashboard.settings import Action, DashboardSettings
 from windlass.jobs.job import Job
 
 _BATCH = 500
@@ -33,7 +34,7 @@ class StoreView:
     Without a request (``granted``) there is no queue at all.
     """
 
-    def __init__(self, app: Windlass, settings: Settings) -> None:
+    def __init__(self, app: Windlass, settings: DashboardSettings) -> None:
         self.app = app
         self.settings = settings
         self.mask = Mask(settings.mask, app.codecs)
@@ -78,6 +79,14 @@ class StoreView:
         """The queue of that name; 404 when the caller may not see it, 403 when they may not do this to it."""
         check_queue(self.grant, name)
         return self.app.queue(name)
+
+    def check_links(self, queue: str, options: Mapping[str, Any]) -> None:
+        """Refuse options of a job that tie it to one of a queue to which the caller may not do this."""
+        for name in ("depends_on", "parent"):
+            linked = options.get(name)
+            for one in linked if isinstance(linked, list) else [linked]:
+                if one is not None:
+                    self.queue(to_dependency(one, OnFailure.FAIL, queue, name).queue)
 
     async def queues(self) -> list[QueueInfo]:
         """The queues that are shown, by name, with their counts."""

@@ -13,7 +13,7 @@ from windlass.dashboard.guard import Guard
 from windlass.dashboard.headers import inside
 from windlass.dashboard.problems import MEDIA_TYPE, encode, problem
 from windlass.dashboard.scope import BASE, Receive, Scope, Send
-from windlass.dashboard.settings import Settings
+from windlass.dashboard.settings import DashboardSettings
 from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class StoresDashboard:
         self._prefix = prefix.rstrip("/")
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> DashboardSettings:
         """What all of them share."""
         return next(iter(self.dashboards.values())).settings
 

@@ -1,6 +1,6 @@
 """What happened to one job, from the event log and the history of its queue.
 
-Both logs are read by position and hold what happened in order of time, so any moment is found by halving. The
+Both logs are ordered by time and read by position, so a binary search finds any moment. The
 stretch between a job's first and last moment is read when it is short; of a long one, only the moments that
 the job's record names. The answer says that it is not complete then, or when the log was trimmed.
 """
@@ -14,15 +14,16 @@ from typing import Generic, NamedTuple, TypeVar
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.job import AttemptRecord, Event, JobRecord
+from windlass.core.queue_time import QueueTime
 from windlass.core.states import FINISHED
 from windlass.dashboard.masking import Mask
-from windlass.dashboard.shapes.jobs import AttemptEntry, EventEntry, Timeline
+from windlass.dashboard.shapes.jobs import AttemptEntry, EventEntry, QueueTimeEntry, Timeline
 from windlass.errors import HistoryTrimmedError
 
 #: Entries of a log that are read in one piece; as many are looked at for each moment of a long life, since a
 #: batch settles many jobs at one moment.
 _STRETCH = 1_000
-#: Halving stops when so few are left: stores keep logs in chunks, and a look costs the unpacking of one.
+#: The binary search stops when this few are left: stores keep logs in chunks, and a read unpacks a whole one.
 _NEAR = 500
 #: Moments that are looked at.
 _MOMENTS = 16
@@ -93,7 +94,7 @@ class TimelineLog(Generic[E]):
         return low
 
     async def _time_after(self, position: int) -> int | None:
-        """The time of the entry after a position. Remembered: halving for near moments asks the same."""
+        """The time of the entry after a position. Cached: searches for near moments ask for the same ones."""
         if position not in self._times:
             found = await self._read(position, 1)
             self._times[position] = found[0].at_ms if found else None
@@ -170,10 +171,18 @@ async def _attempts(store: Store, record: JobRecord) -> tuple[list[AttemptRecord
         return [], False  # trimmed while we looked
 
 
+#: What of an event may hold values of the application.
+_MASKED: dict[str, Callable[[Mask, str], str]] = {
+    "message": Mask.text,
+    "progress": Mask.json_text,
+    "data": Mask.json_text,
+}
+
+
 def event_entry(event: Event, queue: str, mask: Mask) -> EventEntry:
     """An event as the API shows it."""
     data = {
-        name: mask.text(value) if name in ("message", "data") and isinstance(value, str) else value
+        name: _MASKED[name](mask, value) if name in _MASKED and isinstance(value, str) else value
         for name, value in event.data.items()
     }
     return EventEntry(
@@ -202,6 +211,18 @@ def _attempt_entry(one: AttemptRecord) -> AttemptEntry:
         outcome=one.outcome.value,
         error_class=one.error_class,
         message="",
+        queue_time=_queue_time(one.queue_time),
+    )
+
+
+def _queue_time(time: QueueTime | None) -> QueueTimeEntry | None:
+    if time is None:
+        return None
+    return QueueTimeEntry(
+        scheduled_ms=time.scheduled_ms,
+        parked_ms=time.parked_ms,
+        blocked_ms=time.blocked_ms,
+        in_line_ms=time.in_line_ms,
     )
 
 
@@ -221,4 +242,5 @@ def _from_error(attempt: int, at_ms: int, error_class: str) -> AttemptEntry:
         outcome="retrying",
         error_class=error_class,
         message="",
+        queue_time=None,
     )

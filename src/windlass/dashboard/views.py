@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import msgspec
 
 from windlass.api.why import Why
 from windlass.core.job import ErrorInfo, JobRecord, JobRef, LogLine, QueueInfo, WorkerInfo, retries_of
+from windlass.core.options import StoredOptions
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.core.stream_rules import Chunk
 from windlass.core.text import clean_text
@@ -21,11 +23,25 @@ from windlass.errors import ConfigError
 from windlass.jobs.payload import Call, read_call
 from windlass.serde.codecs import Codecs
 
+T = TypeVar("T")
+
 _PREVIEW = 200
+#: Arguments with more bytes are shown on the job's own page only: to mask a megabyte takes about 0.1 s, and a
+#: list has up to 1,000 jobs.
+PREVIEWED_BYTES = 65_536
 #: Characters of a chunk of output.
 CHUNK_CHARS = 4_000
 #: A message in a list; the job's own page has all of it.
 _MESSAGE = 500
+
+
+async def each(records: Iterable[JobRecord], show: Callable[[JobRecord, Mask], T], mask: Mask) -> list[T]:
+    """Each job as ``show`` makes it. Other requests have their turn after each: values may be large."""
+    shown = []
+    for record in records:
+        shown.append(show(record, mask))
+        await asyncio.sleep(0)
+    return shown
 
 
 def plain(value: Any) -> Any:
@@ -81,6 +97,12 @@ def data_of(record: JobRecord, mask: Mask) -> Any:
     return mask.hide(plain(call.data))
 
 
+def args_preview(record: JobRecord, mask: Mask) -> str:
+    """A short text of the arguments, masked; of large ones, their size."""
+    size = len(record.payload)
+    return preview(data_of(record, mask)) if size <= PREVIEWED_BYTES else f"{size:,} bytes"
+
+
 def last_error(record: JobRecord, mask: Mask) -> shapes.LastError | None:
     if not record.errors:
         return None
@@ -121,7 +143,7 @@ def item_fields(record: JobRecord, mask: Mask) -> dict[str, Any]:
         "tags": list(record.options.tags),
         "group": record.options.group,
         "schedule": record.options.schedule,
-        "args_preview": preview(data_of(record, mask)),
+        "args_preview": args_preview(record, mask),
         "can": actions_of(record),
     }
 
@@ -184,6 +206,13 @@ def actions_of(record: JobRecord) -> list[str]:
     return [name for name, allowed in can.items() if allowed]
 
 
+def shown_options(record: JobRecord, mask: Mask) -> StoredOptions:
+    """The options of a job; they name no job of a queue that the caller may not see."""
+    options = record.options
+    parent, root = mask.place(options.parent), mask.place(options.root)
+    return msgspec.structs.replace(options, parent=parent, root=root)
+
+
 def detail(
     record: JobRecord,
     mask: Mask,
@@ -212,7 +241,7 @@ def detail(
         result_until_ms=record.result_until_ms,
         errors=[error_entry(error, mask) for error in record.errors],
         # Which options were left to the task is bookkeeping of the worker, not an option.
-        options=msgspec.to_builtins(msgspec.structs.replace(record.options, unsaid=0)),
+        options=msgspec.to_builtins(msgspec.structs.replace(shown_options(record, mask), unsaid=0)),
         deliveries=record.deliveries,
         stalls=record.stalls,
         manual_retries=record.manual_retries,
@@ -349,7 +378,7 @@ def running_job(record: JobRecord, mask: Mask) -> WorkerJob:
 
 
 def facts_of(info: WorkerInfo) -> dict[str, Any]:
-    """The fields of ``WorkerFacts``."""
+    """The fields of ``WorkerStatus``."""
     return {
         "hostname": info.hostname,
         "pid": info.pid,
@@ -382,6 +411,3 @@ def lost_worker(info: WorkerInfo, held: list[JobRecord]) -> LostWorker:
     """A worker that fell silent, with what it held."""
     jobs = [LostJob(queue=one.queue, id=one.id, task=one.task, state=one.state) for one in held]
     return LostWorker(id=info.id, jobs=jobs, **facts_of(info))
-
-
-Render = Callable[[JobRecord, Mask], Any]

@@ -1,6 +1,7 @@
 /** What happened to a job, as one list: attempts with their errors, and events that say more than they do. */
 
-import type { Detail, ErrorEntry, Timeline } from './api/types'
+import type { Detail, ErrorEntry, QueueTimeEntry, Timeline } from './api/types'
+import { duration } from './format'
 import { text } from './texts'
 
 export interface Entry {
@@ -10,6 +11,8 @@ export interface Entry {
   note: string
   wait?: number | null
   run?: number | null
+  /** What it waited for, if that was more than its turn. */
+  causes?: string
   error?: ErrorEntry
 }
 
@@ -39,6 +42,7 @@ export function story(job: Detail, timeline: Timeline, now: number, exact: (at: 
       note: [error ? '' : [run.error_class, run.message].filter(Boolean).join(': '), run.worker].filter(Boolean).join(' · '),
       wait: run.wait_ms,
       run: run.duration_ms,
+      causes: causes(run.queue_time),
       error,
     })
   }
@@ -50,6 +54,14 @@ export function story(job: Detail, timeline: Timeline, now: number, exact: (at: 
   const next = present(job, now)
   if (next) list.push(next)
   return list.reverse()
+}
+
+/** How long an attempt waited for what, without what took no time. */
+function causes(time: QueueTimeEntry | null): string {
+  if (!time) return ''
+  const names = Object.keys(words.causes) as (keyof QueueTimeEntry)[]
+  const spans = names.filter((name) => time[name]).map((name) => `${duration(time[name])} ${words.causes[name]}`)
+  return spans.length ? words.waitedFor(spans) : ''
 }
 
 /** What it does now, or waits for. */

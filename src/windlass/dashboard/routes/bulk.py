@@ -22,7 +22,7 @@ from windlass.core.outcome import CancelResult, Changed, to_reason
 from windlass.dashboard import views
 from windlass.dashboard.access import of_queues
 from windlass.dashboard.audit import named, note
-from windlass.dashboard.filters import Wanted, exact_page, listing_of, names_of, understand
+from windlass.dashboard.filters import RequestFilter, exact_page, listing_of, names_of, understand
 from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import counted
 from windlass.dashboard.paging import Listing
@@ -100,7 +100,9 @@ async def _named(store_view: StoreView, refs: list[JobRef]) -> list[JobRecord]:
     return [record for record in answers if record is not None]
 
 
-async def _meant(store_view: StoreView, wanted: Wanted, data: BulkBody) -> tuple[list[JobRecord], str | None]:
+async def _meant(
+    store_view: StoreView, wanted: RequestFilter, data: BulkBody
+) -> tuple[list[JobRecord], str | None]:
     queues = wanted.filter.queue
     if not wanted.filter.state:
         raise ConfigError("filter.state", "one or more states")
@@ -137,7 +139,7 @@ def _untouched(listed: Listing, began_ms: int) -> Listing:
     return replace(listed, keep=stays)
 
 
-async def _remaining(store_view: StoreView, wanted: Wanted) -> int | None:
+async def _remaining(store_view: StoreView, wanted: RequestFilter) -> int | None:
     """How many are left, when the counters know."""
     if not wanted.simple:
         return None

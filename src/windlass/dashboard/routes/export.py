@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,7 +15,8 @@ from litestar.params import QueryParameter
 from litestar.response import Stream
 
 from windlass.backend import flow_requests as fl
-from windlass.core.job import JobRecord
+from windlass.core.edges import Edge, EdgeStatus
+from windlass.core.job import JobRecord, JobRef
 from windlass.core.order import Sort
 from windlass.core.states import JobState
 from windlass.dashboard import views
@@ -25,12 +27,14 @@ from windlass.dashboard.injected import TheGuard, TheStoreView
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.paging import Found
 from windlass.dashboard.params import Instant, Queues, SearchText, SortBy, States, Text
-from windlass.dashboard.scope import address_of
+from windlass.dashboard.problems import ApiError
 from windlass.dashboard.shapes.changes import Filter
 from windlass.dashboard.shapes.jobs import Item
 from windlass.dashboard.store_view import StoreView
 from windlass.errors import ConfigError
 from windlass.jobs.exported import export_job
+from windlass.serde import Codec, tag_types, untag_types
+from windlass.serde.codecs import has_plain_values
 
 Anyone = Request[Any, Any, Any]
 Format = Annotated[
@@ -48,6 +52,7 @@ _SPEC = {
         str, media_type="application/x-ndjson", description="The jobs, one a line", generate_examples=False
     )
 }
+_encode = msgspec.json.Encoder(enc_hook=str).encode
 #: The columns of a table: fields of ``Item``, and those of its last error.
 _COLUMNS = (
     *("queue", "id", "task", "state", "priority", "attempts", "max_attempts", "enqueued_ms", "due_ms"),
@@ -76,7 +81,9 @@ async def export_jobs(  # noqa: PLR0913 - each is one filter of the search page
     """Every job that fits, as a file that is sent while it is read.
 
     JSON lines have all that adds the same job again: ``windlass enqueue --file`` takes them. Values that the
-    mask hides are hidden here, too. A job whose arguments cannot be read has a line that says so.
+    mask hides are hidden here, too: a result, progress or signal of which a part is hidden, which is larger
+    than 64 kB or in a codec of the application is left out. A job whose arguments cannot be read, or that
+    waits for a job that the caller may not see, has a line that says so and adds nothing.
     """
     given = Filter(queue=queue or [], state=states or [], q=q, from_ms=from_ms, to_ms=to_ms, search=search)
     wanted = understand(store_view, given)
@@ -98,18 +105,20 @@ async def export_jobs(  # noqa: PLR0913 - each is one filter of the search page
 
 
 def _file(guard: Guard, request: Anyone, lines: AsyncGenerator[bytes, None], kind: str) -> Stream:
-    """A stream within the server's bound of open ones; it ends with the session of its caller."""
-    place = guard.allowance.stream(address_of(request.scope))
+    """A stream within the server's bound of open ones; it breaks off with the session of its caller, so that
+    no one takes what has come for the whole file."""
+    guard.count_stream(request.scope)
 
     async def content() -> AsyncGenerator[bytes, None]:
         try:
             async for piece in lines:
-                if not guard.reception.still_knows(request.scope):
-                    return
+                if not await guard.reception.still_knows(request.scope):
+                    raise ApiError(
+                        401, "unauthenticated", "the export ends: its user is signed out or refused"
+                    )
                 yield piece
         finally:
             await lines.aclose()
-            place.free()
 
     headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="jobs.{kind}"'}
     return Stream(content(), media_type=_TYPES[kind], headers=headers)
@@ -120,36 +129,103 @@ async def _json_lines(
 ) -> AsyncGenerator[bytes, None]:
     async for records in pages:
         edges = await _edges(store_view, records)
-        lines = [_line(record, edges.get(record.id, []), store_view) for record in records]
-        yield msgspec.json.Encoder(enc_hook=str).encode_lines(lines)
+        written = partial(_written, edges=edges, store_view=store_view)
+        yield b"".join(await views.each(records, written, store_view.mask))
 
 
-async def _edges(store_view: StoreView, records: Sequence[JobRecord]) -> dict[str, list[Any]]:
-    """What blocked jobs wait for."""
+async def _edges(store_view: StoreView, records: Sequence[JobRecord]) -> dict[JobRef, list[Edge]]:
+    """What blocked jobs still wait for."""
     refs = [record.ref for record in records if record.state is JobState.BLOCKED]
     if not refs:
         return {}
     found = await store_view.store.execute(fl.GetDependencies(refs=refs, values=False))
-    return {ref.id: one.depends_on for ref, one in zip(refs, found, strict=True)}
+    return {
+        ref: [edge for edge in one.depends_on if edge.status is EdgeStatus.OPEN]
+        for ref, one in zip(refs, found, strict=True)
+    }
 
 
-def _line(record: JobRecord, edges: list[Any], store_view: StoreView) -> dict[str, Any]:
-    mask = store_view.mask
+def _written(
+    record: JobRecord, mask: Mask, *, edges: dict[JobRef, list[Edge]], store_view: StoreView
+) -> bytes:
+    return _encode(_line(record, mask, edges.get(record.ref, []), store_view)) + b"\n"
+
+
+def _line(record: JobRecord, mask: Mask, edges: list[Edge], store_view: StoreView) -> dict[str, Any]:
+    if not all(store_view.shows(edge.child.queue) for edge in edges):
+        return _named(record, "incomplete")  # without them it would be added as a job that may run
     try:
-        line = export_job(record, edges, store_view.app.codecs, store_view.now_ms())
-    except (ValueError, ConfigError):
-        line = {"name": record.task, "queue": record.queue, "job_id": record.id}
-        return {**line, "state": record.state.value, "unreadable": True}
-    if not mask.nothing:
-        line |= {name: mask.hide(line[name]) for name in ("data", "args", "kwargs") if name in line}
-    return line
+        line = export_job(_shown(record, mask), edges, store_view.app.codecs, store_view.now_ms())
+        return line if mask.nothing else line | _hidden_arguments(line, mask)
+    except (ValueError, TypeError, KeyError, ConfigError):
+        return _named(record, "unreadable")
+
+
+def _named(record: JobRecord, why: str) -> dict[str, Any]:
+    """A line that names a job and cannot add it."""
+    line = {"name": record.task, "queue": record.queue, "job_id": record.id}
+    return {**line, "state": record.state.value, why: True}
+
+
+def _hidden_arguments(line: dict[str, Any], mask: Mask) -> dict[str, Any]:
+    """The arguments of a line, masked; tags would stand between a value and its name."""
+    arguments = {name: line[name] for name in ("data", "args", "kwargs") if name in line}
+    if not line.get("types"):
+        return {name: mask.hide(value) for name, value in arguments.items()}
+    return {name: tag_types(mask.hide(untag_types(value))) for name, value in arguments.items()}
+
+
+def _shown(record: JobRecord, mask: Mask) -> JobRecord:
+    """The record without what the mask hides, and without the names of hidden queues."""
+    codecs, output = mask.codecs, partial(mask.codecs.output, record.result_codec)
+    has_result = _is_open(record.result, output, partial(codecs.read_result, record), mask)
+    has_progress = _is_open(record.progress, output, partial(codecs.read_progress, record), mask)
+    kept = {
+        name: signal
+        for name, signal in record.signals.items()
+        if _is_open(
+            signal.data,
+            partial(codecs.payload, signal.codec),
+            partial(codecs.read_signal, record.ref, name, signal),
+            mask,
+        )
+    }
+    errors = [
+        msgspec.structs.replace(one, message=mask.text(one.message), traceback=mask.text(one.traceback))
+        for one in record.errors
+    ]
+    return msgspec.structs.replace(
+        record,
+        options=views.shown_options(record, mask),
+        errors=errors,
+        result=record.result if has_result else None,
+        progress=record.progress if has_progress else None,
+        signals=kept,
+    )
+
+
+def _is_open(data: bytes | None, codec: Callable[[], Codec], read: Callable[[], Any], mask: Mask) -> bool:
+    """Whether a stored value has no hidden part. Its bytes would show all of them.
+
+    False as well when that takes long to see, or cannot be seen: a codec of the application may keep fields
+    in its bytes that the value does not show.
+    """
+    if mask.nothing or data is None:
+        return True
+    try:
+        if len(data) > views.PREVIEWED_BYTES or not has_plain_values(codec()):
+            return False
+        value = views.plain(read())
+    except (ValueError, TypeError, ConfigError):
+        return False
+    return bool(mask.hide(value) == value)
 
 
 async def _csv(pages: AsyncGenerator[list[JobRecord], None], mask: Mask) -> AsyncGenerator[bytes, None]:
     yield _rows([_COLUMNS])
     async for records in pages:
         if records:
-            yield _rows([_cells(views.item(record, mask)) for record in records])
+            yield _rows([_cells(item) for item in await views.each(records, views.item, mask)])
 
 
 def _rows(rows: Sequence[Sequence[Any]]) -> bytes:

@@ -11,7 +11,7 @@ from litestar.params import JSONBody, QueryParameter
 from windlass.api.search import Search
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
-from windlass.backend.gathering import gather_limited
+from windlass.backend.concurrent_requests import gather_limited
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import Changed as ChangeStatus
 from windlass.core.states import FINISHED, JobState
@@ -49,6 +49,7 @@ async def add_flow(store_view: TheStoreView, request: Anyone, data: JSONBody[Flo
 
 def _tree(store_view: StoreView, body: FlowBody) -> dict[str, Any]:
     store_view.queue(body.queue)
+    store_view.check_links(body.queue, body.options)
     return {
         "name": body.task,
         "queue": body.queue,
@@ -238,8 +239,7 @@ async def _from_here(store_view: StoreView, ref: JobRef) -> list[JobRef]:
         above = [edge.dependent for one in found for edge in one.dependents]
         level = list(dict.fromkeys(one for one in above if one not in seen))
         seen |= dict.fromkeys(level)
-    for name in {one.queue for one in seen}:
-        store_view.queue(name)
+    _check_reached(store_view, {one.queue for one in seen})
     records = await store_view.store.execute(rq.GetJobs(refs=list(seen)))
     return [record.ref for record in records if record is not None and record.state in FINISHED]
 
@@ -262,7 +262,11 @@ async def _all_shown(store_view: StoreView, queue: str, jid: str) -> None:
     It looks at exactly those jobs that the change will look at, however deep the flow is.
     """
     levels = await own_jobs(store_view.queue(queue), JobRef(queue, jid))
-    reached = {ref.queue for level in levels for ref in level}
+    _check_reached(store_view, {ref.queue for level in levels for ref in level})
+
+
+def _check_reached(store_view: StoreView, reached: set[str]) -> None:
+    """Refuse (404) a change of queues that are not all shown, without their names; 403: not all allowed."""
     if not all(store_view.shows(name) for name in reached):
         raise not_found("the flow reaches into queues that are not shown here", "Change its jobs one by one.")
     for name in reached:

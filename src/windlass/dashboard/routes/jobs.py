@@ -113,7 +113,7 @@ async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
     among = [info for info in infos if info.name in names]
     there = counted(among, wanted.filter.state)
     return Items(
-        items=[views.item(record, store_view.mask) for record in found.records],
+        items=await views.each(found.records, views.item, store_view.mask),
         next_cursor=found.cursor,
         total=there if wanted.simple else None,
         scanned=found.scanned,

@@ -22,7 +22,6 @@ from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.guard import Guard
 from windlass.dashboard.injected import TheGuard, TheStoreView, TheTickers
 from windlass.dashboard.params import JobId, QueueName, StreamSeconds
-from windlass.dashboard.scope import address_of
 from windlass.dashboard.shapes.server import Tick, WorkerLoad
 from windlass.dashboard.shapes.wire import Queue
 from windlass.dashboard.store_view import StoreView
@@ -75,21 +74,19 @@ class Until:
 
 
 def _stream(guard: Guard, request: Anyone, make: Callable[[], AsyncGenerator[bytes, None]]) -> Stream:
-    """A stream within the server's bound of open ones; the place is freed when it ends, and it ends with the
-    session of its caller."""
-    place = guard.allowance.stream(address_of(request.scope))
+    """A stream within the server's bound of open ones; it ends with the session of its caller."""
+    guard.count_stream(request.scope)
 
     async def content() -> AsyncGenerator[bytes, None]:
         frames = make()
         try:
             yield b"retry: 2000\n\n"
             async for piece in frames:
-                if not guard.reception.still_knows(request.scope):
+                if not await guard.reception.still_knows(request.scope):
                     return
                 yield piece
         finally:
             await frames.aclose()
-            place.free()
 
     return Stream(content(), media_type="text/event-stream", headers=_HEADERS)
 
@@ -248,7 +245,7 @@ class JobFollower:
     """Sends what is new about one job."""
 
     def __init__(self, store_view: StoreView, record: JobRecord) -> None:
-        self._desk = store_view
+        self._view = store_view
         self._ref = record.ref
         self._shown: bytes | None = None
         self._lines: list[LogLine] = []
@@ -257,12 +254,12 @@ class JobFollower:
 
     async def look(self) -> list[bytes]:
         """Frames of what changed since the last look."""
-        record = await self._desk.store.get(self._ref)
+        record = await self._view.store.get(self._ref)
         if record is None:
             self.ended = True
             return [frame("gone", {"queue": self._ref.queue, "id": self._ref.id})]
         frames = []
-        view = views.item(record, self._desk.mask)
+        view = views.item(record, self._view.mask)
         shown = msgspec.json.encode(view)
         if shown != self._shown:
             self._shown = shown
@@ -275,18 +272,18 @@ class JobFollower:
         return frames
 
     async def _new_lines(self) -> list[bytes]:
-        page = await self._desk.store.execute(rq.GetLogs(ref=self._ref, limit=LOGS_KEPT))
+        page = await self._view.store.execute(rq.GetLogs(ref=self._ref, limit=LOGS_KEPT))
         if page.entries == self._lines:
             return []
         fresh = new_lines(self._lines, page.entries)
         self._lines = page.entries
         first = page.count - len(fresh)
-        entries = [views.log_line(number, line, self._desk.mask) for number, line in enumerate(fresh, first)]
+        entries = [views.log_line(number, line, self._view.mask) for number, line in enumerate(fresh, first)]
         lines = [entry.text for entry in entries]
         return [frame("log", {"lines": lines, "entries": entries, "total": page.count})]
 
     async def _new_output(self) -> list[bytes]:
-        store = self._desk.store
+        store = self._view.store
         if not store.capabilities.streams:
             return []
         if self._after is None:
@@ -296,7 +293,7 @@ class JobFollower:
         if not page.chunks:
             return []
         self._after = page.chunks[-1].index
-        shown = [views.output_chunk(self._ref, page.codec, chunk, self._desk.mask) for chunk in page.chunks]
+        shown = [views.output_chunk(self._ref, page.codec, chunk, self._view.mask) for chunk in page.chunks]
         return [frame("output", {"chunks": shown, "last": page.last})]
 
 

@@ -96,7 +96,7 @@ async def scheduled_jobs(store_view: TheStoreView, static: TheStatic, request: A
     if as_page(request.scope):
         return _page(request, static)
     records, _ = await page_of_state(store_view, JobState.SCHEDULED, None, None, _ROWS, 0)
-    return _json([views.scheduled_job(record, store_view.mask) for record in records])
+    return _json(await views.each(records, views.scheduled_job, store_view.mask))
 
 
 @get("/retries", tags=["pages"], responses=_spec(list[RetryJob]), access=page_or("queues"))
@@ -105,7 +105,7 @@ async def retries(store_view: TheStoreView, static: TheStatic, request: Anyone) 
     if as_page(request.scope):
         return _page(request, static)
     records, _ = await page_of_state(store_view, JobState.RETRYING, None, None, _ROWS, 0)
-    return _json([views.retry_job(record, store_view.mask) for record in records])
+    return _json(await views.each(records, views.retry_job, store_view.mask))
 
 
 @get("/dead-jobs", tags=["pages"], responses=_spec(list[DeadJob]), access=page_or("queues"))
@@ -114,7 +114,7 @@ async def dead_jobs(store_view: TheStoreView, static: TheStatic, request: Anyone
     if as_page(request.scope):
         return _page(request, static)
     records, _ = await page_of_state(store_view, JobState.FAILED, None, None, _ROWS, 0)
-    return _json([views.dead_job(record, store_view.mask) for record in records])
+    return _json(await views.each(records, views.dead_job, store_view.mask))
 
 
 @get("/job-metrics", tags=["pages"], responses=_spec(list[JobMetric]), access=page_or("queues"))

@@ -89,7 +89,7 @@ async def list_queue_jobs(
     found = await listing(store_view, Search(state=wanted), newest_first=False).page(
         [info.name for info in infos], cursor, limit, offset
     )
-    jobs = [views.wire_job(record, store_view.mask) for record in found.records]
+    jobs = await views.each(found.records, views.wire_job, store_view.mask)
     return answer(jobs, page_headers(found, counted(infos, wanted)))
 
 
@@ -120,7 +120,7 @@ def _added(job: Job[Any]) -> Added:
         id=job.id,
         outcome=outcome.value,
         state=job.state,
-        not_taken=job.not_taken,
+        not_taken=job.not_taken or msgspec.UNSET,
     )
 
 

@@ -22,8 +22,8 @@ from windlass.dashboard.shapes.jobs import Items
 from windlass.dashboard.shapes.schedules import ScheduleBody, ScheduleEntry, SchedulePreview
 from windlass.dashboard.store_view import StoreView
 from windlass.errors import ConfigError
+from windlass.schedules.cron_text import in_words
 from windlass.schedules.verbs import ScheduleInfo, list_schedules
-from windlass.schedules.words import in_words
 
 _UPCOMING = 5
 Anyone = Request[Any, Any, Any]
@@ -117,7 +117,7 @@ async def list_schedule_runs(
     listed = listing(store_view, Search(), keep=lambda record: record.options.schedule == real)
     found = await listed.page([queue], cursor, limit)
     return Items(
-        items=[views.item(record, store_view.mask) for record in found.records],
+        items=await views.each(found.records, views.item, store_view.mask),
         next_cursor=found.cursor,
         total=None,
         scanned=found.scanned,
@@ -162,6 +162,8 @@ async def put_schedule(
         }.items()
         if value is not None
     }
+    if data.options is not msgspec.UNSET:
+        store_view.check_links(queue, data.options)
     known = await store_view.queue(queue).get_job_scheduler(real)
     given = {"name": data.task, "data": data.data, "opts": data.options}
     given = {key: value for key, value in given.items() if value is not msgspec.UNSET}

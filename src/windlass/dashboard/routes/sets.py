@@ -41,7 +41,7 @@ async def list_scheduled(
 ) -> Response[list[ScheduledJob]]:
     """Jobs that are due later, for their first run."""
     records, headers = await page_of_state(store_view, JobState.SCHEDULED, queue, cursor, limit, offset)
-    return answer([views.scheduled_job(record, store_view.mask) for record in records], headers)
+    return answer(await views.each(records, views.scheduled_job, store_view.mask), headers)
 
 
 @post(
@@ -75,7 +75,7 @@ async def list_retries(
 ) -> Response[list[RetryJob]]:
     """Jobs that failed and are due again."""
     records, headers = await page_of_state(store_view, JobState.RETRYING, queue, cursor, limit, offset)
-    return answer([views.retry_job(record, store_view.mask) for record in records], headers)
+    return answer(await views.each(records, views.retry_job, store_view.mask), headers)
 
 
 @post("/api/retries/{jid:str}/retry", status_code=204, tags=["retries"], access=of_queues("retry"))
@@ -114,7 +114,7 @@ async def list_dead(
 ) -> Response[list[DeadJob]]:
     """Jobs that failed for good."""
     records, headers = await page_of_state(store_view, JobState.FAILED, queue, cursor, limit, offset)
-    return answer([views.dead_job(record, store_view.mask) for record in records], headers)
+    return answer(await views.each(records, views.dead_job, store_view.mask), headers)
 
 
 @post("/api/dead-jobs/{jid:str}/retry", status_code=204, tags=["dead jobs"], access=of_queues("retry"))

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import msgspec
 
-QUEUE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-ID_PATTERN = r"^[A-Za-z0-9._-]{1,256}$"
+from windlass.core.ids import JOB_ID, NAME
+
+QUEUE_PATTERN = rf"^{NAME}$"
+ID_PATTERN = rf"^{JOB_ID}$"
 #: Any text of one line.
 TEXT_PATTERN = r"^[^\u0000-\u001f\u007f]+$"
 

@@ -38,8 +38,8 @@ class Added(Shape):
     #: ``queued``, ``duplicate``, ``replaced`` or ``cached``.
     outcome: str
     state: JobState
-    #: For ``replaced``: options that the job did not take, because it ran before.
-    not_taken: tuple[str, ...] = ()
+    #: For ``replaced``: options that the job did not take, because it ran before. Left out if none.
+    not_taken: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class AddedMany(Shape):

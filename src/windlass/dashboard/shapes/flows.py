@@ -67,7 +67,7 @@ class FlowPage(Shape):
 
     items: list[FlowEntry]
     next_cursor: str | None
-    #: Records that were looked at for this page, and that there are.
+    #: Records that were read for this page, and how many there are.
     scanned: int
     to_scan: int
     done: bool

@@ -126,6 +126,15 @@ class Detail(Item):
     masked: bool
 
 
+class QueueTimeEntry(Shape):
+    """What an attempt waited for before it started."""
+
+    scheduled_ms: int
+    parked_ms: int
+    blocked_ms: int
+    in_line_ms: int
+
+
 class AttemptEntry(Shape):
     """One run, or (``attempt`` 0) the end of a job without one."""
 
@@ -144,6 +153,8 @@ class AttemptEntry(Shape):
     outcome: str
     error_class: str | None
     message: str
+    #: Null: it waited for nothing but a worker, or that is not known.
+    queue_time: QueueTimeEntry | None
 
 
 class EventEntry(Shape):

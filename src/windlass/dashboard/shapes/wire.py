@@ -74,7 +74,7 @@ class WorkerJob(msgspec.Struct, kw_only=True):
     progress: Any
 
 
-class WorkerFacts(msgspec.Struct, kw_only=True):
+class WorkerStatus(msgspec.Struct, kw_only=True):
     """What the last heartbeat of a worker said."""
 
     hostname: str
@@ -97,7 +97,7 @@ class WorkerFacts(msgspec.Struct, kw_only=True):
     command: str | None
 
 
-class Process(WorkerFacts, kw_only=True):
+class Process(WorkerStatus, kw_only=True):
     """A worker process as its last heartbeat described it."""
 
     type: str = "heartbeat"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from windlass.core.states import JobState
 from windlass.dashboard.shapes.base import Shape
-from windlass.dashboard.shapes.wire import WorkerFacts, WorkerJob
+from windlass.dashboard.shapes.wire import WorkerJob, WorkerStatus
 
 
-class WorkerEntry(WorkerFacts, kw_only=True):
+class WorkerEntry(WorkerStatus, kw_only=True):
     """A worker that is alive."""
 
     id: str
@@ -24,7 +24,7 @@ class LostJob(Shape):
     state: JobState
 
 
-class LostWorker(WorkerFacts, kw_only=True):
+class LostWorker(WorkerStatus, kw_only=True):
     """A worker that fell silent in the last day, without a goodbye."""
 
     id: str

@@ -13,8 +13,7 @@ export interface components {
             id: string;
             outcome: string;
             state: components["schemas"]["JobState"];
-            /** @default [] */
-            not_taken: string[];
+            not_taken?: string[];
         };
         /** AddedMany */
         AddedMany: {
@@ -40,6 +39,7 @@ export interface components {
             outcome: string;
             error_class: string | null;
             message: string;
+            queue_time: components["schemas"]["QueueTimeEntry"] | null;
         };
         /** Audit */
         Audit: {
@@ -753,6 +753,13 @@ export interface components {
         QueueLimitsBody: {
             concurrency?: number | null;
             rate?: components["schemas"]["RateValue"] | null;
+        };
+        /** QueueTimeEntry */
+        QueueTimeEntry: {
+            scheduled_ms: number;
+            parked_ms: number;
+            blocked_ms: number;
+            in_line_ms: number;
         };
         /** RateValue */
         RateValue: {
