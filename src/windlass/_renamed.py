@@ -104,20 +104,27 @@ NAMES: dict[str, dict[str, str]] = {
         "from_callback": "windlass.handlers.from_callback",
         "register_codec": "windlass.serde.register_codec",
     },
+    "windlass.api.app": {"Lifespan": "windlass.api.app_hooks.Lifespan"},
+    "windlass.api.queue": {"CHUNK": "windlass.api.queue_adding.CHUNK"},
     "windlass.api.sync": {
         "SyncApp": "windlass.api.app.SyncApp",
         "SyncTask": "windlass.api.task.SyncTask",
     },
+    "windlass.backend.local.store": {"Settings": "windlass.backend.local.store.StoreSettings"},
     "windlass.backend.protocol": {
         "TellingBackend": "windlass.backend.protocol.CompletionHintsBackend",
     },
+    "windlass.cli.dashboard": {"Options": "windlass.cli.dashboard_options.DashboardOptions"},
+    "windlass.dashboard.settings": {"Settings": "windlass.dashboard.settings.DashboardSettings"},
     "windlass.flows.builder": {
         "Group": "windlass.flows.builder.FlowGroup",
     },
+    "windlass.jobs.fields": {"JobFields": "windlass.jobs.fields.RecordFields"},
     "windlass.limits": {
         "KeyVerbs": "windlass.limits.verbs.KeyVerbs",
         "LimitVerbs": "windlass.limits.verbs.LimitVerbs",
     },
+    "windlass.sandbox.job": {"Reply": "windlass.sandbox.job.WorkerAnswer"},
     "windlass.schedules": {
         "CodeSchedules": "windlass.schedules.verbs.DeclaredSchedules",
         "Schedules": "windlass.schedules.verbs.Schedules",

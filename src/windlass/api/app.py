@@ -1,31 +1,23 @@
 """``Windlass``: one store, its queues, its tasks.
 
-The front door for applications; ``Queue`` and ``Worker`` can also be used without one.
+Applications start here; ``Queue`` and ``Worker`` can also be used without an app. Tasks are registered in
+``app_tasks``, hooks and the resources of workers in ``app_hooks``.
 """
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Final, get_args
 
+from windlass._renamed import old_names
+from windlass.api.app_hooks import HookVerbs
+from windlass.api.app_tasks import TaskVerbs
 from windlass.api.queue import Queue
 from windlass.api.sync import PORTAL, SyncQueue
-from windlass.api.task import (
-    AsyncTask,
-    BatchDecorator,
-    BoundTask,
-    PlainTask,
-    Task,
-    TaskDecorator,
-    caller_module,
-)
+from windlass.api.task import BoundTask, Task, caller_module
 from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
@@ -36,21 +28,15 @@ from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.foreign_names import ForeignNames
 from windlass.core.ids import check_task_name, is_text, new_id
 from windlass.core.job import Action, QueueInfo, WorkerInfo
-from windlass.core.limit_rules import Rate, to_rate
 from windlass.core.masks import DEFAULT_MASK, MessageMask
-from windlass.core.option_values import Isolation, check_int, check_spelling, instant_to_ms, to_backoff
-from windlass.core.options import DEFAULT_OPTIONS, JobOptions, JobOptionsDict
+from windlass.core.option_values import check_int, check_spelling, instant_to_ms, to_backoff
+from windlass.core.options import DEFAULT_OPTIONS, JobOptions
 from windlass.core.probe import reach
 from windlass.core.rollups import Mark
 from windlass.core.schedule_rules import Schedule, to_schedule
 from windlass.core.schedule_rules import Strategy as ScheduleStrategy
 from windlass.errors import ConfigError
-from windlass.handlers.batch import Batch, takes_jobs, to_batch
-from windlass.handlers.hooks import Hooks
-from windlass.handlers.propagation import ContextPropagator
-from windlass.handlers.registry import Handler, Registry, job_handler
 from windlass.jobs.interfaces import open_apps_with
-from windlass.jobs.payload import unpack
 from windlass.schedules.verbs import DeclaredSchedules, ScheduleInfo, list_schedules, make_record
 from windlass.serde import DEFAULT_MAX_BYTES, Codec, ZlibCodec, get_codec, register_codec
 from windlass.serde.codecs import Codecs
@@ -60,15 +46,8 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("windlass.app")
 
-P = ParamSpec("P")
-R = TypeVar("R")
-H = TypeVar("H", bound=Callable[..., Any])
-L = TypeVar("L", bound=Callable[..., Any])
 
-Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
-
-
-class Windlass(ForeignNames):
+class Windlass(TaskVerbs, HookVerbs, ForeignNames):
     """A job system on one store.
 
     ``url`` names the store; without it ``$WINDLASS_URL``, else ``sqlite:///windlass.db``. Nothing is opened
@@ -130,15 +109,11 @@ class Windlass(ForeignNames):
         self._code_schedules = DeclaredSchedules(self.schedule_strategies)
         #: Handed to every handler as ``job.context``.
         self.context = context
-        self.registry: Registry = Registry()
-        #: What runs around every enqueue and every run; see ``use``.
-        self.hooks: Hooks = Hooks(self.codecs)
-        self.carrier: ContextPropagator = ContextPropagator()
-        self._lifespan: Lifespan | None = None
-        self._tasks: dict[str, Task[Any, Any]] = {}
+        TaskVerbs.__init__(self)
+        HookVerbs.__init__(self, self.codecs)
         self._queues: dict[str, Queue] = {}
         self._entered = False
-        #: Called with the jobs of every add; the testing kit's inline mode hangs here.
+        #: Called with the jobs of every add. The inline mode of ``windlass.testing`` uses it.
         self.after_add: Callable[[list[Job[Any]]], Awaitable[None]] | None = None
 
     @property
@@ -263,242 +238,8 @@ class Windlass(ForeignNames):
         reach("app.deployed", schedules=count, removed=len(removed))
 
     @property
-    def tasks(self) -> dict[str, Task[Any, Any]]:
-        """Registered tasks by name."""
-        return dict(self._tasks)
-
-    @overload
-    def task(  # type: ignore[overload-overlap] # the first that fits counts, so plain functions come after
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def task(self, fn: Callable[P, R], /) -> PlainTask[P, R]: ...
-    @overload
-    def task(
-        self,
-        /,
-        *,
-        batch: Batch | Mapping[str, Any] | int,
-        name: str | None = None,
-        queue: str = "default",
-        isolation: Isolation = "auto",
-        **options: Unpack[JobOptionsDict],
-    ) -> BatchDecorator: ...
-    @overload
-    def task(
-        self,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        isolation: Isolation = "auto",
-        memory_limit: int | None = None,
-        cron: str | None = None,
-        timezone: str = "UTC",
-        schedule: Schedule | Mapping[str, Any] | None = None,
-        rate: Rate | Mapping[str, Any] | tuple[int, float] | None = None,
-        **options: Unpack[JobOptionsDict],
-    ) -> TaskDecorator: ...
-    def task(  # noqa: PLR0913 - each is named, and most tasks give none
-        self,
-        fn: Any = None,
-        /,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        isolation: Isolation = "auto",
-        memory_limit: int | None = None,
-        batch: Batch | Mapping[str, Any] | int | None = None,
-        cron: str | None = None,
-        timezone: str = "UTC",
-        schedule: Schedule | Mapping[str, Any] | None = None,
-        rate: Rate | Mapping[str, Any] | tuple[int, float] | None = None,
-        **options: Unpack[JobOptionsDict],
-    ) -> Any:
-        """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail", max_attempts=5)``.
-
-        ``async def`` runs on the worker's loop, ``def`` in a thread; ``isolation="process"`` runs either in a
-        child process, where ``memory_limit`` (bytes) can hold. With ``batch`` (a size, or a ``Batch``) the
-        function takes a list and is called once for many jobs, each enqueued with one item. All job options
-        are checked here, at import.
-
-        ``cron="*/5 * * * *"`` (in ``timezone``) runs it again and again, without arguments; ``schedule`` is
-        the long form of that. The schedule is called as the task is.
-
-        ``rate=(5, 1)`` starts at most 5 of its jobs in any second, over all workers: they are in a group of
-        the task's name, whose rate workers set when they start. Jobs added by name need that ``group``.
-        """
-        if cron is not None:
-            if schedule is not None:
-                raise ConfigError("schedule", "left out when cron is given")
-            schedule = Schedule(cron=cron, timezone=timezone)
-        register = partial(
-            self._register,
-            name=name,
-            queue=queue,
-            isolation=isolation,
-            memory_limit=memory_limit,
-            options=self.defaults.merged(options),
-            batch=to_batch(batch),
-            schedule=None if schedule is None else to_schedule(schedule),
-            rate=to_rate(rate),
-        )
-        return register if fn is None else register(fn)
-
-    def _register(
-        self,
-        fn: Callable[..., Any],
-        *,
-        name: str | None,
-        queue: str,
-        isolation: Isolation,
-        memory_limit: int | None,
-        options: JobOptions,
-        batch: Batch | None,
-        schedule: Schedule | None,
-        rate: Rate | None,
-    ) -> Task[Any, Any]:
-        if not callable(fn):
-            raise ConfigError("task", "a function (give names as @app.task(name=..., queue=...))", fn)
-        if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
-            advice = "return a value, and report parts of it with job.stream(...) or one job each"
-            raise ConfigError("task", f"a function without yield ({advice})", fn)
-        if batch is not None and isolation == "process":
-            raise ConfigError("isolation", "auto or thread for a task with batch", isolation)
-        if isolation == "process" and "<locals>" in getattr(fn, "__qualname__", ""):
-            raise ConfigError(
-                "isolation", "auto or thread for a function inside another (move it to the module)", fn
-            )
-        if memory_limit is not None and isolation != "process":
-            raise ConfigError("memory_limit", 'given with isolation="process"', memory_limit)
-        kind = AsyncTask if inspect.iscoroutinefunction(fn) else PlainTask
-        task: Task[Any, Any] = kind(
-            self,
-            fn,
-            name=name,
-            queue=queue,
-            isolation=isolation,
-            memory_limit=memory_limit,
-            options=options,
-            batch=batch,
-            rate=rate,
-        )
-        known = self._tasks.get(task.name)
-        if known is not None and known.fn.__code__ is not getattr(fn, "__code__", None):
-            raise ConfigError(
-                "name", "unique: two tasks have the same name (give one @app.task(name=...))", task.name
-            )
-        if schedule is not None:
-            _check_scheduled(task)
-        handler = Handler(
-            fn,
-            takes_job=batch is not None and takes_jobs(fn),
-            isolation=isolation,
-            memory_limit=memory_limit,
-            task=task,
-            batch=batch,
-            needs=task.needs,
-        )
-        self._tasks[task.name] = task
-        self.registry.add(task.name, handler)
-        if schedule is not None:
-            self.schedule(task.name, schedule, task)
-        return task
-
-    def typed_result(self, task: str, value: Any) -> Any:
-        """A stored result as the annotation of its task says; as it came when no such task is known here."""
-        known = self._tasks.get(task)
-        return value if known is None else known.signature.decode_result(value)
-
-    def arguments(self, task: str, payload: bytes) -> dict[str, Any]:
-        """The arguments of a packed call by name, as far as the task's signature names them."""
-        call = unpack(self.codecs.unpacked(payload))
-        known = self._tasks.get(task)
-        names = known.signature.names if known is not None else ()
-        by_place = {names[at] if at < len(names) else str(at): value for at, value in enumerate(call.args)}
-        return {**by_place, **call.kwargs}
-
-    def register(
-        self,
-        name: str,
-        handler: Callable[..., Any],
-        queue: str | None = None,
-        *,
-        batch: Batch | Mapping[str, Any] | int | None = None,
-    ) -> None:
-        """Register a handler that receives the ``Job``, for all queues or for one; with ``batch`` many."""
-        self.registry.add(name, job_handler(handler, batch), queue)
-
-    # --- middleware -----------------------------------------------------------------------------------
-
-    def use(self, middleware: Any) -> None:
-        """Add a middleware: an object with ``enqueue``, ``execute``, ``ended`` or ``failed``.
-
-        The first is outermost. ``failed`` is called as a hook of ``on_error`` is.
-        """
-        self.hooks.use(middleware)
-
-    def around_enqueue(self, hook: H) -> H:
-        """Put a function around every enqueue; also a decorator. ``windlass.handlers.hooks`` explains its
-        forms."""
-        self.hooks.around_enqueue(hook)
-        return hook
-
-    def around_execute(self, hook: H) -> H:
-        """Put a function around every run of a job; also a decorator. ``windlass.handlers.hooks`` has its
-        forms."""
-        self.hooks.around_execute(hook)
-        return hook
-
-    def on_error(self, hook: H) -> H:
-        """Call ``hook(job, error, final)`` when a run failed, for an error tracker; also a decorator.
-
-        ``final`` is false when the job will be retried. Signals like ``Snooze`` are no errors.
-        """
-        self.hooks.on_error(hook)
-        return hook
-
-    def on_death(self, hook: H) -> H:
-        """Call ``hook(job, error)`` when a run failed its job for good; also a decorator.
-
-        ``error`` is a ``MaxRetriesError`` when attempts are spent, with the raised error as its cause. It is
-        called in the worker of that run; jobs that fail without one (expired, lost too often, a child that
-        failed) have the event ``failed``.
-        """
-        self.hooks.on_death(hook)
-        return hook
-
-    def carry(self, variable: ContextVar[Any], name: str | None = None) -> None:
-        """Let a context variable (a locale, a tenant, a request id) travel from the producer to the handler.
-
-        Its value must be one that JSON can hold. A variable that is not set is not carried.
-        """
-        first = not self.carrier
-        self.carrier.add(variable, name or variable.name)
-        if first:
-            self.hooks.use(self.carrier)
-
-    def lifespan(self, resources: L) -> L:
-        """Register what a worker opens before its first job and closes after its last; also a decorator.
-
-        ``resources(app)`` is an async generator that yields once. What it yields is every job's ``context``.
-        """
-        if not inspect.isasyncgenfunction(resources):
-            raise ConfigError("lifespan", "an async generator of one parameter, the app", resources)
-        if self._lifespan is not None:
-            raise ConfigError("lifespan", "given once for an app")
-        self._lifespan = asynccontextmanager(resources)
-        return resources
-
-    def open_lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """The resources of one worker; empty when the app has none."""
-        return nullcontext() if self._lifespan is None else self._lifespan(self)
-
-    @property
     def sync(self) -> SyncApp:
         """The producer verbs for code without an event loop."""
-        # sync sits above the app
-
         return SyncApp(self)
 
 
@@ -519,15 +260,6 @@ def _as_codec(codec: str | Codec, compress: bool) -> Codec:
         register_codec(codec)  # checks it, and makes its name known to options
     known = get_codec(codec) if isinstance(codec, str) else codec
     return ZlibCodec(known) if compress and not isinstance(known, ZlibCodec) else known
-
-
-def _check_scheduled(task: Task[Any, Any]) -> None:
-    """Refuse to run a task by a schedule, which passes no arguments, that needs some."""
-    try:
-        task.check((), {})
-    except ConfigError as exc:
-        how = "give each parameter a default, or use app.schedule(name, rule, task, ...) with arguments"
-        raise ConfigError(exc.option, f"{exc.want}: a schedule passes none; {how}") from exc
 
 
 class SyncApp:
@@ -575,3 +307,7 @@ class SyncApp:
     def close(self) -> None:
         """Disconnect the app; see ``Windlass.close``."""
         PORTAL.run(self._app.close())
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 from windlass.backend import limit_requests as lrq
 from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
-from windlass.backend.gathering import gather_limited
+from windlass.backend.concurrent_requests import gather_limited
 from windlass.backend.health import Finding
 from windlass.core.job import (
     HISTORY_HELD,

@@ -1,4 +1,4 @@
-"""What queues and tasks need of their app: ``Windlass``, seen from below, so that imports point one way."""
+"""The part of ``Windlass`` that queues and tasks use. It is a protocol to avoid an import cycle."""
 
 from __future__ import annotations
 

@@ -73,6 +73,8 @@ _TERM = re.compile(r'(?:(?P<field>[A-Za-z_][\w.\-]*):)?(?P<value>"(?:[^"\\]|\\.)
 _COMPARED = re.compile(r"(<=|>=|<|>|=)?(.+)", re.DOTALL)
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
+#: No job is this old; a store would refuse larger numbers.
+_LONGEST_MS = 2.0**52
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -398,7 +400,7 @@ def _compared(field: str, value: str) -> tuple[str, str]:
 
 def _span_ms(text: str) -> int | None:
     match = _SPAN.fullmatch(text)
-    return None if match is None else round(float(match[1]) * _UNITS[match[2]])
+    return None if match is None else round(min(float(match[1]) * _UNITS[match[2]], _LONGEST_MS))
 
 
 def _instant_ms(text: str) -> int | None:

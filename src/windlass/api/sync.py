@@ -21,7 +21,7 @@ from windlass.core.foreign_names import ForeignNames
 from windlass.core.job import JobRecord
 from windlass.core.option_values import WAIT_S
 from windlass.core.options import JobOptionsDict
-from windlass.jobs.fields import JobFields
+from windlass.jobs.fields import RecordFields
 from windlass.jobs.job import Job
 from windlass.jobs.payload import Call
 
@@ -149,7 +149,7 @@ def _of_job(
     return run
 
 
-class SyncJob(JobFields, ForeignNames, Generic[R]):
+class SyncJob(RecordFields, ForeignNames, Generic[R]):
     """A job for code without an event loop: its fields, and its verbs. ``job`` is the job itself."""
 
     _called = "the .sync of a job"

@@ -197,7 +197,7 @@ class _Scene:
         return causes
 
     async def _rate_of_queue(self, rate: Rate) -> list[Cause]:
-        """Only when the window is full, as far as the records of running and ended jobs show."""
+        """The queue's rate, if the records of running and ended jobs show that its window is full."""
         ran = [JobState.ACTIVE, JobState.COMPLETED, JobState.FAILED, JobState.RETRYING]
         starts = sorted(job.started_ms for job in await self._jobs(ran) if job.started_ms is not None)
         window = starts[-rate.max :]

@@ -1,4 +1,4 @@
-"""Who may come in to ``windlass dashboard``, and what for: from options, the environment and a TOML file.
+"""Who may use ``windlass dashboard``, and how: read from options, the environment and a TOML file.
 
 What an option says replaces what the file says. Secrets come from the environment alone.
 """
@@ -19,7 +19,7 @@ from windlass.dashboard import OpenID, Roles, Rule, TrustedProxy
 from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
-    from windlass.cli.dashboard_options import Options
+    from windlass.cli.dashboard_options import DashboardOptions
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -43,7 +43,7 @@ class SignInOptions(TypedDict):
     rules: list[Rule] | None
 
 
-def sign_in_options(options: Options) -> SignInOptions:
+def sign_in_options(options: DashboardOptions) -> SignInOptions:
     """The provider, the proxy and the rules that the options and their file mean."""
     file = _read(options.access)
     openid = {**file.get("openid", {}), **_given(options, "issuer", "client_id", "public_url")}
@@ -67,7 +67,7 @@ def _openid(values: Table, roles: Roles) -> OpenID:
 
 
 def _proxy(values: Table, roles: Roles) -> TrustedProxy:
-    """Only headers that are named are believed: a proxy that does not know them lets a client's through."""
+    """Trust only the named headers: a proxy passes on client headers that it does not know."""
     _check_needed("proxy", values, "addresses")
     secret = os.environ.get(_SECRETS["secret"]) or None
     headers = {"user_header": None, "groups_header": None}
@@ -77,7 +77,7 @@ def _proxy(values: Table, roles: Roles) -> TrustedProxy:
 # --- options ---------------------------------------------------------------------------------------
 
 
-def _given(options: Options, *names: str) -> Table:
+def _given(options: DashboardOptions, *names: str) -> Table:
     values = {
         "issuer": options.openid_issuer,
         "client_id": options.openid_client_id,
@@ -89,7 +89,7 @@ def _given(options: Options, *names: str) -> Table:
     return {name: values[name] for name in names if values[name]}
 
 
-def _roles(options: Options) -> Table:
+def _roles(options: DashboardOptions) -> Table:
     """Names of users, and names of groups behind an @."""
     found: Table = {}
     for role, given in (("operator", options.operator_roles), ("reader", options.reader_roles)):
@@ -100,7 +100,7 @@ def _roles(options: Options) -> Table:
 
 
 def _check_roles(roles: Roles, openid: bool, proxy: Table) -> None:
-    """Refuse roles that no one can get, and ways in that lead to none."""
+    """Refuse roles that no user can get, and sign-in methods that give no role."""
     any_role = any(getattr(roles, field.name) for field in fields(roles))
     names_users = openid or bool(proxy.get("user_header"))
     if any_role and not names_users:

@@ -30,7 +30,7 @@ _TOGETHER = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class BenchOptions(StoreOptions):
     """``jobs`` for the bulk steps; steps that go one by one use fewer."""
 
     jobs: int = 10_000
@@ -38,7 +38,7 @@ class Options(StoreOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class TimedStep:
     """One measured step. Latencies only where each job was timed."""
 
     step: str
@@ -52,7 +52,7 @@ class Measure:
         return self.jobs / max(self.seconds, 1e-9)
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: BenchOptions, out: Out) -> int:
     """Measure, in a place of its own that is removed afterwards."""
     few = max(min(options.jobs // 10, 1_000), 1)
     async with _fresh_app(options, out) as app:
@@ -70,7 +70,7 @@ async def run(options: Options, out: Out) -> int:
 
 
 @asynccontextmanager
-async def _fresh_app(options: Options, out: Out) -> AsyncIterator[Windlass]:
+async def _fresh_app(options: BenchOptions, out: Out) -> AsyncIterator[Windlass]:
     """A namespace of its own; on sqlite a file of its own beside the database, on the same disk."""
     from windlass.api.app import Windlass
     from windlass.backend.urls import DEFAULT_URL
@@ -101,7 +101,7 @@ def _remove(path: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-async def add_one_by_one(queue: Queue, jobs: int, out: Out) -> Measure:
+async def add_one_by_one(queue: Queue, jobs: int, out: Out) -> TimedStep:
     """Each ``add`` awaited before the next: what a single producer sees."""
     times: list[float] = []
 
@@ -112,10 +112,10 @@ async def add_one_by_one(queue: Queue, jobs: int, out: Out) -> Measure:
 
     with out.progress("Add one by one", jobs) as advance:
         seconds = await _timed(lambda: _repeat(step, jobs, advance))
-    return Measure("add, one by one", jobs, seconds, *_percentiles(times))
+    return TimedStep("add, one by one", jobs, seconds, *_percentiles(times))
 
 
-async def add_together(queue: Queue, jobs: int, out: Out) -> Measure:
+async def add_together(queue: Queue, jobs: int, out: Out) -> TimedStep:
     """Many producers at once: the store may share one commit among them."""
     with out.progress(f"Add, {_TOGETHER} at once", jobs) as advance:
 
@@ -126,10 +126,10 @@ async def add_together(queue: Queue, jobs: int, out: Out) -> Measure:
 
         shares = [jobs // _TOGETHER + (n < jobs % _TOGETHER) for n in range(_TOGETHER)]
         seconds = await _timed(lambda: asyncio.gather(*map(producer, shares)))
-    return Measure(f"add, {_TOGETHER} at once", jobs, seconds)
+    return TimedStep(f"add, {_TOGETHER} at once", jobs, seconds)
 
 
-async def add_bulk(queue: Queue, jobs: int, out: Out) -> Measure:
+async def add_bulk(queue: Queue, jobs: int, out: Out) -> TimedStep:
     """``add_bulk`` in chunks of a thousand."""
     seconds = 0.0
     with out.progress("Add in bulk", jobs) as advance:
@@ -137,10 +137,10 @@ async def add_bulk(queue: Queue, jobs: int, out: Out) -> Measure:
             chunk = [{"name": _TASK, "data": _DATA}] * min(1_000, jobs - start)
             seconds += await _timed(lambda chunk=chunk: queue.add_bulk(chunk))  # type: ignore[misc]
             advance(len(chunk))
-    return Measure("add in bulk", jobs, seconds)
+    return TimedStep("add in bulk", jobs, seconds)
 
 
-async def drain(app: Windlass, jobs: int, concurrency: int, out: Out) -> Measure:
+async def drain(app: Windlass, jobs: int, concurrency: int, out: Out) -> TimedStep:
     """One worker runs jobs that do nothing until the queue is empty."""
     from windlass.worker import Worker
 
@@ -153,10 +153,10 @@ async def drain(app: Windlass, jobs: int, concurrency: int, out: Out) -> Measure
 
         worker = Worker("bench", work, url_or_app=app, concurrency=concurrency, burst=True)
         seconds = await _timed(worker.run)
-    return Measure(f"drain, {concurrency} slots", jobs, seconds)
+    return TimedStep(f"drain, {concurrency} slots", jobs, seconds)
 
 
-async def latency(app: Windlass, jobs: int, out: Out) -> Measure:
+async def latency(app: Windlass, jobs: int, out: Out) -> TimedStep:
     """From ``add`` to the start of the handler, on an idle worker."""
     from windlass.worker import Worker
 
@@ -180,7 +180,7 @@ async def latency(app: Windlass, jobs: int, out: Out) -> Measure:
             seconds = await _timed(lambda: _repeat(step, jobs, advance))
     finally:
         await worker.close()
-    return Measure("add to start, idle", jobs, seconds, *_percentiles(times))
+    return TimedStep("add to start, idle", jobs, seconds, *_percentiles(times))
 
 
 async def _timed(work: Callable[[], Awaitable[Any]]) -> float:
@@ -200,7 +200,7 @@ def _percentiles(times: list[float]) -> tuple[float, float]:
     return ordered[len(ordered) // 2], ordered[min(int(len(ordered) * 0.99), len(ordered) - 1)]
 
 
-def _report(measures: list[Measure], options: Options, out: Out) -> None:
+def _report(measures: list[TimedStep], options: BenchOptions, out: Out) -> None:
     if out.as_json:
         out.document([{**_fields(m), "per_second": round(m.per_second, 1)} for m in measures])
         return
@@ -229,8 +229,8 @@ def _report(measures: list[Measure], options: Options, out: Out) -> None:
     )
 
 
-def _fields(measure: Measure) -> dict[str, Any]:
-    return {name: getattr(measure, name) for name in Measure.__slots__}
+def _fields(measure: TimedStep) -> dict[str, Any]:
+    return {name: getattr(measure, name) for name in TimedStep.__slots__}
 
 
 def _latency(ms: float | None) -> str:
@@ -249,10 +249,10 @@ windlass bench --url sqlite:///shop.db --json       beside shop.db, on its disk
 )
 @click.option("--jobs", "-n", type=click.IntRange(10, 1_000_000), default=10_000, show_default=True)
 @click.option("--concurrency", "-c", type=click.IntRange(1, 10_000), default=16, show_default=True)
-def command(**values: Any) -> Options:
+def command(**values: Any) -> BenchOptions:
     """Measure adding, draining and latency on this machine.
 
     Uses a separate namespace (for sqlite, a separate file next to the database) and removes it afterwards.
     Jobs have about 100 bytes and do nothing.
     """
-    return Options(**values)
+    return BenchOptions(**values)

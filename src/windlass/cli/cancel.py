@@ -17,13 +17,13 @@ from windlass.errors import IllegalTransitionError, JobNotFoundError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Selection):
+class CancelOptions(Selection):
     """Which jobs, and the reason that is kept with them."""
 
     reason: str = ""
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: CancelOptions, out: Out) -> int:
     """Cancel jobs."""
     answers = Answers("cancelled")
     async with options.app() as app:
@@ -57,9 +57,9 @@ windlass cancel mail --all --state scheduled --tag campaign-7
 )
 @selects([state.value for state in JobState if state not in FINISHED])
 @click.option("--reason", default="", help="A reason, stored with the job.")
-def command(**values: Any) -> Options:
+def command(**values: Any) -> CancelOptions:
     """Cancel jobs of QUEUE.
 
     A waiting job is cancelled at once. A running one is 'cancelling' until its worker has stopped it.
     """
-    return Options(**check_selection(values))
+    return CancelOptions(**check_selection(values))

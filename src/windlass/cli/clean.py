@@ -16,7 +16,7 @@ _STEP = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class CleanOptions(StoreOptions):
     """Jobs of ``queue`` that are in ``states`` for longer than ``grace`` seconds, at most ``limit``."""
 
     queue: str
@@ -25,7 +25,7 @@ class Options(StoreOptions):
     limit: int | None = None
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: CleanOptions, out: Out) -> int:
     """Clean a queue."""
     states = " and ".join(options.states)
     older = f" older than {show_span(options.grace * 1000)}" if options.grace else ""
@@ -79,9 +79,9 @@ windlass clean mail --state completed --state cancelled
     help="Keep jobs that ended less than this ago.",
 )
 @click.option("--limit", "-l", type=click.IntRange(1), help="Delete at most this many, oldest first.")
-def command(**values: Any) -> Options:
+def command(**values: Any) -> CleanOptions:
     """Delete finished jobs of QUEUE.
 
     Workers delete finished jobs by themselves after the retention time. Use this command to do it now.
     """
-    return Options(**values)
+    return CleanOptions(**values)

@@ -13,14 +13,14 @@ from windlass.core.states import TIMED, JobState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class ClearOptions(StoreOptions):
     """Which queue. ``delayed``: also jobs that are due later."""
 
     queue: str
     delayed: bool = False
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: ClearOptions, out: Out) -> int:
     """Clear a queue."""
     async with options.app() as app:
         queue = await find_queue(app, options.queue)
@@ -57,6 +57,6 @@ windlass jobs mail --state waiting --export > saved.jsonl && windlass clear mail
 @click.option(
     "--delayed", is_flag=True, help="Also delete jobs that are scheduled, suspended or waiting for a retry."
 )
-def command(**values: Any) -> Options:
+def command(**values: Any) -> ClearOptions:
     """Delete all waiting jobs of QUEUE. Running and finished ones stay."""
-    return Options(**values)
+    return ClearOptions(**values)

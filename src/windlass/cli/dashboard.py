@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from windlass.cli.dashboard_options import Options
+from windlass._renamed import old_names
+from windlass.cli.dashboard_options import DashboardOptions
 from windlass.cli.output import Out
 from windlass.cli.store import shown_url, store_command
 from windlass.errors import ConfigError
@@ -29,7 +30,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def make(options: Options) -> Guard | StoresDashboard:
+def make(options: DashboardOptions) -> Guard | StoresDashboard:
     """The application that the options mean; refused when it would be open to others without a sign-in."""
     from windlass.cli.access import sign_in_options
     from windlass.dashboard import DEFAULT_MASK, create_app, create_stores_app
@@ -60,7 +61,7 @@ def make(options: Options) -> Guard | StoresDashboard:
     return app
 
 
-def _open(options: Options) -> dict[str, Windlass]:
+def _open(options: DashboardOptions) -> dict[str, Windlass]:
     """The stores to show by their names; only one, without a name, unless ``--store`` names them."""
     if not options.stores:
         return {"": options.app(create=True)}
@@ -88,7 +89,7 @@ def _passwords(given: tuple[str, ...], option: str) -> dict[str, str]:
     return found
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: DashboardOptions, out: Out) -> int:
     """Serve until a signal stops it."""
     app = make(options)
     from windlass.dashboard.serve import DashboardServer  # after ``make`` has reported what is missing
@@ -262,11 +263,15 @@ windlass dashboard --trusted-proxy 10.0.0.5 --proxy-user-header X-Forwarded-User
     show_envvar=True,
     help="URL of a job's trace: https://traces.example/trace/{trace_id}.",
 )
-def command(**values: Any) -> Options:
+def command(**values: Any) -> DashboardOptions:
     """Serve the dashboard and the HTTP API.
 
     Without a sign-in it serves only this machine. Users can sign in with tokens or passwords (set them in
     the environment), through an OpenID Connect provider, or through a proxy. The secrets of provider and
     proxy are read from the environment only. The API is described at /api/openapi.json.
     """
-    return Options(**values)
+    return DashboardOptions(**values)
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

@@ -8,7 +8,7 @@ from windlass.cli.store import StoreOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class DashboardOptions(StoreOptions):
     """Where to listen, who may come in, what is shown."""
 
     stores: tuple[str, ...] = field(default=(), repr=False)

@@ -22,7 +22,7 @@ _MARKS = {"fact": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class DoctorOptions(StoreOptions):
     """``deep``: read everything. ``strict``: warnings count as problems.
 
     ``repair``: set aside what cannot be read.
@@ -33,7 +33,7 @@ class Options(StoreOptions):
     repair: bool = False
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: DoctorOptions, out: Out) -> int:
     """Examine the store."""
     findings = await examine(options)
     bad = ("problem", "warning") if options.strict else ("problem",)
@@ -45,7 +45,7 @@ async def run(options: Options, out: Out) -> int:
     return code
 
 
-async def examine(options: Options) -> list[Finding]:
+async def examine(options: DoctorOptions) -> list[Finding]:
     """Everything the checks find; a store that cannot be used is a finding too."""
     findings: list[Finding] = []
     try:
@@ -97,7 +97,7 @@ windlass doctor --strict --json                     for monitoring
 @click.option("--deep", is_flag=True, help="Also read all stored data to check its integrity.")
 @click.option("--repair", is_flag=True, help="First move unreadable records aside; their bytes are kept.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
-def command(**values: Any) -> Options:
+def command(**values: Any) -> DoctorOptions:
     """Find problems and explain how to fix each.
 
     The exit code is 1 if the store cannot be used or may lose jobs (no persistence, eviction), if clocks
@@ -106,4 +106,4 @@ def command(**values: Any) -> Options:
     code only with --strict.
     """
     store = values.pop("store")
-    return Options(**values | ({"url": store} if store else {}))
+    return DoctorOptions(**values | ({"url": store} if store else {}))

@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from windlass.cli.clear import Options
+from windlass.cli.clear import ClearOptions
 from windlass.cli.clear import run as clear
 from windlass.cli.output import Out
 from windlass.cli.store import store_command
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: ClearOptions, out: Out) -> int:
     """Clear a queue, and say what the command is called now."""
     out.note(
         "'windlass drain' is the old name of 'windlass clear': it deletes jobs. "
@@ -36,9 +36,9 @@ windlass worker mail_app --burst                    runs the waiting jobs, then 
 @click.option(
     "--delayed", is_flag=True, help="Also delete jobs that are scheduled, suspended or waiting for a retry."
 )
-def command(**values: Any) -> Options:
+def command(**values: Any) -> ClearOptions:
     """Old name of 'windlass clear': delete all waiting jobs of QUEUE.
 
     To run the waiting jobs and then stop, use 'windlass worker --burst'.
     """
-    return Options(**values)
+    return ClearOptions(**values)

@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class EnqueueOptions(StoreOptions):
     """One job (``name``, ``data``, job ``options``), or the jobs of ``file``."""
 
     queue: str | None
@@ -52,7 +52,7 @@ class Options(StoreOptions):
     restore: bool = False
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: EnqueueOptions, out: Out) -> int:
     """Add jobs."""
     async with options.app(create=True) as app:
         if options.file is not None and options.restore:
@@ -81,7 +81,7 @@ async def run(options: Options, out: Out) -> int:
     return 0
 
 
-async def _wait(job: Job[Any], options: Options, out: Out) -> int:
+async def _wait(job: Job[Any], options: EnqueueOptions, out: Out) -> int:
     if not out.as_json:
         out.note(f"Queued {job.id}")
     with out.waiting(f"Waiting for {job.name}"):
@@ -266,7 +266,7 @@ windlass jobs --export > saved.jsonl && windlass enqueue --file saved.jsonl --re
 @app_option
 @click.option("--wait", "-w", is_flag=True, help="Wait for the result and print it.")
 @click.option("--timeout", type=DURATION, default="30s", show_default=True, help="With --wait: how long.")
-def command(**values: Any) -> Options:
+def command(**values: Any) -> EnqueueOptions:
     """Add a job that runs task NAME in QUEUE.
 
     With --app, the options that the task declares in code apply where none is given here. Without --app,
@@ -293,13 +293,13 @@ def _options(  # noqa: PLR0913 - as many as the command has
     timeout: float,
     more: tuple[str, ...],
     **job_options: Any,
-) -> Options:
+) -> EnqueueOptions:
     if (name is None) == (file is None) or (file and (text or data or args or wait)):
         raise click.UsageError("Give QUEUE and the NAME of a task (and its arguments), or --file.")
     options = {key: value for key, value in job_options.items() if value not in (None, ())}
     if restore and (file is None or options or more):
         raise click.UsageError("--restore goes with --file, and with no option of jobs: they keep their own.")
-    return Options(
+    return EnqueueOptions(
         url=url,
         app_name=app_name,
         queue=queue,

@@ -31,7 +31,7 @@ _STYLES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class EventsOptions(StoreOptions):
     """Events of ``queue`` after id ``after`` (None: the last ``limit``)."""
 
     queue: str
@@ -41,7 +41,7 @@ class Options(StoreOptions):
     limit: int = 50
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: EventsOptions, out: Out) -> int:
     """Print events, oldest first."""
     async with options.app() as app:
         queue = app.queue(options.queue)
@@ -52,7 +52,7 @@ async def run(options: Options, out: Out) -> int:
     return 0
 
 
-async def _kept(queue: Queue, options: Options, out: Out) -> int:
+async def _kept(queue: Queue, options: EventsOptions, out: Out) -> int:
     """Print what the log holds; returns the id of the last event in it."""
     newest = (await queue.store.execute(rq.ReadEvents(queue=queue.name, limit=1))).last_id
     after = options.after if options.after is not None else max(newest - options.limit, 0)
@@ -71,13 +71,13 @@ async def _kept(queue: Queue, options: Options, out: Out) -> int:
     return after
 
 
-async def _follow(queue: Queue, after: int, options: Options, out: Out) -> None:
+async def _follow(queue: Queue, after: int, options: EventsOptions, out: Out) -> None:
     async with aclosing(queue.events(after, values=False)) as events:
         async for event in events:
             _print(event, options, out)
 
 
-def _print(event: Event, options: Options, out: Out) -> bool:
+def _print(event: Event, options: EventsOptions, out: Out) -> bool:
     if options.types and event.type not in options.types:
         return False
     if out.as_json:
@@ -118,9 +118,9 @@ windlass events mail --after 0 --limit 1000 --json
     help="Only events of this type (repeatable).",
 )
 @click.option("--limit", "-l", type=click.IntRange(1), default=50, show_default=True)
-def command(**values: Any) -> Options:
+def command(**values: Any) -> EventsOptions:
     """Show events of QUEUE: every change of state of every job, in order.
 
     With --json each event is one line.
     """
-    return Options(**values)
+    return EventsOptions(**values)

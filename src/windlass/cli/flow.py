@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class FlowOptions(StoreOptions):
     """Which flow, by the job at its top, and what to do with it."""
 
     queue: str
@@ -30,7 +30,7 @@ class Options(StoreOptions):
     depth: int = 100
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: FlowOptions, out: Out) -> int:
     """Show a flow, or change all of it."""
     async with options.app() as app:
         queue = await find_queue(app, options.queue)
@@ -121,13 +121,13 @@ windlass flow reports nightly-2026-07-01 --remove --yes
 @click.option(
     "--depth", type=click.IntRange(0, 1_000), default=100, show_default=True, help="Levels to show."
 )
-def command(**values: Any) -> Options:
+def command(**values: Any) -> FlowOptions:
     """Show a job of QUEUE and every job it waits for, as a tree with states.
 
     ID is the job at the top: the one that waits for all others. --cancel and --remove leave alone the jobs
     that a job outside the flow waits for.
     """
-    options = Options(**values)
+    options = FlowOptions(**values)
     if options.cancel and options.remove:
         raise click.UsageError("Choose one of --cancel and --remove.")
     return options

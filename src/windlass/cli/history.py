@@ -16,6 +16,7 @@ from windlass.errors import HistoryTrimmedError
 if TYPE_CHECKING:
     from windlass.api.queue import Queue
     from windlass.core.job import AttemptRecord
+    from windlass.core.queue_time import QueueTime
 
 COLUMNS = [
     Column("finished"),
@@ -31,7 +32,7 @@ COLUMNS = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class HistoryOptions(StoreOptions):
     """Records of ``queue`` after position ``after`` (None: the last ``limit``)."""
 
     queue: str
@@ -39,7 +40,7 @@ class Options(StoreOptions):
     limit: int = 30
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: HistoryOptions, out: Out) -> int:
     """Print attempts, oldest first."""
     async with options.app() as app:
         queue = await find_queue(app, options.queue)
@@ -71,7 +72,15 @@ async def _start(queue: Queue, limit: int) -> int:
 
 
 def _view(record: AttemptRecord) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__struct_fields__}
+    fields = {name: getattr(record, name) for name in record.__struct_fields__}
+    return {**fields, "queue_time": _waits(record.queue_time)}
+
+
+def _waits(time: QueueTime | None) -> dict[str, int] | None:
+    """What an attempt waited for, by cause: an array in stores, named here."""
+    if time is None:
+        return None
+    return {name: getattr(time, name) for name in time.__struct_fields__ if name != "until_ms"}
 
 
 def _row(record: AttemptRecord) -> list[Any]:
@@ -100,6 +109,6 @@ windlass history mail --json | jq '[.records[].duration_ms] | add / length'
 @click.argument("queue")
 @click.option("--after", type=click.IntRange(0), help="Only records after this position of the log.")
 @click.option("--limit", "-l", type=click.IntRange(1, 1_000), default=30, show_default=True)
-def command(**values: Any) -> Options:
+def command(**values: Any) -> HistoryOptions:
     """Show finished attempts of QUEUE: how long each waited and ran, and how it ended."""
-    return Options(**values)
+    return HistoryOptions(**values)

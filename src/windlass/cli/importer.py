@@ -28,7 +28,7 @@ _COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class ImportOptions(StoreOptions):
     """``mode`` is dry, copy or move."""
 
     source: str
@@ -44,7 +44,7 @@ class Options(StoreOptions):
         return self.app(create=True)
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: ImportOptions, out: Out) -> int:
     """Look, or copy, or move; then report what was found."""
     from windlass.importing import Mode, Mover, open_source
 
@@ -163,7 +163,7 @@ def command(
     rename: tuple[str, ...],
     map_queue: tuple[str, ...],
     **values: Any,
-) -> Options:
+) -> ImportOptions:
     """Move waiting and scheduled jobs from another system.
 
     SOURCE is celery, rq, bullmq, arq, dramatiq or saq, each on Redis or Valkey, or procrastinate on
@@ -177,7 +177,7 @@ def command(
     """
     if copy and confirm:
         raise click.UsageError("Choose one of --copy and --confirm.")
-    return Options(
+    return ImportOptions(
         mode="copy" if copy else "move" if confirm else "dry",
         queues=tuple(filter(None, (queues or "").split(","))),
         queue_names=_pairs(map_queue, "--map-queue"),

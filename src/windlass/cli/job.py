@@ -26,7 +26,7 @@ _ONE_LINE = 70
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class JobCommandOptions(StoreOptions):
     """Which job, and how many of its log lines."""
 
     queue: str
@@ -35,14 +35,14 @@ class Options(StoreOptions):
     traces: bool = True
 
 
-class Logs(NamedTuple):
+class LogTail(NamedTuple):
     """The last lines of a job's log, and how many are kept in all."""
 
     lines: list[str]
     total: int
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: JobCommandOptions, out: Out) -> int:
     """Show one job."""
     async with options.app() as app:
         queue = await find_queue(app, options.queue)
@@ -53,7 +53,7 @@ async def run(options: Options, out: Out) -> int:
         lines, total = await queue.get_job_logs(
             options.id, max(total - options.logs, 0), max(options.logs, 1)
         )
-    logs = Logs(lines[: options.logs], total)
+    logs = LogTail(lines[: options.logs], total)
     if out.as_json:
         out.document({**job_view(job), "logs": logs.lines, "log_lines": logs.total})
         return 0
@@ -155,7 +155,7 @@ def _draw_json(value: Any, out: Out) -> None:
         out.text(f"  {line}")
 
 
-def _draw_errors(job: Job[Any], options: Options, out: Out) -> None:
+def _draw_errors(job: Job[Any], options: JobCommandOptions, out: Out) -> None:
     if not job.errors:
         return
     _title(f"Errors ({len(job.errors)}, newest last)", out)
@@ -177,7 +177,7 @@ def _error_line(error: ErrorInfo) -> Text:
     return line
 
 
-def _draw_logs(logs: Logs, out: Out) -> None:
+def _draw_logs(logs: LogTail, out: Out) -> None:
     if not logs.lines:
         return
     shown = f"last {len(logs.lines)} of {logs.total}" if logs.total > len(logs.lines) else str(logs.total)
@@ -207,6 +207,6 @@ windlass job mail order-17 --json | jq .errors
 )
 @click.option("--traces/--no-traces", default=True, help="Show the traceback of the last error.")
 @app_option
-def command(**values: Any) -> Options:
+def command(**values: Any) -> JobCommandOptions:
     """Show one job: its timeline, arguments, progress, result, errors and log."""
-    return Options(**values)
+    return JobCommandOptions(**values)

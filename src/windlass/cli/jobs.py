@@ -28,7 +28,7 @@ _SCAN = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class JobsOptions(StoreOptions):
     """What to look for. ``queue`` None: in all queues."""
 
     queue: str | None = None
@@ -43,7 +43,7 @@ class Options(StoreOptions):
     export: bool = False
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: JobsOptions, out: Out) -> int:
     """List jobs, newest first."""
     async with options.app() as app:
         if options.export:
@@ -69,14 +69,20 @@ async def run(options: Options, out: Out) -> int:
     return 0
 
 
-async def _queue_names(app: Windlass, options: Options) -> list[str]:
+async def _queue_names(app: Windlass, options: JobsOptions) -> list[str]:
     if options.queue is not None:
         return [(await find_queue(app, options.queue)).name]
     return [info.name for info in await app.queues()]
 
 
 async def _search(
-    app: Windlass, queue: str, options: Options, limit: int, cursor: str | None, *, newest_first: bool = True
+    app: Windlass,
+    queue: str,
+    options: JobsOptions,
+    limit: int,
+    cursor: str | None,
+    *,
+    newest_first: bool = True,
 ) -> Page:
     return await app.queue(queue).search_jobs(
         name=options.name,
@@ -92,7 +98,7 @@ async def _search(
     )
 
 
-async def _export(app: Windlass, options: Options, out: Out) -> int:
+async def _export(app: Windlass, options: JobsOptions, out: Out) -> int:
     """Every match as JSON lines, oldest first, in the form that ``enqueue --file`` reads."""
     unreadable = 0
     for name in await _queue_names(app, options):
@@ -107,7 +113,7 @@ async def _export(app: Windlass, options: Options, out: Out) -> int:
     return 1 if unreadable else 0
 
 
-async def _all(app: Windlass, queue: str, options: Options) -> AsyncIterator[Job[Any]]:
+async def _all(app: Windlass, queue: str, options: JobsOptions) -> AsyncIterator[Job[Any]]:
     cursor = options.cursor
     while True:
         page = await _search(app, queue, options, _PAGE, cursor, newest_first=False)
@@ -118,7 +124,7 @@ async def _all(app: Windlass, queue: str, options: Options) -> AsyncIterator[Job
             return
 
 
-def _draw(found: list[Job[Any]], options: Options, out: Out) -> None:
+def _draw(found: list[Job[Any]], options: JobsOptions, out: Out) -> None:
     columns = [
         Column("id"),
         Column("queue", cut=True, drop=1),
@@ -175,7 +181,7 @@ windlass jobs mail --state failed --export > failed.jsonl
     help="All matches as JSON lines, oldest first, with every option: for 'windlass enqueue --file'.",
 )
 @app_option
-def command(queue: str | None, data: tuple[str, ...], cursor: str | None, **values: Any) -> Options:
+def command(queue: str | None, data: tuple[str, ...], cursor: str | None, **values: Any) -> JobsOptions:
     """List the jobs of QUEUE, or of all queues, newest first.
 
     'runs' shows the runs so far and the maximum.
@@ -191,4 +197,4 @@ def command(queue: str | None, data: tuple[str, ...], cursor: str | None, **valu
     """
     if cursor is not None and queue is None:
         raise click.UsageError("--cursor is a place in one queue: name the queue too.")
-    return Options(queue=queue, data=parse_pairs(data, "--data"), cursor=cursor, **values)
+    return JobsOptions(queue=queue, data=parse_pairs(data, "--data"), cursor=cursor, **values)

@@ -12,14 +12,14 @@ from windlass.cli.store import StoreOptions, find_queue, store_command
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class PauseOptions(StoreOptions):
     """Which queues. ``new``: also such as have no job yet."""
 
     queues: tuple[str, ...]
     new: bool = False
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: PauseOptions, out: Out) -> int:
     """Pause queues."""
     async with options.app() as app:
         found = [app.queue(name) if options.new else await find_queue(app, name) for name in options.queues]
@@ -41,6 +41,6 @@ windlass resume mail                                start its jobs again
 )
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 @click.option("--new", is_flag=True, help="Also pause a queue that has no jobs yet.")
-def command(**values: Any) -> Options:
+def command(**values: Any) -> PauseOptions:
     """Stop starting jobs of QUEUE, on every worker. You can still add jobs."""
-    return Options(**values)
+    return PauseOptions(**values)

@@ -16,13 +16,13 @@ from windlass.core.states import JobState
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Selection):
+class RemoveOptions(Selection):
     """Which jobs. ``force``: running ones too."""
 
     force: bool = False
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: RemoveOptions, out: Out) -> int:
     """Remove jobs."""
     if not out.confirm(f"Remove {_what(options)} of {options.queue} for good?"):
         return 1
@@ -38,7 +38,7 @@ async def run(options: Options, out: Out) -> int:
     return answers.report(out)
 
 
-def _what(options: Options) -> str:
+def _what(options: RemoveOptions) -> str:
     if options.all:
         return f"all {' and '.join(options.states)} jobs that match"
     return f"job {options.ids[0]}" if len(options.ids) == 1 else f"{len(options.ids):,} jobs"
@@ -57,6 +57,6 @@ windlass remove mail --all --state failed --error SMTPError
 )
 @selects([state.value for state in JobState if state is not JobState.ACTIVE])
 @click.option("--force", is_flag=True, help="Also delete a running job; its result is lost.")
-def command(**values: Any) -> Options:
+def command(**values: Any) -> RemoveOptions:
     """Delete jobs of QUEUE with their arguments, results, errors and logs."""
-    return Options(**check_selection(values))
+    return RemoveOptions(**check_selection(values))

@@ -12,13 +12,13 @@ from windlass.cli.store import StoreOptions, find_queue, store_command
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class ResumeOptions(StoreOptions):
     """Which queues."""
 
     queues: tuple[str, ...]
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: ResumeOptions, out: Out) -> int:
     """Resume queues."""
     async with options.app() as app:
         for queue in [await find_queue(app, name) for name in options.queues]:
@@ -36,6 +36,6 @@ windlass resume mail images
 """,
 )
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
-def command(**values: Any) -> Options:
+def command(**values: Any) -> ResumeOptions:
     """Start jobs of a paused QUEUE again."""
-    return Options(**values)
+    return ResumeOptions(**values)

@@ -34,7 +34,7 @@ _CHANGES = ("pause", "resume", "run", "remove")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class SchedulesOptions(StoreOptions):
     """What to do, and with which schedule (``list``: of which queue, or of all)."""
 
     action: str = "list"
@@ -42,7 +42,7 @@ class Options(StoreOptions):
     name: str | None = None
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: SchedulesOptions, out: Out) -> int:
     """List schedules, show one, or change one."""
     async with options.app() as app:
         if options.action == "list":
@@ -192,7 +192,7 @@ windlass schedules --json | jq '.[] | {name, next_ms}'
 @click.argument("queue", required=False)
 @click.argument("name", required=False)
 @app_option
-def command(**values: Any) -> Options:
+def command(**values: Any) -> SchedulesOptions:
     """List recurring schedules, or show, pause, resume, run or remove one.
 
     'next' is the time of the next job, 'last' the age of the last one, 'jobs' how many jobs its slots have
@@ -201,4 +201,4 @@ def command(**values: Any) -> Options:
     """
     if values["action"] != "list" and values["name"] is None:
         raise click.UsageError(f"Say which: windlass schedules {values['action']} QUEUE NAME")
-    return Options(**values)
+    return SchedulesOptions(**values)

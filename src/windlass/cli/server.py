@@ -17,11 +17,11 @@ _EVERY_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class ServerOptions(StoreOptions):
     """Nothing but the store."""
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: ServerOptions, out: Out) -> int:
     """Campaign for the coordinator's role until a signal stops it."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -51,10 +51,10 @@ windlass server --url amqp://localhost
 windlass server --url "amqp://shop:secret@broker.internal/jobs?namespace=shop"
 """,
 )
-def command(**values: Any) -> Options:
+def command(**values: Any) -> ServerOptions:
     """Run the coordinator of an AMQP broker: it releases due jobs, keeps dead jobs and answers requests.
 
     Any Windlass worker can do this too. Run a separate server when all workers are in other languages, or
     to take this load off the workers.
     """
-    return Options(**values)
+    return ServerOptions(**values)

@@ -32,7 +32,7 @@ _RATES = ("enqueued", "completed", "failed", "retrying")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class StatsOptions(StoreOptions):
     """``watch``: sample every ``interval`` seconds, for ``seconds`` (None: until Ctrl-C).
 
     ``tasks``: figures per task of the last ``period`` seconds. ``days``: totals of this many days.
@@ -92,7 +92,7 @@ class Sample:
         }
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: StatsOptions, out: Out) -> int:
     """Show the figures once, or until interrupted."""
     async with options.app() as app:
         if options.tasks:
@@ -152,7 +152,7 @@ def add_rates(sample: Sample, before: Sample) -> None:
         }
 
 
-async def _samples(app: Windlass, options: Options) -> AsyncIterator[Sample]:
+async def _samples(app: Windlass, options: StatsOptions) -> AsyncIterator[Sample]:
     """A sample per interval, the first at once, until time is up."""
     start = SYSTEM_CLOCK.monotonic_ms()
     sample: Sample | None = None
@@ -167,7 +167,7 @@ async def _samples(app: Windlass, options: Options) -> AsyncIterator[Sample]:
         await asyncio.sleep(max(due_ms - SYSTEM_CLOCK.monotonic_ms(), 0) / 1000)
 
 
-async def _stream(app: Windlass, options: Options, out: Out) -> None:
+async def _stream(app: Windlass, options: StatsOptions, out: Out) -> None:
     async for sample in _samples(app, options):
         if out.as_json:
             out.line(sample.view())
@@ -175,7 +175,7 @@ async def _stream(app: Windlass, options: Options, out: Out) -> None:
             _print(sample, app.url, out)
 
 
-async def _watch(app: Windlass, options: Options, out: Out) -> None:
+async def _watch(app: Windlass, options: StatsOptions, out: Out) -> None:
     from rich.live import Live
 
     trails: dict[str, deque[float]] = {}
@@ -307,7 +307,7 @@ windlass stats --json | jq '.queues[] | {queue, rates, lifetime}'
     help="With --watch: time between samples.",
 )
 @click.option("--for", "seconds", type=DURATION, help="With --watch: stop after this long.")
-def command(**values: Any) -> Options:
+def command(**values: Any) -> StatsOptions:
     """Show the waiting and running jobs of each queue, and its lifetime totals.
 
     'later' counts jobs that are due in the future. Totals never decrease: added, completed, retried and
@@ -320,4 +320,4 @@ def command(**values: Any) -> Options:
         raise click.BadParameter("at least 1m", param_hint="'--period'")
     if values["interval"] < 0.1:
         raise click.BadParameter("at least 100ms", param_hint="'--interval'")
-    return Options(**values)
+    return StatsOptions(**values)

@@ -18,7 +18,7 @@ COLUMNS = [Column("task", cut=True), Column("revoked until"), Column("once")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class TasksOptions(StoreOptions):
     """What to do, and with which task of which queue. ``seconds``: None until it is restored."""
 
     action: str
@@ -28,7 +28,7 @@ class Options(StoreOptions):
     once: bool = False
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: TasksOptions, out: Out) -> int:
     """List revoked tasks, revoke one or restore one."""
     async with options.app() as app:
         queue = await find_queue(app, options.queue)
@@ -82,11 +82,11 @@ windlass tasks restore mail mail.send_mail
 @click.argument("task", required=False)
 @click.option("--for", "seconds", type=DURATION, help="Restore the task after this time, for example 30m.")
 @click.option("--once", is_flag=True, help="Cancel only the next job that would start.")
-def command(**values: Any) -> Options:
+def command(**values: Any) -> TasksOptions:
     """List the revoked tasks of QUEUE, revoke TASK, or restore it.
 
     A job of a revoked task that would start is cancelled instead, on every worker. Running jobs continue.
     """
     if values["action"] != "list" and values["task"] is None:
         raise click.UsageError(f"Say which: windlass tasks {values['action']} QUEUE TASK")
-    return Options(**values)
+    return TasksOptions(**values)

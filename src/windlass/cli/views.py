@@ -23,7 +23,7 @@ def now_ms() -> int:
 
 
 def job_view(job: Job[Any]) -> dict[str, Any]:
-    """Everything about a job that is of use to programs."""
+    """All fields of a job, for programs."""
     record = job.record
     return {
         "id": job.id,

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class WhyOptions(StoreOptions):
     """Which job."""
 
     queue: str
     id: str
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: WhyOptions, out: Out) -> int:
     """Say why a job is not running."""
     async with options.app() as app:
         found = await (await find_queue(app, options.queue)).why(options.id)
@@ -68,10 +68,10 @@ windlass why mail 0192f0c1 --json
 )
 @click.argument("queue")
 @click.argument("job_id", metavar="ID")
-def command(job_id: str, **values: Any) -> Options:
+def command(job_id: str, **values: Any) -> WhyOptions:
     """Explain why a job of QUEUE is not running, and what to do.
 
     It looks at pauses, missing workers, limits and the jobs that use them up, dependencies, the due time
     and the jobs ahead of it.
     """
-    return Options(id=job_id, **values)
+    return WhyOptions(id=job_id, **values)

@@ -48,7 +48,7 @@ _SETTINGS = tuple(name for name in WorkerOptions.__struct_fields__ if name != "i
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class WorkerCommandOptions:
     """A worker as the command line describes it. Durations are seconds."""
 
     app: str
@@ -113,7 +113,7 @@ class Options:
         return {name: value for name, value in said.items() if value is not None}
 
 
-def launch(options: Options, out: Out) -> int:
+def launch(options: WorkerCommandOptions, out: Out) -> int:
     """Run the worker, or the parent of several; returns the exit code."""
     logs.set_up(options.log_level, options.log_format)
     if options.lifeline is None:
@@ -140,7 +140,7 @@ def launch(options: Options, out: Out) -> int:
     return _run_loop(lambda: run(app, options, out))
 
 
-async def run(app: Windlass, options: Options, out: Out) -> int:
+async def run(app: Windlass, options: WorkerCommandOptions, out: Out) -> int:
     """Work until a signal stops it, or with ``burst`` until all is done."""
     worker = make_worker(app, options)
     stopper = Stopper(worker)
@@ -180,14 +180,14 @@ async def _closes(app: Windlass) -> bool:
     return True
 
 
-def make_worker(app: Windlass, options: Options) -> Worker:
+def make_worker(app: Windlass, options: WorkerCommandOptions) -> Worker:
     """The worker that the options describe."""
     from windlass.worker import Worker
 
     return Worker(queue_specs(app, options), url_or_app=app, **options.settings())
 
 
-def queue_specs(app: Windlass, options: Options) -> dict[str, QueueSpec]:
+def queue_specs(app: Windlass, options: WorkerCommandOptions) -> dict[str, QueueSpec]:
     """The named queues, or those of the app's tasks, with weight, cap and reserve."""
     from windlass.worker import QueueSpec
 
@@ -203,7 +203,7 @@ def queue_specs(app: Windlass, options: Options) -> dict[str, QueueSpec]:
     }
 
 
-async def _start_health(worker: Worker, options: Options) -> Any:
+async def _start_health(worker: Worker, options: WorkerCommandOptions) -> Any:
     if options.health_port is None:
         return None
     from windlass.worker.health import HealthServer
@@ -485,7 +485,7 @@ def command(queues: str | None, caps: tuple[str, ...], reserves: tuple[str, ...]
     """
     if values["lifeline"] is not None:  # one of several: what its parent is set to does not concern it
         values |= {"processes": 1, "reload": False}
-    options = Options(
+    options = WorkerCommandOptions(
         weights=parse_weights(queues),
         caps=_counts(caps, "--cap"),
         reserves=_counts(reserves, "--reserve"),

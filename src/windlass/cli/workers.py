@@ -33,14 +33,14 @@ COLUMNS = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(StoreOptions):
+class WorkersOptions(StoreOptions):
     """What to do: ``list``, or the command for the workers ``ids``."""
 
     action: str = "list"
     ids: tuple[str, ...] = ()
 
 
-async def run(options: Options, out: Out) -> int:
+async def run(options: WorkersOptions, out: Out) -> int:
     """List the workers, or send a command to some of them."""
     async with options.app() as app:
         if options.action != "list":
@@ -59,7 +59,7 @@ async def run(options: Options, out: Out) -> int:
     return 0
 
 
-async def _send(app: Windlass, options: Options, out: Out) -> int:
+async def _send(app: Windlass, options: WorkersOptions, out: Out) -> int:
     answers = Answers("notified")
     for worker_id in options.ids:
         if await app.command_worker(worker_id, cast("Action", options.action)):
@@ -105,7 +105,7 @@ windlass workers stop web1:4711:0c8f5b6f            finish what runs, then exit
     metavar=f"[list|{'|'.join(get_args(Action))}]",
 )
 @click.argument("ids", nargs=-1, metavar="[WORKER]...")
-def command(**values: Any) -> Options:
+def command(**values: Any) -> WorkersOptions:
     """List the workers that were alive in the last 45 seconds, or send some of them a command.
 
     'quiet' workers take no new jobs: they are paused or stopping. 'dump' writes the stacks of what runs
@@ -113,4 +113,4 @@ def command(**values: Any) -> Options:
     """
     if (values["action"] == "list") == bool(values["ids"]):
         raise click.UsageError("Name the workers that get the command: windlass workers stop WORKER")
-    return Options(**values)
+    return WorkersOptions(**values)

@@ -13,8 +13,8 @@
         with windlass.inline():
             client.post("/signup", ...)
 
-The application's own app object is used, with its tasks and hooks: only its store (a fresh one in memory)
-and its clock (one that the test drives) are other ones while the test runs.
+Tests use the application's own app object, with its tasks and hooks. While a test runs, the app has a fresh
+store in memory and a clock that the test controls.
 """
 
 from __future__ import annotations

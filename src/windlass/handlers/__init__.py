@@ -1,4 +1,4 @@
-"""The code that runs a job: which function, with which arguments, what is put around it."""
+"""Handlers of jobs: which function runs a job, with which arguments and which middleware."""
 
 from windlass.handlers.batch import Batch
 from windlass.handlers.hooks import AttemptEnd, Outgoing

@@ -11,7 +11,8 @@ import msgspec
 
 from windlass.core.option_values import Duration, check_known, seconds_to_ms
 from windlass.errors import ConfigError
-from windlass.handlers.signature import Signature, type_hints
+from windlass.handlers.hints import type_hints
+from windlass.handlers.signature import Signature
 from windlass.jobs.job import Job
 
 
@@ -48,7 +49,7 @@ def to_batch(value: Batch | Mapping[str, Any] | int | None) -> Batch | None:
 
 
 def takes_jobs(fn: Callable[..., Any]) -> bool:
-    """Whether a batch function wants the jobs themselves: its list is of ``Job``, or of nothing said."""
+    """Whether a batch function wants the jobs themselves: the list holds ``Job``s or is not annotated."""
     kind = _item_type(fn)
     return kind is Any or kind is Job or get_origin(kind) is Job
 

@@ -64,7 +64,7 @@ class Outgoing:
         self.added: list[Job[Any]] = []
 
     def carry(self, values: dict[str, str]) -> None:
-        """Let text travel with every job, readable there as ``job.trace``; what a job says itself stays."""
+        """Add texts to the ``trace`` of every job. Values that a job has already are kept."""
         changed: dict[int, Any] = {}  # jobs of one add often share their options: change them once
         for new in self.jobs:
             options = new.options
@@ -80,7 +80,7 @@ class Outgoing:
         return read_call(self._codecs, new)
 
     def rebind(self) -> None:
-        """Bind sealed payloads to what hooks made of their jobs: another id, task or queue."""
+        """Seal payloads again after a hook has changed the id, task or queue of their job."""
         for new, labels in zip(self.jobs, self._labels, strict=True):
             self._codecs.rebind(new, labels)
 
@@ -97,7 +97,7 @@ class AttemptEnd:
 
 
 def attempt_end(settlement: Settlement, error: BaseException | None) -> AttemptEnd:
-    """What observers receive of a settlement."""
+    """The ``AttemptEnd`` that describes a settlement."""
     outcome = _OUTCOMES.get(settlement.outcome)
     if outcome is None:
         outcome = AttemptOutcome.SNOOZED  # ends without a result that cost no attempt

@@ -17,20 +17,12 @@ quick.
 from __future__ import annotations
 
 import inspect
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterator,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Annotated, Any, TypeVar, get_args, get_origin, overload
 
 from windlass.errors import ConfigError
-from windlass.handlers.signature import type_hints
+from windlass.handlers.hints import type_hints
 
 T = TypeVar("T")
 Invoke = Callable[[list[Any], dict[str, Any]], Awaitable[Any]]
@@ -87,7 +79,7 @@ class InjectedParameters:
         self.names: frozenset[str] = frozenset(found)
         self._found = found
         self._inner = inner
-        #: Where those stand that come before parameters of the job's own, so that these keep their place.
+        #: The positions of dependencies that precede parameters of the job, which keep their own positions.
         self._places = places
 
     @classmethod

@@ -56,13 +56,13 @@ class ContextPropagator:
                 variable.set(msgspec.json.decode(text))
 
     def enqueue(self, outgoing: Outgoing) -> Iterator[None]:
-        """Around an enqueue: take along what is set."""
+        """Middleware for an enqueue: add the variables that are set."""
         values = self.values()
         if values:
             outgoing.carry(values)
         yield
 
     def execute(self, job: Job[Any]) -> Iterator[None]:
-        """Around a run: set again what came along. The run's context ends with it."""
+        """Middleware for a run: set the variables. They are local to the context of the run."""
         self.restore(job.trace)
         yield

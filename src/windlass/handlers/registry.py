@@ -127,7 +127,7 @@ class Registry:
         return sorted({name for _, name in self._handlers})
 
     def advice(self, name: str) -> str:
-        """What to say to a user whose task has no handler here: a name that is near, or what is known."""
+        """Advice for a task without a handler: a similar name, or the names that are registered."""
         known = self.names()
         last = name.rpartition(".")[2]
         near = difflib.get_close_matches(name, known, 1) or [one for one in known if one.endswith(f".{last}")]

@@ -1,4 +1,4 @@
-"""What a task says of options that a job left unsaid: filled in by the worker that runs it."""
+"""Options of a task for jobs that were added by name and did not set them. The worker fills them in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ assert len(_STORED) == len(FILLABLE)
 
 
 class TaskDefaults:
-    """The options that a task says, ready to be put in for those that a job does not."""
+    """The options of a task, prepared to fill in those that a job did not set."""
 
     __slots__ = ("_said", "_stored")
 

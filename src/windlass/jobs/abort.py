@@ -33,7 +33,7 @@ class AbortSignal:
         self.reason: StopReason | None = None
         #: What ``abort_job`` was given to say why; often empty.
         self.detail: str = ""
-        self._event: threading.Event | None = None  # made for the first who waits
+        self._event: threading.Event | None = None  # created by the first ``wait``
         self._waiters: list[asyncio.Future[None]] | None = None
 
     @property
@@ -69,7 +69,7 @@ class AbortSignal:
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until asked to stop, at most ``timeout`` seconds; whether it was asked."""
         event = self._event = self._event or threading.Event()
-        if self.reason is not None:  # asked before the event was there to be set
+        if self.reason is not None:  # it was set before the event existed
             return True
         return event.wait(timeout)
 

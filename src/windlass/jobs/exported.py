@@ -22,7 +22,7 @@ from windlass.core.option_values import Keep, UniqueMode, check_known
 from windlass.core.options import FILLABLE, OPTION_NAMES, JobOptions, StoredOptions
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
-from windlass.jobs.payload import pack_call, pack_data, read_call
+from windlass.jobs.payload import TakenResults, pack_call, pack_data, read_call
 from windlass.jobs.prepare import PreparedOptions
 from windlass.serde import tag_types, untag_types
 
@@ -141,22 +141,42 @@ def _composed(stored: StoredOptions) -> dict[str, Any]:
 def read_job(queue: JobQueue, line: Mapping[str, Any]) -> NewJob:
     """The job of a line, for ``queue``; ``ConfigError`` when it cannot be one."""
     check_known(line, OPTION_NAMES | _OTHER, "job option")
+    origin = _origin(line)
     given = {name: value for name, value in line.items() if name in OPTION_NAMES}
     if "depends_on" in given:
         given["depends_on"] = [_dependency(one, queue.name) for one in given["depends_on"]]
     options = queue.defaults.merged(given)
-    if "said" in line:
-        check_known(line["said"], FILLABLE, "option that a task may fill")
-        options = msgspec.structs.replace(options, said=frozenset(line["said"]))
+    if origin.said is not None:
+        check_known(origin.said, FILLABLE, "option that a task may fill")
+        options = msgspec.structs.replace(options, said=frozenset(origin.said))
     plan = PreparedOptions(options, queue.app.backoff_strategies)
     new = plan.new_job(queue, check_task_name(line["name"]), _packed(line), new_id())
-    if line.get("schedule") is not None:
-        made_by = {"schedule": line["schedule"], "slot_ms": line.get("slot_ms")}
+    if origin.schedule is not None:
+        made_by = {"schedule": origin.schedule, "slot_ms": origin.slot_ms}
         new.options = msgspec.structs.replace(new.options, **made_by)
-    if line.get("placed") is not None:
-        check_known(line["placed"], ("parent", "root"), "part of a place in a flow")
-        new.options = msgspec.structs.replace(new.options, **line["placed"])
+    if origin.placed is not None:
+        check_known(origin.placed, ("parent", "root"), "part of a place in a flow")
+        new.options = msgspec.structs.replace(new.options, **origin.placed)
     return new
+
+
+class _Origin(msgspec.Struct):
+    """Parts of a line that no option checks: where the job comes from."""
+
+    said: list[str] | None = None
+    schedule: str | None = None
+    slot_ms: int | None = None
+    placed: dict[str, str | None] | None = None
+    takes: TakenResults | None = None
+    depends_on: list[Any] = []
+
+
+def _origin(line: Mapping[str, Any]) -> _Origin:
+    given = {name: line[name] for name in _Origin.__struct_fields__ if name in line}
+    try:
+        return msgspec.convert(given, _Origin)
+    except msgspec.ValidationError as exc:
+        raise ConfigError("line", f"what an export wrote ({exc})") from exc
 
 
 def read_record(queue: JobQueue, line: Mapping[str, Any]) -> NewJob | JobRecord:

@@ -1,9 +1,10 @@
-"""``JobFields``: what a job shows of its record, the same in a worker and in its child process."""
+"""``RecordFields``: what a job shows of its record, the same in a worker and in its child process."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windlass._renamed import old_names
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, ResultExpiredError
 from windlass.jobs.payload import Call, read_call
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from windlass.serde.codecs import Codecs
 
 
-class JobFields:
+class RecordFields:
     """Read-only fields over ``_record``, as it was last read."""
 
     __slots__ = ("_call", "_record")
@@ -235,3 +236,7 @@ class JobFields:
     def timed_out(self, signal: str) -> bool:
         """Whether the last suspension waited for ``signal`` in vain: its ``timeout`` passed."""
         return self._record.awaits == signal and signal not in self._record.signals
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

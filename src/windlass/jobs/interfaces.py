@@ -1,4 +1,4 @@
-"""What a job needs of its queue, and a queue of its app: seen from below, so that imports point one way.
+"""Protocols of the queue and the app of a job, so that ``jobs`` does not import ``api``.
 
 ``Windlass`` and ``Queue`` (in ``api``) have all of this. The app's module says, once, how an app is opened
 from a URL: a bare ``Queue(name, url)`` makes the app that it belongs to through ``as_app``.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from windlass.backend.store import Store
     from windlass.serde.codecs import Codecs
 
-#: Look at least this often, hints or not; after an error too.
+#: Poll at least this often, even without hints and after errors.
 _RECHECK_MS = 1_000
 
 

@@ -6,13 +6,13 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any
 
-from windlass.jobs.fields import JobFields
+from windlass.jobs.fields import RecordFields
 
 
 class JobLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds job id, task, queue and attempt to every line, as fields and as a prefix."""
 
-    def __init__(self, job: JobFields) -> None:
+    def __init__(self, job: RecordFields) -> None:
         super().__init__(
             logging.getLogger("windlass.job"),
             {"job_id": job.id, "task": job.name, "queue": job.queue_name, "attempt": job.attempt},

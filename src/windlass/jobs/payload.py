@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _StepResult:
-    """What replaces the result of the step before."""
+    """The type of ``RESULT``, the placeholder for the result of the previous step."""
 
     def __repr__(self) -> str:
         return "RESULT"
@@ -53,7 +53,7 @@ class Call(msgspec.Struct):
     takes: TakenResults | None = None
 
     def fill(self, result: Any) -> None:
-        """Put the result of the steps before where the call takes it."""
+        """Replace the placeholders by the result of the previous steps."""
         assert self.takes is not None
         for place in self.takes.at:
             if isinstance(place, int):
@@ -62,7 +62,7 @@ class Call(msgspec.Struct):
                 self.kwargs[place] = result
 
     def filled(self) -> dict[str, Any]:
-        """The stored form of a call that has its results, for a process that cannot ask for them."""
+        """The stored form of a filled call, for a child process, which has no access to the store."""
         return {"args": self.args, "kwargs": self.kwargs, "form": self.form}
 
     @property

@@ -32,7 +32,7 @@ _Future = asyncio.Future[JobRecord]
 
 
 class Waiters:
-    """Everyone who waits for jobs of one queue on one event loop."""
+    """All waiters for jobs of one queue on one event loop."""
 
     def __init__(self, store: Store, queue: str) -> None:
         self._store = store
@@ -47,7 +47,7 @@ class Waiters:
         self._watching = asyncio.Event()
         self._listener: Listener | None = None
         self._heard = False
-        #: Why no caller can wait here any more.
+        #: The error that new waiters get after a close.
         self._ended: WindlassError | None = None
 
     async def finished(self, ref: JobRef, timeout_ms: float | None) -> JobRecord:

@@ -2,7 +2,7 @@
 
 Its fields are those of ``windlass.Job``. Its verbs go over the pipe to the worker, which holds the lease and
 performs them. Each can be awaited or just called: on an event loop the call sends the request and its
-``Reply`` can be awaited for the answer; anywhere else the call waits for the answer itself.
+``WorkerAnswer`` can be awaited for the answer; anywhere else the call waits for the answer itself.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable, Generator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from windlass._renamed import old_names
 from windlass.core.job import LOG_LINE_CHARS
 from windlass.core.text import clean_text
 from windlass.errors import ConfigError, Suspend
 from windlass.jobs.abort import AbortSignal
-from windlass.jobs.fields import JobFields
+from windlass.jobs.fields import RecordFields
 from windlass.jobs.payload import Call, pack_data, unpack
 from windlass.serde import encode_value, get_codec
 from windlass.serde.codecs import AnyCodec, Codecs
@@ -37,7 +38,7 @@ Send = Callable[["Verb", bytes], "Future[bytes]"]
 _CODECS = AnyCodec()
 
 
-class Reply:
+class WorkerAnswer:
     """The answer to a request. Awaiting it waits, and raises what the worker raised."""
 
     __slots__ = ("_future", "_read")
@@ -55,7 +56,7 @@ class Reply:
         return self._read(self._future.result(timeout))
 
 
-class SandboxJob(JobFields):
+class SandboxJob(RecordFields):
     """The running job, in a child process."""
 
     def __init__(self, record: JobRecord, send: Send) -> None:
@@ -110,29 +111,29 @@ class SandboxJob(JobFields):
 
     # --- verbs -------------------------------------------------------------------------------------
 
-    def log(self, line: str, level: LogLevel = "info") -> Reply:
+    def log(self, line: str, level: LogLevel = "info") -> WorkerAnswer:
         """Keep a line with the job."""
         return self._ask("log", [clean_text(line, LOG_LINE_CHARS), level])
 
-    def update_progress(self, progress: Any) -> Reply:
+    def update_progress(self, progress: Any) -> WorkerAnswer:
         """Report progress: any value that can be stored."""
         reply = self._ask("update_progress", progress)
         self._progress = progress
         return reply
 
-    def update_data(self, data: Any) -> Reply:
+    def update_data(self, data: Any) -> WorkerAnswer:
         """Replace the job's payload; its next attempt sees it."""
         call = unpack(self._codec.decode(self._encode(pack_data(data))))
         reply = self._ask("update_data", data)
         self._call = call
         return reply
 
-    def discard(self) -> Reply:
+    def discard(self) -> WorkerAnswer:
         """Allow no more retries: if this attempt fails, the job has failed."""
         self.discarded = True
         return self._ask("discard")
 
-    def stream(self, *chunks: Any) -> Reply:
+    def stream(self, *chunks: Any) -> WorkerAnswer:
         """Put out live: ``queue.read_stream(job.id)`` sees each chunk, in order."""
         return self._ask("stream", list(chunks))
 
@@ -152,15 +153,15 @@ class SandboxJob(JobFields):
         """End this run until the signal comes or ``timeout`` passed; raises ``Suspend``."""
         raise Suspend(signal, timeout)
 
-    def _ask(self, verb: Verb, value: Any = None) -> Reply:
+    def _ask(self, verb: Verb, value: Any = None) -> WorkerAnswer:
         future = self._send(verb, b"" if verb == "discard" else self._encode(value))
         if not _on_loop():
             future.result()
-        return Reply(future, self._decode)
+        return WorkerAnswer(future, self._decode)
 
     def _fetch(self, verb: Verb, value: Any) -> Any:
         """What the worker answers: on an event loop to be awaited, elsewhere at once."""
-        reply = Reply(self._send(verb, self._encode(value)), self._decode)
+        reply = WorkerAnswer(self._send(verb, self._encode(value)), self._decode)
         return reply if _on_loop() else reply.wait()
 
     def _decode(self, data: bytes) -> Any:
@@ -179,3 +180,7 @@ def _on_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__)

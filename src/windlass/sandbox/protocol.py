@@ -1,4 +1,4 @@
-"""What a worker and its child processes say to each other, and how it is framed.
+"""The messages between a worker and its child processes, and their framing.
 
 Both ends hold one end of a socket pair. A frame is four bytes of length (big endian) and that many bytes of
 MessagePack: one message of the two unions below. Frames over the cap are refused by the sender, and by the
@@ -7,8 +7,8 @@ by ``_bootstrap`` before anything of ours can be imported.
 
 A conversation: ``Boot`` -> ``Ready``; then, for each job, ``Run`` -> any number of ``Request``, each answered
 by one ``Answer`` -> one of ``Done``, ``Failed``, ``Signalled``. ``Stop`` says why a SIGTERM follows;
-``Shutdown`` ends the child between jobs. Everything about a job carries its run number, so that what a thread
-of an earlier job still says is never taken for the current one's.
+``Shutdown`` ends the child between jobs. Everything about a job carries its run number, so that late
+messages from a thread of an earlier job are never attributed to the current one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ErrorReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Boot(msgspec.Struct, tag="boot", frozen=True, kw_only=True):
-    """The first message: how the parent was called, and what holds for the child's life."""
+    """The first message: how the parent was started, and the settings of the child."""
 
     argv: list[str] = []
     main_module: str | None = None
@@ -171,7 +171,7 @@ def pack(message: FromParent | FromChild, max_bytes: int = MAX_FRAME_BYTES) -> b
 
 
 def frame_length(header: bytes, max_bytes: int = MAX_FRAME_BYTES) -> int:
-    """The length that a header announces; ``WorkerCrashError`` when no honest peer would send it."""
+    """The length that a header announces; ``WorkerCrashError`` if the value is invalid."""
     length: int = HEADER.unpack(header)[0]
     if length > max_bytes:
         raise WorkerCrashError(f"malformed message from the other process: {length} bytes announced")

@@ -18,6 +18,9 @@ from windlass.errors import ConfigError
 from windlass.serde import (
     PLAIN,
     Codec,
+    JsonCodec,
+    MsgpackCodec,
+    TaggedJsonCodec,
     ZlibCodec,
     check_size,
     encode_payload,
@@ -225,6 +228,13 @@ def _refuse(name: str, accepted: Iterable[str]) -> Codec:
     )
 
 
+def has_plain_values(codec: Codec) -> bool:
+    """Whether ``codec`` reads plain data alone, every field by its name: one of ours, sealed or not."""
+    while isinstance(codec, (ZlibCodec, SealingCodec)):
+        codec = codec.inner
+    return isinstance(codec, (JsonCodec, MsgpackCodec, TaggedJsonCodec))
+
+
 def _innermost(codec: Codec) -> Codec:
     """What is compressed, if ``codec`` compresses."""
     return codec.inner if isinstance(codec, ZlibCodec) else codec
@@ -263,4 +273,4 @@ def _storable(codec: Codec, value: Any, label: bytes, max_bytes: int) -> bytes:
     return check_size(_seal(codec, encode_payload(_bare(codec), value, _NO_CAP), label), max_bytes)
 
 
-__all__ = ["PLAIN", "AnyCodec", "Codecs"]
+__all__ = ["PLAIN", "AnyCodec", "Codecs", "has_plain_values"]

@@ -37,7 +37,7 @@ _MOST_SCOPES: Final = 256
 
 
 class Sentry:
-    """A middleware of errors and spans for the client that ``sentry_sdk.init`` has set.
+    """A middleware that reports errors and spans to the client set by ``sentry_sdk.init``.
 
     ``retries=False`` reports only errors that failed their job for good.
     """

@@ -22,7 +22,7 @@ log: Final = logging.getLogger("windlass.worker")
 
 
 class Assembly:
-    """Made with the worker; ``start`` opens it, ``lifecycle`` closes it."""
+    """The parts of a worker. ``start`` opens them, ``lifecycle`` closes them."""
 
     def __init__(self, shared: WorkerParts, *, owns_app: bool) -> None:
         self._shared = shared
@@ -47,7 +47,7 @@ class Assembly:
         await self.lifecycle.start()
 
     async def see_out(self) -> None:
-        """Wait until the pump is done, then close."""
+        """Run until the pump has finished, then close."""
         await self.lifecycle.see_out(self._shared.supervisor.over("pump"))
 
     async def _open(self, parts: Parts) -> None:
@@ -60,7 +60,7 @@ class Assembly:
         await self.running.open(parts)
         await self.driver.open(parts)
         self.services.open(parts, deployed=deployed)
-        await asyncio.sleep(0)  # a cancel that came meanwhile takes effect here, before anything begins
+        await asyncio.sleep(0)  # if this was cancelled meanwhile, stop here, before any job starts
         self.services.start()
         shared.supervisor.start("pump", self.driver.run)
 

@@ -154,7 +154,7 @@ class Attempt:
             self.error = fault if self.error is None else self.error
             settlement = classify.broken(self.record, self.error, fault)
         finally:
-            self.task = None  # else the two hold each other, and the collector has to find them
+            self.task = None  # breaks a reference cycle, so that the garbage collector has less to do
             if self._timer is not None:
                 self._timer.cancel()
             if settlement is not None:
@@ -174,7 +174,7 @@ class Attempt:
         return self._around()
 
     async def _with_results(self, call: Call) -> Any:
-        """The handler's call, once the results of the steps before stand among its arguments."""
+        """Call the handler after the results of the previous steps were put into its arguments."""
         await take_results(self.queue, self.record, call)
         return await self._around()
 
@@ -225,7 +225,7 @@ class Attempt:
         return await value if inspect.isawaitable(value) else value
 
     def start_timer(self) -> None:
-        """From now on, the attempt's time runs."""
+        """Start the time limit of the attempt."""
         timeout_ms = self.record.options.timeout_ms
         if timeout_ms is not None:
             self._timer = self.tools.clock.call_later(timeout_ms, partial(self.stop, StopReason.TIMEOUT))
@@ -245,7 +245,7 @@ class Attempt:
     # --- 4. encode -----------------------------------------------------------------------------------
 
     def _completed(self, value: Any) -> Settlement:
-        """The end of a handler that did its work; a value that cannot be stored fails the job for good."""
+        """The settlement after a return. A value that cannot be stored fails the job without a retry."""
         record = self.record
         try:
             data = self._encode(value)
@@ -277,11 +277,11 @@ class Attempt:
 
     # --- 5. classify ---------------------------------------------------------------------------------
 
-    # How an attempt ends that was asked to stop is decided by the reason of the stop, not by what is left of
-    # its attempts. A lost lease leaves nothing to settle.
+    # If the attempt was asked to stop, the reason of the stop decides how it ends, however many attempts are
+    # left. After a lost lease there is nothing to settle.
 
     def _returned(self, value: Any) -> Settlement | None:
-        """The handler returned: it has done its work, also if it was asked to stop meanwhile."""
+        """The handler returned. That completes the job, even if it was asked to stop."""
         match self.stopped_for:
             case StopReason.LOST:
                 return None
@@ -291,7 +291,7 @@ class Attempt:
 
     def _raised(self, error: BaseException) -> Settlement | None:
         """The handler raised ``error``, of its own or because it was cancelled."""
-        kind = type(error)  # an error of the application may say anything about its class
+        kind = type(error)  # do not trust ``__class__``, which an exception of the application may override
         match self.stopped_for:
             case StopReason.LOST:
                 return None
@@ -339,7 +339,7 @@ class Attempt:
     # --- what the handler sees -----------------------------------------------------------------------
 
     def get_job(self) -> Job[Any]:
-        """The job as its handler sees it, made for the first who asks."""
+        """The job as its handler sees it, created on first use."""
         if self._job is None:
             tools = self.tools
             self._job = Job(
@@ -359,7 +359,7 @@ class Attempt:
 
     @property
     def signal(self) -> AbortSignal:
-        """What asks the handler to stop, made for the first caller."""
+        """The signal that asks the handler to stop, created on first use."""
         if self._signal is None:
             self._signal = AbortSignal()
         return self._signal

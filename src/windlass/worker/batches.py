@@ -61,7 +61,7 @@ class Batches:
         self._clock = clock
         self._threads = threads
         self._slots = slots
-        self._context = contextvars.copy_context()  # no job's: a batch belongs to none of its jobs alone
+        self._context = contextvars.copy_context()  # a new context: a batch does not belong to any single job
         self._open: dict[int, _Gathering] = {}
 
     async def join(self, attempt: Joining) -> Any:
@@ -106,7 +106,7 @@ class Batches:
         if ms:
             await self._clock.wait(full, ms)
         else:
-            await asyncio.sleep(0)  # what was claimed together joins in the same turn of the loop
+            await asyncio.sleep(0)  # jobs of one claim join in the same iteration of the loop
 
     async def in_thread(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """``fn`` in one of the worker's threads."""
@@ -129,7 +129,7 @@ async def run_in_thread(
     try:
         raise error
     finally:
-        del error  # else its traceback and this frame hold each other
+        del error  # breaks the reference cycle of traceback and frame
 
 
 def _outcome_of(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, BaseException | None]:
@@ -167,7 +167,7 @@ class _Gathering:
             self._task.cancel()  # no effect on a call that is over
 
     async def run(self) -> None:
-        """Gather, call, hand out what came of it."""
+        """Gather jobs, call the handler, and give each job its result."""
         await self._batches.wait(self.full, self.batch.timeout_ms)
         self._batches.close(self)
         self._running = True

@@ -1,4 +1,4 @@
-"""From what a handler did to how its attempt ends. Pure except for the jitter of the backoff.
+"""Turn what a handler returned or raised into a settlement. Pure except for the jitter of the backoff.
 
 Errors are user code: their text, class, attributes and chain may hold or raise anything. What is kept of
 them is made clean and bounded here, once. Whatever goes wrong meanwhile is a failed attempt that counts.
@@ -40,9 +40,9 @@ from windlass.jobs.job import Job
 #: A job whose task this worker does not know is released once after each of these delays before it fails: a
 #: rolling deploy sends new task names to old workers.
 UNKNOWN_TASK_DELAYS_MS = (5_000, 30_000, 120_000, 600_000)
-#: Files whose frames lead to a handler: ours, and what runs our tasks and threads.
+#: Files whose frames are left out of tracebacks: ours, and those of asyncio and threads that call handlers.
 _MACHINERY = (
-    f"{Path(__file__).resolve().parents[1]}{os.sep}",  # no other package whose name begins like ours
+    f"{Path(__file__).resolve().parents[1]}{os.sep}",  # not ``windlass_x``, which begins alike
     *(str(Path(str(module.__file__)).resolve().parent) for module in (asyncio, concurrent.futures)),
 )
 
@@ -169,7 +169,7 @@ def _failed(
 
 
 def _rate_limited(job: JobRecord, delay_ms: int) -> Settlement:
-    """Come back later. A job of a group stops the group as well, and goes first when that may continue."""
+    """Run the job again later. The jobs of its group wait as well, and this one goes first."""
     if job.options.group is not None and delay_ms:
         return end(job, Outcome.RELEASE, hold_ms=delay_ms, reason="rate_limited")
     return end(job, Outcome.SNOOZE, delay_ms=delay_ms, reason="rate_limited")
@@ -186,7 +186,7 @@ def unknown_task(job: JobRecord) -> Settlement:
 
 
 def bad_payload(job: JobRecord, error: Exception) -> Settlement:
-    """Stored bytes that are not arguments: the job fails with its bytes kept for people to look at."""
+    """The payload cannot be decoded: the job fails, and its bytes are kept for inspection."""
     info = error_info(
         "BadPayload", f"the stored payload cannot be decoded as {job.codec}: {message_of(error)}"
     )
@@ -226,7 +226,7 @@ def describe(error: BaseException, lines: int) -> ErrorInfo:
 
 
 def message_of(error: BaseException) -> str:
-    """What the error says, on one line, even if it cannot."""
+    """The message of an error on one line, with a fallback if ``str`` raises."""
     return printable(clean_text(error))
 
 

@@ -1,7 +1,7 @@
 """Drives the pump: carries out the step that it names and reports the outcome to it.
 
-An exchange that is under way is never cancelled by the worker itself. After a failure, or when another task
-cancelled it, the driver reconciles before it continues.
+The worker never cancels an exchange in flight. After a failure, or when another task cancelled it, the driver
+reconciles before it continues.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Driver:
     # --- the main loop ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Do what the pump says until all is done, through anything but a deliberate stop."""
+        """Execute the pump's steps until it has finished. Errors do not end the loop; only a stop does."""
         while True:
             try:
                 while await self._turn():
@@ -176,11 +176,11 @@ class Driver:
             self._lane = asyncio.create_task(self._exchange_beside(), name="windlass-lane")
 
     async def _first_steps(self) -> None:
-        """Let what was claimed have its first step: what ends in it is settled without a wait in between."""
+        """Run the first step of the claimed jobs, so that those which end in it are settled at once."""
         await asyncio.sleep(0)
 
     async def _exchange_beside(self) -> None:
-        """The second lane, as long as there is enough to do for it."""
+        """Run the second lane while there is enough work for it."""
         took("worker.lane")
         try:
             while self._lane is not None:
@@ -188,14 +188,15 @@ class Driver:
                 if exchange is None:
                     return
                 await self._exchange(exchange)
-                if self._pump.claims_apart:
-                    self.wake()  # the first lane may have waited until fewer ends are unsettled
-                await self._first_steps()
+                if not self._pump.claims_apart:
+                    await self._first_steps()
+                elif self._pump.ends:  # else this lane ends, which wakes the first one
+                    self.wake()  # it may have waited until fewer ends are unsettled
         finally:
             self.wake()  # the first lane sees how it ended
 
     async def _leave_lane(self) -> None:
-        """Wait for what the second lane has under way, whatever becomes of it."""
+        """Wait for the request of the second lane, whether it fails or not."""
         lane, self._lane = self._lane, None
         if lane is not None:
             await asyncio.wait([lane])
@@ -203,7 +204,7 @@ class Driver:
                 log.debug("an exchange beside the pump failed as well: %s", error)
 
     async def _rest(self, ms: float) -> None:
-        """After a failure: only a close in a hurry shortens it."""
+        """Wait after a failure. Only a forced close shortens it."""
         await self._clock.wait(self._stop.hurried, ms)
         if self._stop.hurried.is_set():
             self._pump.hurry()

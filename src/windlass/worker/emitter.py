@@ -49,7 +49,7 @@ WORKER_ALIASES = {
 
 
 class Emitter:
-    """Runs callbacks on the event loop; one that fails is logged and harms nothing else."""
+    """Runs callbacks on the event loop. A callback that fails is logged and affects nothing else."""
 
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callable[..., Any]]] = {}
@@ -65,7 +65,7 @@ class Emitter:
         return event in self._callbacks
 
     def emit(self, event: str, *args: Any) -> None:
-        """Call everyone who listens to ``event``."""
+        """Call the callbacks of ``event``."""
         self.call(self._callbacks.get(event, ()), *args, what=f"callback of worker event {event!r}")
 
     def call(

@@ -1,9 +1,10 @@
-"""Liveness and readiness over HTTP, for what watches the process.
+"""Liveness and readiness over HTTP, for process managers and load balancers.
 
 ``/live`` answers 200 as long as the event loop turns. ``/ready`` answers 200 while the worker is connected
 and its pump advances, else 503 with the reason. ``/metrics`` answers what the app's ``PrometheusMetrics``
 counted, when it has one in use. Nothing is read from a request but its first line; a
-request that is too large, too slow or one too many is refused.
+request that is too large or too slow is refused. At the limit of connections the oldest one is closed: idle
+connections do not keep a probe out, which would get a healthy worker restarted.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class HealthServer:
         self._port = port
         self._stale_ms = stale * 1000
         self._limit = limit
-        self._open: set[asyncio.Task[None]] = set()
+        #: The oldest first.
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._server: asyncio.Server | None = None
 
     @property
@@ -60,9 +62,10 @@ class HealthServer:
         if server is None:
             return
         server.close()
-        for task in list(self._open):
-            task.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
+        dropped = list(self._open)
+        for task in dropped:
+            self._drop(task)
+        await asyncio.gather(*dropped, return_exceptions=True)
         await server.wait_closed()
 
     def live(self) -> dict[str, Any]:
@@ -92,11 +95,16 @@ class HealthServer:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._open) >= self._limit:
-            writer.close()
-            return
+            self._drop(next(iter(self._open)))
         task = asyncio.ensure_future(self._converse(reader, writer))
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
+        self._open[task] = writer
+        task.add_done_callback(lambda done: self._open.pop(done, None))
+
+    def _drop(self, task: asyncio.Task[None]) -> None:
+        """End a connection. A task that is cancelled before its first step would not close it."""
+        writer = self._open.pop(task)
+        task.cancel()
+        writer.transport.abort()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,6 +1,6 @@
 """Report to the store that this worker is alive, what it serves and how busy it is.
 
-For people to look at. Nothing is recovered or decided by it: leases do that.
+Heartbeats are only for display. Leases decide which jobs are recovered.
 """
 
 from __future__ import annotations

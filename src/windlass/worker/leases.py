@@ -1,4 +1,4 @@
-"""Keep leases alive, from where no handler can get in the way, and stop handlers that lose theirs.
+"""Renew leases on a thread that handlers cannot block, and stop handlers that lost their lease.
 
 Leases are renewed apart from the worker's loop, on a thread with its own event loop and its own client of
 the store: a handler that blocks the worker's loop does not cost it its jobs. (Code that holds the
@@ -239,5 +239,5 @@ class LeaseKeeper:
         """Call on the worker's loop."""
         try:
             self._worker_loop.call_soon_threadsafe(callback, *args)
-        except RuntimeError:  # the worker's loop is gone, and its handlers with it
+        except RuntimeError:  # the worker's loop has ended, and so have its handlers
             self._stopping = True

@@ -1,7 +1,7 @@
-"""How a worker comes and goes: parts that are opened one after the other and closed in reverse, in a bound.
+"""Start and stop of a worker: parts open one after the other and close in reverse, in bounded time.
 
-A start that fails undoes what it did. A stop ends in time whatever the store does: what does not come to an
-end by then is abandoned, and named.
+A start that fails undoes what it did. A stop ends in time even if the store does not answer: parts that are
+not closed by then are abandoned and named.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Stop:
         self.hurried: asyncio.Event = asyncio.Event()
 
     def at_once(self) -> Stop:
-        """The stop of what has not begun: nothing runs that could be waited for."""
+        """A stop without a wait, for a worker that has not started."""
         stop = Stop(self._clock, grace_ms=0, cancel_wait_ms=0)
         stop.begin()
         return stop
 
     def begin(self) -> None:
-        """The time runs from now on."""
+        """Start the clock of the stop."""
         most_ms = LAST_MS if self.hurried.is_set() else self._most_ms
         self._end_ms = min(self._end_ms, self._clock.monotonic_ms() + most_ms)
 
@@ -110,7 +110,7 @@ async def _pass(clock: Clock, ms: float) -> None:
 
 
 class Parts:
-    """What was opened so far, in order."""
+    """The parts that are open, in the order of opening."""
 
     def __init__(self) -> None:
         self._open: list[tuple[str, Close, float]] = []
@@ -121,7 +121,7 @@ class Parts:
         reach("worker.opened", part=name)
 
     async def close(self, stop: Stop) -> list[str]:
-        """Close all, the last first; the names of those that were abandoned, for want of time."""
+        """Close all parts, the last first; returns the names of those that ran out of time."""
         abandoned: list[str] = []
         while self._open:
             name, close, most_ms = self._open.pop()
@@ -207,7 +207,7 @@ class Lifecycle:
                 raise ClosedError("the worker", "it had not started yet; make another one") from None
             opening.cancel()
             await asyncio.wait([opening])
-            if self.state == "running":  # it was through at the very moment of the cancel
+            if self.state == "running":  # it had finished when the cancel came
                 self.begin_close(force=True)
                 await self._closed_through_cancels()
             raise

@@ -1,8 +1,8 @@
 """Notice code that blocks the worker's event loop, and name the task.
 
 A thread asks the loop for a sign of life twice a second while jobs run. When none comes for two seconds it
-looks where the loop's thread stands, and logs one warning. No alarm without a cause: a machine that slept, or
-is too busy to run this thread on time, excuses the loop as well.
+looks where the loop's thread stands, and logs one warning. There is no warning after the machine slept, or
+while it is too busy to run this thread on time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from windlass.worker.attempt import Attempt
 log: Final = logging.getLogger("windlass.worker")
 
 EVERY_MS = 500
-#: A loop that is silent for this long is blocked.
+#: A loop that does not answer for this long counts as blocked.
 LIMIT_MS = 2_000
 _REMEDY: Final = (
     "no other job of this worker continues. Write the task as a plain def, which runs in a thread, "

@@ -1,4 +1,4 @@
-"""What can be said about a worker, checked at once."""
+"""The settings of a worker, checked when they are given."""
 
 from __future__ import annotations
 

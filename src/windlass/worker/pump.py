@@ -1,7 +1,7 @@
 """The pump: decides what a worker asks of its store next. It does no I/O and has no clock.
 
-What happens goes in: attempts that began and ended, hints, answers and failures of requests, time as a
-number, pauses, rate limits, the close. ``next`` answers what to do: settle and claim in one exchange, give
+Its input is what happens: attempts that begin and end, hints, answers and failures of requests, the time as
+a number, pauses, rate limits, the close. ``next`` answers what to do: settle and claim in one exchange, give
 back what was never answered, look whether all is done, wait until a time, or end.
 
 Under load one exchange carries many jobs; when idle nothing waits for a batch to fill. A claim never asks for
@@ -27,9 +27,9 @@ from windlass.core.job import JobRecord
 from windlass.core.outcome import Settlement
 from windlass.worker.shares import SharePlanner
 
-#: How long to rest after a failure, the first time and at most.
+#: How long to rest after a failure: the first time, and the maximum.
 FIRST_REST_MS, LAST_REST_MS = 100, 5_000
-#: A wait may end this much before its time: clocks of event loops are coarse.
+#: A wait may end this much early, because the clocks of event loops are coarse.
 _EARLY_MS = 5
 #: With fewer slots than this, a second lane has too little to do.
 _LANES_FROM = 16
@@ -69,7 +69,7 @@ class Wait:
 
 @dataclass(slots=True, frozen=True)
 class Check:
-    """Look whether any job is left in the store."""
+    """Ask whether the store has jobs left."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -109,7 +109,7 @@ class Pump:
         self.closing: bool = False
         #: Claim nothing until then.
         self.limited_until_ms: float = 0
-        #: Ends that are in no exchange.
+        #: Settlements that are in no exchange yet.
         self.ends: list[Settlement] = []
         self.running: int = 0
         self._busy: dict[str, int] = {}
@@ -165,7 +165,7 @@ class Pump:
         self.closing = True
 
     def hurry(self) -> None:
-        """Rest no more; the next failure is the end."""
+        """Stop resting after failures: the next failure ends the pump."""
         self._hurried, self._rest_until_ms = True, 0
 
     def interrupted(self) -> None:
@@ -173,7 +173,7 @@ class Pump:
         self._lost_reply, self._wait = True, None
 
     def stumbled(self, now_ms: float) -> None:
-        """Something failed: rest, then reconcile."""
+        """A step failed: wait, then reconcile."""
         self.interrupted()
         if self._hurried:
             self._finished = True

@@ -85,7 +85,7 @@ class OutcomeReporter:
         self._emitter.emit("lease_lost", attempt.job)
 
     def abandon(self) -> int:
-        """Nothing more is settled: what is not reported loses its lease. Returns how many those are."""
+        """Stop settling. Attempts that are not reported yet lose their lease; returns how many."""
         left, self._unreported = list(self._unreported.values()), {}
         for unreported in left:
             self._emitter.emit("lease_lost", unreported.attempt.job)

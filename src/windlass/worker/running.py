@@ -147,7 +147,8 @@ class Running:
         """Where jobs of a task come from, and what runs them."""
         queue = self._queues.get(queue_name)
         if queue is None:
-            # Its own: closing the one that the app hands out does not close it under the handlers.
+            # A queue object of the worker, so that the application can close its own while handlers use this
+            # one.
             queue = self._queues[queue_name] = Queue(queue_name, self._app)
         return queue, self._shared.registry.find(queue_name, task)
 
@@ -159,7 +160,7 @@ class Running:
         token = record.token or ""
         attempts = self.attempts
         if attempts.pop(token, None) is None:
-            return  # given back at shutdown; what it did since does not count
+            return  # its job was released at shutdown, so its outcome does not count
         self._pump.freed(record.queue)
         if not attempts:
             self._idle.set()

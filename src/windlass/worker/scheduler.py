@@ -1,4 +1,4 @@
-"""Fires schedules that are due. Runs on every worker: no job may be late because a leader is gone.
+"""Fires schedules that are due. It runs on every worker, so that no job is late after a leader is lost.
 
 The leader fires at once; the others look a second later and find nothing to do as long as there is a leader.
 A worker that fires names the slot, and the store lets one of them win.
@@ -23,7 +23,7 @@ from windlass.worker.duty import Done
 
 log: Final = logging.getLogger("windlass.duties")
 
-#: How long those who do not lead wait for the leader to fire a slot.
+#: How long other workers wait for the leader to fire a slot.
 PATIENCE_MS = 1_000
 #: Look at least this often, hints or not.
 POLL_MS = 10_000

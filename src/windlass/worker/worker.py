@@ -63,7 +63,7 @@ class Worker:
         self.app: Windlass = as_app(url_or_app)
         if handler is not None and not callable(handler):
             raise ConfigError(
-                "handler", "a function that takes a job (an app goes into url_or_app=)", handler
+                "handler", "callable with a job, such as a function (an app goes into url_or_app=)", handler
             )
         self.registry: Registry = (
             self.app.registry if handler is None else Registry(job_handler(handler, batch))

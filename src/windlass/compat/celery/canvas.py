@@ -19,7 +19,7 @@ from windlass.flows import FlowProducer, Step
 
 
 @dataclass
-class Ends:
+class LastSteps:
     """The steps that what follows comes after, and what it gets of them."""
 
     steps: list[Step]
@@ -42,7 +42,7 @@ class Flow:
         for one in self.steps:
             signals.after_task_publish.send(one.name, **_facts(one))
 
-    def call(self, sig: Signature, before: Ends | None, parent: Any, trace: Mapping[str, str]) -> Step:
+    def call(self, sig: Signature, before: LastSteps | None, parent: Any, trace: Mapping[str, str]) -> Step:
         """One call, after ``before``."""
         texts = dict(trace)
         passed: tuple[Any, ...] = ()
@@ -206,13 +206,13 @@ class Signature:
         return result
 
     def place(
-        self, flow: Flow, before: Ends | None, parent: Any, trace: Mapping[str, str]
-    ) -> tuple[Ends, Any]:
+        self, flow: Flow, before: LastSteps | None, parent: Any, trace: Mapping[str, str]
+    ) -> tuple[LastSteps, Any]:
         """Put its steps into ``flow``: their ends, and the result that its callers get."""
         step = flow.call(self, before, parent, trace)
         result = flow.result_of(step, self, parent)
         for callback in as_list(self.options.get("link")):
-            callback.clone().place(flow, Ends([step], "value"), result, {})
+            callback.clone().place(flow, LastSteps([step], "value"), result, {})
         for errback in as_list(self.options.get("link_error")):
             if type(errback) is not Signature:
                 raise ConfigError("link_error", "the signature of one task", errback)
@@ -221,7 +221,7 @@ class Signature:
                 calls.make_step(flow.app, errback.task, errback.args, errback.kwargs, errback.options, texts)
             )
             flow.steps[-1].after(step, on_failure="ignore")
-        return Ends([step], "value"), result
+        return LastSteps([step], "value"), result
 
 
 class chain(Signature):
@@ -255,8 +255,8 @@ class chain(Signature):
         return self.apply_async(args, kwargs)
 
     def place(
-        self, flow: Flow, before: Ends | None, parent: Any, trace: Mapping[str, str]
-    ) -> tuple[Ends, Any]:
+        self, flow: Flow, before: LastSteps | None, parent: Any, trace: Mapping[str, str]
+    ) -> tuple[LastSteps, Any]:
         """Its tasks, each after the one before. The last takes the chain's own options."""
         errbacks = as_list(self.options.get("link_error"))
         result = parent
@@ -326,8 +326,8 @@ class group(Signature):
         )
 
     def place(
-        self, flow: Flow, before: Ends | None, parent: Any, trace: Mapping[str, str]
-    ) -> tuple[Ends, Any]:
+        self, flow: Flow, before: LastSteps | None, parent: Any, trace: Mapping[str, str]
+    ) -> tuple[LastSteps, Any]:
         """Its tasks, side by side, all after ``before``."""
         group_id = str(self.options.get("task_id") or new_id())
         own = _without(self.options, "task_id")
@@ -339,7 +339,7 @@ class group(Signature):
                 raise ConfigError("group", "made of tasks, chains and chords that end with one task", one)
             steps += ends.steps
             results.append(result)
-        return Ends(steps, "list"), GroupResult(group_id, results, parent)
+        return LastSteps(steps, "list"), GroupResult(group_id, results, parent)
 
     def apply(
         self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
@@ -392,8 +392,8 @@ class chord(Signature):
         return self._whole_body().link_error(errback)
 
     def place(
-        self, flow: Flow, before: Ends | None, parent: Any, trace: Mapping[str, str]
-    ) -> tuple[Ends, Any]:
+        self, flow: Flow, before: LastSteps | None, parent: Any, trace: Mapping[str, str]
+    ) -> tuple[LastSteps, Any]:
         """The header, then the body, which takes the chord's own options."""
         body = self._whole_body().clone(**self.options)
         if not self.header.tasks:  # as Celery does: the body gets an empty list

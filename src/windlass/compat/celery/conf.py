@@ -1,6 +1,6 @@
 """``app.conf``: Celery's settings by their lower-case names.
 
-A setting is used, or accepted because it asks for what is always so here, or refused with what to do.
+A setting is used, accepted (if it asks for what Windlass always does), or refused with advice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "timezone": None,
     "enable_utc": True,
 }
-#: Settings that change nothing here: what they tune does not exist, or is always so.
+#: Settings without an effect: what they tune does not exist in Windlass, or is always on.
 _NEEDLESS: Final = frozenset(
     """
     broker_connection_retry broker_connection_retry_on_startup broker_connection_max_retries

@@ -1,0 +1,52 @@
+"""Read the annotations of a function. Those that cannot be resolved at run time are left out."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, get_args, get_origin
+
+
+def _underlying(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function whose annotations count: behind partials, wrappers and callable objects."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = inspect.unwrap(fn)
+    if inspect.isroutine(fn) or isinstance(fn, type):
+        return fn
+    call: Callable[..., Any] = inspect.unwrap(type(fn).__call__)
+    return call
+
+
+def type_hints(fn: Callable[..., Any]) -> dict[str, Any]:
+    """Annotations by parameter; those that do not resolve are left out, the others stay."""
+    source = _underlying(fn)
+    source = source.__init__ if isinstance(source, type) else source  # type: ignore[misc]
+    try:
+        return typing.get_type_hints(source, include_extras=True)
+    except Exception:  # a name that exists for type checkers only: find out which
+        return _hints_one_by_one(source)
+
+
+def _hints_one_by_one(source: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    scope = getattr(source, "__globals__", {})
+    for name, annotation in getattr(source, "__annotations__", {}).items():
+        shim = types.SimpleNamespace(__annotations__={name: annotation})
+        # An annotation may be any expression and raise anything; its parameter stays unchecked.
+        try:
+            found.update(typing.get_type_hints(shim, globalns=scope, include_extras=True))
+        except Exception:
+            continue
+    return found
+
+
+def awaited(kind: Any) -> Any:
+    """What awaiting ``kind`` gives, for functions that return an awaitable."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Awaitable, Coroutine) and inner:
+        return inner[-1]
+    return kind

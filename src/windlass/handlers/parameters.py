@@ -1,0 +1,124 @@
+"""One parameter of a handler: check its values, and describe values that do not fit."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
+
+from windlass.errors import ConfigError
+from windlass.handlers.converters import REFUSALS, Convert, any_part, converter, describe
+from windlass.serde import plain_hook
+
+_EMPTY = inspect.Parameter.empty
+#: Types for which a look at ``type(value)`` is the whole check, most of the time.
+EXACT = frozenset({int, str, float, bool, list, dict, type(None)})
+#: Values of these types come back as they were, in every codec.
+PLAIN = frozenset({int, str, float, bool, type(None)})
+_UNSTORABLE = (TypeError, ValueError, RecursionError, OverflowError, KeyError)
+#: Longest excerpt of a value in a message.
+_SHOWN = 60
+
+
+class Parameter:
+    """One parameter: its exact plain type (if any), its converter, and its description for errors."""
+
+    __slots__ = ("convert", "exact", "name", "open", "want")
+
+    def __init__(self, name: str, kind: Any, convert: Convert) -> None:
+        self.name: str = name
+        self.want: str = describe(kind)
+        self.convert: Convert = convert
+        self.exact: type | None = kind if kind in EXACT else None
+        #: Whether it leaves open what its values hold, as ``dict`` and ``list[Any]`` do.
+        self.open: bool = _is_open(kind)
+
+
+def _is_open(kind: Any) -> bool:
+    """Whether values of a type may hold what no annotation describes, outside of a class."""
+    try:
+        return any_part(msgspec.inspect.type_info(kind), _is_any)
+    except Exception:  # msgspec does not know the type: its own module reads it
+        return False
+
+
+def _is_any(info: msgspec.inspect.Type) -> bool:
+    return isinstance(info, msgspec.inspect.AnyType)
+
+
+def read_parameter(name: str, kind: Any, default: Any = _EMPTY) -> Parameter | None:
+    """The parameter; None if it accepts any value."""
+    if default is None and kind is not _EMPTY:
+        kind = kind | None if isinstance(kind, (type, types.UnionType)) else Union[kind, None]  # noqa: UP007
+    convert = converter(kind)
+    return None if convert is None else Parameter(name, _unmarked(kind), convert)
+
+
+def _unmarked(kind: Any) -> Any:
+    """``kind`` in a form that can be looked up in a set."""
+    try:
+        hash(kind)
+    except TypeError:
+        return get_args(kind)[0] if get_origin(kind) is Annotated else repr(kind)
+    return kind
+
+
+def check_value(task: str, param: Parameter, name: str, value: Any) -> None:
+    """Refuse at enqueue exactly what ``decode`` would refuse in the worker."""
+    try:
+        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=plain_hook)
+    except (TypeError, ValueError, RecursionError, OverflowError):
+        return  # whether it can be stored is the codec's question
+    try:
+        param.convert(plain)
+    except REFUSALS as exc:
+        option = f"argument {name!r} of task {task!r}"
+        raise ConfigError(option, f"{param.want} ({detail(exc)})", Excerpt(value)) from None
+
+
+def check_kept(task: str, param: Parameter | None, name: str, value: Any, as_read: Convert) -> None:
+    """Refuse a value that the handler would get as another type, since no annotation says which it was."""
+    try:
+        got = as_read(value)
+        if param is not None:
+            got = param.convert(got)
+    except _UNSTORABLE:
+        return  # whether it can be stored is the codec's question
+    if got == value:
+        return
+    lost, became = _first_lost(value, got)
+    kind = describe(type(lost))
+    where = f"write {name}: {kind}" if lost is value else f"say what {name!r} holds, with dict[str, {kind}]"
+    raise ConfigError(
+        f"argument {name!r} of task {task!r}",
+        f"annotated: a {kind} would arrive as {describe(type(became))} "
+        f"({where}, or a dataclass, in the task; or keep types with Windlass(codec='json+tagged'))",
+        Excerpt(value),
+    )
+
+
+def _first_lost(value: Any, got: Any) -> tuple[Any, Any]:
+    """The innermost part of ``value`` that differs from what came back, and what that became."""
+    pairs: list[tuple[Any, Any]] = []
+    if type(value) is dict and type(got) is dict and value.keys() == got.keys():
+        pairs = [(value[key], got[key]) for key in value]
+    elif type(value) is list and type(got) is list:
+        pairs = list(zip(value, got, strict=False))
+    return next((_first_lost(one, other) for one, other in pairs if one != other), (value, got))
+
+
+class Excerpt:
+    """A value that shows itself shortened."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        text = repr(self._value)
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def detail(exc: BaseException) -> str:
+    return " ".join(str(exc).replace("`$[0]", "`$").replace(" - at `$`", "").split())[:300]
