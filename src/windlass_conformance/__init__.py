@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 #: Seconds that one test may take, whatever the machine does besides.
 LIMIT = 40
 
-__all__ = ["Harness", "UrlHarness", "all_tests", "behaviour_tests", "contract_tests"]
+__all__ = ["Harness", "UrlHarness", "all_tests", "behaviour_tests", "clock_tests", "contract_tests"]
 
 
 def contract_tests() -> dict[str, Callable[..., Any]]:
@@ -63,8 +63,13 @@ def behaviour_tests() -> dict[str, Callable[..., Any]]:
     return _collect("behaviour_")
 
 
+def clock_tests() -> dict[str, Callable[..., Any]]:
+    """What happens when the machine's clock was ahead, by name: for stores whose clock is the machine's."""
+    return _collect("clock_")
+
+
 def all_tests() -> dict[str, Callable[..., Any]]:
-    """Both levels."""
+    """Both levels, which every backend passes."""
     return contract_tests() | behaviour_tests()
 
 

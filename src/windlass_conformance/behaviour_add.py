@@ -11,6 +11,7 @@ from windlass import ConfigError, Job, JobNotFoundError, JobState, Queue, curren
 from windlass.errors import PayloadTooLargeError
 from windlass.jobs import AddOutcome
 from windlass_conformance.harness import Harness
+from windlass_conformance.needs import needs
 from windlass_conformance.stage import QUEUE, Gate, Stage, eventually
 
 
@@ -220,6 +221,7 @@ async def test_expires_total_ends_a_job_between_its_attempts(harness: Harness) -
 
 
 @pytest.mark.feature("A38")
+@needs("priority")
 async def test_options_come_from_app_queue_task_and_call_in_this_order(harness: Harness) -> None:
     async with Stage(harness, defaults={"max_attempts": 9, "priority": 1, "tags": ["app"]}) as stage:
 

@@ -12,6 +12,7 @@ import pytest
 from windlass import ConfigError, Event, Job, JobState, QueueEvents, Snooze, Worker
 from windlass.errors import PayloadTooLargeError
 from windlass_conformance.harness import Harness
+from windlass_conformance.needs import needs
 from windlass_conformance.stage import QUEUE, Stage, eventually
 
 
@@ -303,6 +304,7 @@ async def test_a_reader_that_is_behind_gets_a_gap_when_events_are_trimmed(harnes
 
 
 @pytest.mark.feature("K1", "K5")
+@needs("priority")
 async def test_what_was_added_is_handed_as_a_job(harness: Harness) -> None:
     async with Stage(harness) as stage:
         added: list[Job[Any]] = []

@@ -14,6 +14,7 @@ from windlass.errors import MaxRetriesError, UnrecoverableError
 from windlass.handlers import AttemptEnd, Outgoing
 from windlass_conformance import targets
 from windlass_conformance.harness import Harness
+from windlass_conformance.needs import needs
 from windlass_conformance.stage import QUEUE, Stage, eventually
 
 tenant: ContextVar[str] = ContextVar("tenant")
@@ -41,6 +42,7 @@ def connection(source: Annotated[str, Depends(pool)]) -> Iterator[str]:
 
 
 @pytest.mark.feature("J25")
+@needs("priority")
 async def test_hooks_run_around_an_enqueue_from_the_outside_in(harness: Harness) -> None:
     async with Stage(harness) as stage:
         told: list[str] = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from windlass import Job, JobState, Worker
-from windlass_conformance.stage import QUEUE, eventually, live
+from windlass_conformance.stage import QUEUE, Gate, eventually, live
 
 if TYPE_CHECKING:
     from windlass_conformance.harness import Harness
@@ -84,6 +84,26 @@ async def test_a_busy_worker_with_one_slot_runs_jobs_in_order_of_arrival(harness
             await eventually(lambda: len(ran) == len(jobs), timeout=20)
     assert ran == [job.id for job in jobs]
     assert states == {JobState.ACTIVE}  # what runs is known to run
+
+
+@pytest.mark.feature("J1")
+async def test_jobs_that_come_one_by_one_start_while_slots_are_free_though_none_ends(
+    harness: Harness,
+) -> None:
+    """No job ends, and only hints can wake the worker: it looks by itself every ten minutes."""
+    gate = Gate()
+
+    async def handler(job: Job[Any]) -> None:
+        await gate.pass_through()
+
+    async with live(harness) as app:
+        queue = app.queue(QUEUE)
+        async with Worker(QUEUE, handler, url_or_app=app, concurrency=SLOTS, duties=False, poll=600):
+            for count in range(1, SLOTS + 1):
+                job = await queue.add("n")
+                await gate.reached_times(count)
+            gate.open()
+            await job.result(timeout=20)
 
 
 async def test_jobs_that_come_one_by_one_to_an_idle_worker_run_once_each(harness: Harness) -> None:

@@ -10,6 +10,7 @@ from windlass import ConfigError, Job, JobNotFoundError, JobState, Snooze, Worke
 from windlass.errors import IllegalTransitionError
 from windlass.testing.clock import START_MS
 from windlass_conformance.harness import Harness
+from windlass_conformance.needs import needs
 from windlass_conformance.stage import QUEUE, Gate, Stage, live
 
 
@@ -35,6 +36,7 @@ async def test_jobs_are_listed_by_state_page_by_page(harness: Harness) -> None:
 
 
 @pytest.mark.feature("A30")
+@needs("priority")
 async def test_jobs_are_found_by_name_state_tag_error_and_data(harness: Harness) -> None:
     async with Stage(harness) as stage:
         await stage.queue.add("mail.send", {"to": "ada", "n": 1}, tags=["red"])
@@ -200,6 +202,7 @@ async def test_a_job_goes_through_steps_with_long_sleeps_in_between(harness: Har
 
 
 @pytest.mark.feature("A23", "A21")
+@needs("priority")
 async def test_a_pending_job_can_be_changed_in_every_respect(harness: Harness) -> None:
     async with Stage(harness) as stage:
         job = await stage.queue.add("n", {"v": 1}, delay=60)
@@ -214,6 +217,7 @@ async def test_a_pending_job_can_be_changed_in_every_respect(harness: Harness) -
 
 
 @pytest.mark.feature("A23")
+@needs("priority")
 async def test_running_and_finished_jobs_refuse_to_be_changed(harness: Harness) -> None:
     async with Stage(harness) as stage:
         gate = Gate()

@@ -20,7 +20,17 @@ from windlass_conformance.harness import Harness
 NEEDS = "restore"
 MANY = 1_000
 #: What a job gets anew when it is put back.
-NEW = ("seq", "place", "turn", "request_id", "token", "settled_token", "linked", "lease_until_ms")
+NEW = (
+    "seq",
+    "place",
+    "turn",
+    "request_id",
+    "token",
+    "settled_token",
+    "linked",
+    "lease_until_ms",
+    "queue_time",
+)
 #: Values of options, a function of a number each; what excludes others is left out or chosen apart.
 VALUES: dict[str, Any] = {
     "priority": lambda n: n % 7 - 3,

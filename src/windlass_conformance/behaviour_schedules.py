@@ -18,6 +18,7 @@ from windlass.testing.clock import START_MS
 from windlass.worker.duty import all_steps
 from windlass.worker.scheduler import PATIENCE_MS, Scheduler
 from windlass_conformance.harness import Harness
+from windlass_conformance.needs import needs
 from windlass_conformance.stage import QUEUE, Gate, Stage
 
 NEEDS = "schedules"
@@ -403,6 +404,7 @@ async def test_a_schedule_that_is_not_there_is_told_so(harness: Harness) -> None
 
 
 @pytest.mark.feature("B8", "B9")
+@needs("priority")
 async def test_a_task_with_a_cron_rule_runs_by_itself(harness: Harness) -> None:
     async with Stage(harness) as stage:
         ran: list[str] = []

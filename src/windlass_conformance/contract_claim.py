@@ -177,6 +177,13 @@ async def test_a_second_round_fills_up_to_the_caps(harness: Harness) -> None:
 
 
 @pytest.mark.feature("G4", "J12")
+async def test_a_second_round_goes_on_behind_a_job_with_an_end(harness: Harness) -> None:
+    await harness.add("first", expires_in_ms=60_000)
+    await harness.add_many("second", "third")
+    assert await _claimed(harness, 3, (QUEUE, 1, 3)) == ["first", "second", "third"]
+
+
+@pytest.mark.feature("G4", "J12")
 async def test_a_cap_holds_although_there_is_room(harness: Harness) -> None:
     await _three_queues(harness)
     assert await _claimed(harness, 100, ("x", 1, 2), ("y", 0, 1)) == ["x0", "x1", "y0"]
@@ -438,6 +445,14 @@ async def test_clients_in_other_threads_claim_each_job_once(harness: Harness) ->
 
     taken = await asyncio.gather(*(asyncio.to_thread(drain, f"w{n}") for n in range(3)))
     assert sorted(job_id for part in taken for job_id in part) == sorted(ids)
+
+
+async def test_a_claim_that_names_no_queue_gets_no_job(harness: Harness) -> None:
+    await harness.add("a")
+    request = rq.Claim(worker="w1", queues=[], limit=1, claim_id="c")
+    claimed = await harness.do(request)
+    assert (claimed.jobs, claimed.next_due_in_ms) == ([], None)
+    assert await harness.state("a") is JobState.WAITING
 
 
 async def _drain(harness: Harness, worker: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -355,6 +356,18 @@ async def test_trimming_cuts_through_events_that_were_made_in_one_step(harness: 
     await harness.do(rq.Add(jobs=jobs))
     assert await harness.do(rq.TrimEvents(queue=QUEUE, keep=4)) == 6
     assert [event.job_id for event in await harness.events()] == ["b5", "b6", "b7", "b8"]
+
+
+@pytest.mark.feature("K10")
+async def test_events_that_are_made_while_others_are_trimmed_are_all_there(harness: Harness) -> None:
+    await harness.add("first")
+    adds = asyncio.gather(*(harness.add(f"a{n}") for n in range(40)))
+    trim = asyncio.create_task(harness.do(rq.TrimEvents(queue=QUEUE, keep=2)))
+    await adds
+    gone = await trim
+    page = await harness.do(rq.ReadEvents(queue=QUEUE))
+    assert [event.id for event in page.events] == list(range(page.oldest_id, page.last_id + 1))
+    assert (page.oldest_id, page.last_id) == (gone + 1, 41)
 
 
 @pytest.mark.feature("K10")

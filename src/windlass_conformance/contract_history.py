@@ -19,6 +19,7 @@ from windlass.core.job import (
 )
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
+from windlass.core.queue_time import QueueTime
 from windlass_conformance.harness import LEASE_MS, QUEUE, START_MS, Harness, settlement
 
 ERROR = ErrorInfo(error_class="ValueError", message="bad", fingerprint="f00")
@@ -60,6 +61,7 @@ async def test_a_completed_attempt_leaves_a_row_with_exact_values(harness: Harne
         error_class=None,
         error_fingerprint=None,
         schema_version=HISTORY_SCHEMA_VERSION,
+        queue_time=QueueTime(START_MS + 30, scheduled_ms=10, in_line_ms=20),
     )
 
 

@@ -141,6 +141,12 @@ async def test_a_listing_can_be_limited_to_states(harness: Harness) -> None:
         ("send*", ["send", "send.mail", "sender"]),
         ("*mail", ["send.mail"]),
         ("s?nd", ["send"]),
+        ("s*d*", ["send", "send.mail", "sender"]),
+        ("*n*d?*?l", ["send.mail"]),
+        ("*d*n*", []),
+        ("*end*end*", []),
+        ("se*end", []),
+        ("**", ["send", "send.mail", "sender", "SEND", "100%"]),
         ("*", ["send", "send.mail", "sender", "SEND", "100%"]),
         ("100%", ["100%"]),
         ("%", []),
@@ -162,6 +168,23 @@ async def test_only_star_and_question_mark_are_special_in_a_pattern(harness: Har
     await harness.add("a", task="run[fast]")
     await harness.add("b", task="runf")
     assert await listed(harness, task="run[fast]") == ["a"]
+
+
+@pytest.mark.feature("A30")
+@pytest.mark.parametrize("pattern", ["*?" * 30 + "j", "*e" * 12 + "*j", "*" * 200 + "j"])
+async def test_many_wildcards_in_a_pattern_take_no_longer(harness: Harness, pattern: str) -> None:
+    """To try them in every combination takes hours, in which a server answers no one."""
+    await harness.add("a", task="jobs." + "see_the_peerless_" * 12)
+    await harness.add("b", task="jobs." + "see_the_peerless_" * 12 + "j")
+    assert await listed(harness, task=pattern) == ["b"]
+
+
+@pytest.mark.feature("A30")
+@pytest.mark.parametrize("pattern", ["*a" * 10_000, "a*" * 257, "a" * 20_000])
+async def test_a_pattern_that_is_longer_than_any_task_fits_none(harness: Harness, pattern: str) -> None:
+    await harness.add("a", task="a" * 256)
+    assert await listed(harness, task=pattern) == []
+    assert await listed(harness, task="*" * 20_000 + "a*" * 256) == ["a"]
 
 
 @pytest.mark.feature("A18", "A30")

@@ -1,4 +1,4 @@
-"""``Settle``: how attempts end, what each end does to the job, and who may end them."""
+"""``Settle``: how attempts end, and what each end does to the job."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome, Settled
 from windlass.core.states import JobState
 from windlass_conformance.harness import LEASE_MS, START_MS, WORKER, Harness, settlement
+from windlass_conformance.needs import needs
 
-ERROR = ErrorInfo(error_class="ValueError", message="bad 7", traceback="line 1\nline 2", fingerprint="f00")
 ENDS = list(Outcome)
+ERROR = ErrorInfo(error_class="ValueError", message="bad 7", traceback="line 1\nline 2", fingerprint="f00")
 
 
 @pytest.mark.feature("J17", "E7", "L6")
@@ -100,6 +101,7 @@ async def test_a_retry_becomes_claimable_when_its_delay_is_over(harness: Harness
 
 
 @pytest.mark.feature("C1")
+@needs("priority")
 async def test_an_immediate_retry_goes_to_the_back_of_its_priority(harness: Harness) -> None:
     job = await harness.start("a", priority=1)
     await harness.add("b", priority=1)
@@ -167,6 +169,7 @@ async def test_a_released_job_keeps_its_place_in_line_and_its_attempt(harness: H
 
 
 @pytest.mark.feature("V5", "A9")
+@needs("priority")
 async def test_a_released_job_keeps_its_priority(harness: Harness) -> None:
     job = await harness.start("a", priority=5)
     await harness.add("b", priority=5)
@@ -182,6 +185,22 @@ async def test_a_release_with_a_delay_is_scheduled(harness: Harness) -> None:
     released = await harness.get("a")
     assert (released.state, released.due_ms) == (JobState.SCHEDULED, START_MS + 5_000)
     assert (released.misses, released.attempts) == (1, 0)
+
+
+@pytest.mark.feature("V5", "C17")
+async def test_a_settlement_that_makes_a_job_wait_may_come_with_a_claim_of_another_queue(
+    harness: Harness,
+) -> None:
+    job = await harness.start("a")
+    await harness.add("b", "other")
+    claim = harness.claim_request(rq.ClaimQueue("other", 2, 2), limit=2)
+    result = await harness.do(
+        rq.Settle(items=[settlement(job, Outcome.RELEASE, delay_ms=5_000)], claim=claim)
+    )
+    assert result.claimed is not None
+    assert [claimed.id for claimed in result.claimed.jobs] == ["b"]
+    assert result.claimed.next_due_in_ms is None
+    assert await harness.state("a") is JobState.SCHEDULED
 
 
 @pytest.mark.feature("F2", "F5")
@@ -279,6 +298,7 @@ async def test_a_settlement_that_comes_twice_in_one_request_counts_once(
 
 
 @pytest.mark.feature("J4", "L6")
+@needs("priority")
 async def test_one_step_settles_and_claims_jobs_of_every_kind(harness: Harness) -> None:
     await harness.add_many("a", "b", "c")
     held = await harness.claim(3)
@@ -355,101 +375,6 @@ async def test_the_claim_goes_through_although_every_end_was_lost(harness: Harne
 @pytest.mark.feature("J4")
 async def test_a_settlement_of_nothing_answers_nothing(harness: Harness) -> None:
     assert await harness.do(rq.Settle(items=[])) == rq.SettleResult([], None)
-
-
-# --- fencing --------------------------------------------------------------------------------------
-
-
-@pytest.mark.feature("J24")
-@pytest.mark.parametrize("outcome", ENDS)
-async def test_a_token_that_never_was_changes_nothing(harness: Harness, outcome: Outcome) -> None:
-    job = await harness.start("a")
-    before, mark = await harness.get("a"), await harness.mark()
-    assert await harness.settle(job, outcome, token="never.0", error=ERROR, result=b"1") is Settled.LOST
-    assert await harness.get("a") == before
-    assert (await harness.mark(), await harness.history()) == (mark, [])
-
-
-@pytest.mark.feature("J24", "J3")
-@pytest.mark.parametrize("outcome", ENDS)
-async def test_a_token_from_before_the_recovery_changes_nothing(harness: Harness, outcome: Outcome) -> None:
-    late = await harness.start("a")
-    harness.pass_ms(LEASE_MS)
-    await harness.do(rq.Recover())
-    await harness.take(worker="w2")
-    before, mark, history = await harness.get("a"), await harness.mark(), await harness.history()
-    assert await harness.settle(late, outcome, error=ERROR, result=b"1", delay_ms=5) is Settled.LOST
-    assert await harness.get("a") == before
-    assert (await harness.mark(), await harness.history()) == (mark, history)
-
-
-@pytest.mark.feature("J24", "J3")
-async def test_a_recovered_job_that_still_waits_is_lost_to_its_late_worker(harness: Harness) -> None:
-    late = await harness.start("a")
-    harness.pass_ms(LEASE_MS)
-    await harness.do(rq.Recover())
-    before = await harness.get("a")
-    assert await harness.settle(late, Outcome.COMPLETE) is Settled.LOST
-    assert await harness.get("a") == before
-
-
-@pytest.mark.feature("J24", "C18")
-async def test_a_job_that_failed_as_stalled_is_lost_to_its_late_worker(harness: Harness) -> None:
-    late = await harness.start("a", options=StoredOptions(max_stalls=0))
-    harness.pass_ms(LEASE_MS)
-    await harness.do(rq.Recover())
-    before = await harness.get("a")
-    assert await harness.settle(late, Outcome.COMPLETE, result=b"1") is Settled.LOST
-    assert await harness.get("a") == before
-
-
-@pytest.mark.feature("J24")
-async def test_an_expired_lease_that_nobody_took_back_may_still_settle(harness: Harness) -> None:
-    job = await harness.start("a")
-    harness.pass_ms(10 * LEASE_MS)
-    assert await harness.settle(job, Outcome.COMPLETE) is Settled.OK
-
-
-@pytest.mark.feature("J24")
-async def test_the_token_of_one_job_does_not_settle_another(harness: Harness) -> None:
-    await harness.add_many("a", "b")
-    a, b = await harness.claim(2)
-    assert await harness.settle(b, Outcome.COMPLETE, token=a.token) is Settled.LOST
-    assert await harness.counts() == {JobState.ACTIVE: 2}
-
-
-@pytest.mark.feature("J24")
-async def test_a_job_that_waits_cannot_be_settled(harness: Harness) -> None:
-    await harness.add("a")
-    before = await harness.get("a")
-    end = rq.Settle(items=[settlement(_pretend(before), Outcome.COMPLETE)])
-    assert (await harness.do(end)).items == [Settled.LOST]
-    assert await harness.get("a") == before
-
-
-def _pretend(job: JobRecord) -> JobRecord:
-    """``job`` as a liar would present it: with a token it never had."""
-    return JobRecord(queue=job.queue, id=job.id, task=job.task, payload=b"", token="made-up")
-
-
-@pytest.mark.feature("J24")
-async def test_a_removed_job_answers_gone(harness: Harness) -> None:
-    job = await harness.start("a")
-    await harness.do(rq.RemoveJobs(refs=[job.ref], force=True))
-    assert await harness.settle(job, Outcome.COMPLETE) is Settled.GONE
-    assert await harness.find("a") is None
-
-
-@pytest.mark.feature("J24")
-async def test_an_older_settled_token_is_lost_once_a_newer_one_settled(harness: Harness) -> None:
-    first = await harness.start("a")
-    await harness.settle(first, Outcome.RETRY)
-    second = await harness.take()
-    await harness.settle(second, Outcome.COMPLETE)
-    before = await harness.get("a")
-    assert await harness.settle(first, Outcome.FAIL) is Settled.LOST
-    assert await harness.settle(second, Outcome.FAIL) is Settled.ALREADY
-    assert await harness.get("a") == before
 
 
 # --- what is counted ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from windlass.core.job import AttemptOutcome, EventType, JobRecord, JobRef, Sign
 from windlass.core.outcome import CancelResult, Changed, Outcome, Settled
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
-from windlass_conformance.contract_flows import on
+from windlass_conformance.flow_support import on
 from windlass_conformance.harness import QUEUE, START_MS, Harness
 from windlass_conformance.needs import needs
 

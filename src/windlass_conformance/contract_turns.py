@@ -11,10 +11,12 @@ from windlass.backend import requests as rq
 from windlass.core.edges import Dependency, OnFailure
 from windlass.core.job import JobRef
 from windlass.core.limit_rules import GroupLimits, Rate
+from windlass.core.option_values import StoredUnique, UniqueMode
 from windlass.core.options import StoredOptions
-from windlass.core.outcome import Outcome
+from windlass.core.outcome import AddOutcome, Outcome
 from windlass_conformance.fairness import check_fairness
 from windlass_conformance.harness import QUEUE, Harness, settlement
+from windlass_conformance.needs import needs
 
 NEEDS = "groups"
 
@@ -169,3 +171,18 @@ async def test_one_huge_group_delays_the_others_no_more_than_equal_shares_would(
 @pytest.mark.feature("H6", "H7", "H13")
 async def test_one_huge_group_with_limits_keeps_them_and_delays_nobody(harness: Harness) -> None:
     await check_fairness(harness, 400, 10, GroupLimits(concurrency=2, rate=Rate(5, 1_000)))
+
+
+@pytest.mark.feature("H13")
+@needs("unique")
+async def test_a_job_that_is_put_in_line_again_follows_those_of_its_group_that_still_wait(
+    harness: Harness,
+) -> None:
+    unique = StoredUnique(key="k", mode=UniqueMode.KEEP_LAST)
+    await add(harness, "g", "a", "b")
+    await harness.add("c", options=StoredOptions(group="g", unique=unique))
+    await add(harness, "h", "h0", "h1")
+    await harness.do(rq.RemoveJobs(refs=[JobRef(QUEUE, "b")]))
+    again = await harness.add("d", options=StoredOptions(group="g", unique=unique, lifo=True))
+    assert again.outcome is AddOutcome.REPLACED
+    assert await harness.order() == ["a", "h0", "c", "h1"]

@@ -57,6 +57,8 @@ class Harness(ABC):
 
     #: Whether the store goes by the clock of this process, which the harness can move.
     moves_clock = True
+    #: Jobs of a queue that is long for the store: more than those up to which it answers in another way.
+    long_queue = 5_000
 
     def __init__(self, name: str) -> None:
         #: The backend's name, as in its URL.

@@ -25,7 +25,9 @@ from windlass.core.limit_rules import GroupLimits, Rate
 from windlass.core.option_values import Keep, StoredUnique, UniqueMode
 from windlass.core.options import StoredOptions
 from windlass_conformance import machine
-from windlass_conformance.machine import QUEUES, STEPS, Histories, Operations, Steps, Twin, drawn
+from windlass_conformance.machine import STEPS, Histories, drawn
+from windlass_conformance.machine_operations import Operations, Steps
+from windlass_conformance.machine_twin import QUEUES, Twin
 
 HOUR_MS = 3_600_000
 #: This much may lie between the two sides' times.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Self
 
 from windlass import Job, JobState, Queue, Windlass, Worker
 from windlass.backend.store import Store
@@ -14,7 +17,7 @@ from windlass.testing.faults import FaultyBackend
 from windlass.testing.wrapper import WatchedBackend
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
     from types import TracebackType
 
     from windlass_conformance.harness import Harness
@@ -122,13 +125,74 @@ class Gate:
         self.reached.set()
         await self.opened.wait()
 
+    async def reached_times(self, count: int) -> None:
+        """Wait, in real time, until it was reached so often."""
+        await eventually(lambda: self.count >= count)
+
     def open(self) -> None:
         """Let through all who wait, and all who come."""
         self.opened.set()
 
 
-async def eventually(condition: Callable[[], bool], timeout: float = 10) -> None:
+async def eventually(condition: Callable[[], bool], timeout: float = 30) -> None:
     """Wait, in real time, until ``condition`` holds: for what other threads and processes do."""
     async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110 - any condition, so nothing to wait on
             await asyncio.sleep(0.002)
+
+
+async def in_time(call: Awaitable[object]) -> float:
+    """How many seconds ``call`` took, without those in which the machine did not let this process run.
+
+    On a busy machine a process may stand still for seconds, which says nothing about what a stop waits for.
+    See ``Standstill`` for what counts as that.
+    """
+    with Standstill() as machine:
+        began = time.monotonic()
+        async with asyncio.timeout(30):
+            await call
+        ended = time.monotonic()
+    return ended - began - machine.within(began, ended)
+
+
+class Standstill:
+    """When the machine did not run this process: a thread that sleeps for a moment wakes too late.
+
+    A call that blocks the event loop is no such time, as long as other threads run meanwhile: it waits for
+    something, or it is Python code. The thread needs the GIL to wake, so a call that holds it throughout, as
+    a long one into C may, is taken for a standstill.
+    """
+
+    #: How long the thread sleeps at a time, in seconds.
+    TICK = 0.02
+
+    def __init__(self) -> None:
+        #: When the thread woke, by ``time.monotonic``. Only ever added to, so any thread may read it.
+        self.wakes: list[float] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="standstill")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def within(self, began: float, ended: float) -> float:
+        """For how many seconds of this time the machine stood still."""
+        wakes = [*self.wakes, ended]  # the thread may be overdue at the end
+        return sum(
+            max(min(woke, ended) - max(before + self.TICK, began), 0.0) for before, woke in pairwise(wakes)
+        )
+
+    def longest_other(self, stalls: Iterable[tuple[float, float]]) -> float:
+        """The longest of some stalls (began, ended), without what the machine stood still during each."""
+        return max((ended - began - self.within(began, ended) for began, ended in stalls), default=0.0)
+
+    def _run(self) -> None:
+        self.wakes.append(time.monotonic())
+        while not self._over.wait(self.TICK):
+            self.wakes.append(time.monotonic())
+        self.wakes.append(time.monotonic())
