@@ -16,7 +16,7 @@ from redis import Redis
 
 from benchmarks._stamps import StampWriter
 from windlass.backend.urls import parse_url
-from windlass.backends.valkey import loader, records
+from windlass.backends.valkey import loader, records, sent_records
 from windlass.backends.valkey.keys import Keys
 
 
@@ -32,7 +32,7 @@ def main(url: str, queue: str) -> None:
         claim_id = f"{number:032x}"
         claim = ("bare", 30_000, claim_id, 10, [(1, 10, 10, 0)])
         answer = client.execute_command(
-            "FCALL", loader.function_name("work"), 1, root, "", records.pack((ends, claim))
+            "FCALL", loader.function_name("work"), 1, root, "", sent_records.pack((ends, claim))
         )
         ids, stored = answer[6:8] or ([], [])
         size = len(ids)

@@ -22,6 +22,8 @@ from windlass.pipeline.lake import Lake
 
 #: Commits of the library alone go to a table with these columns.
 _BARE = schemas.GOLD_BACKLOG
+#: Batches that warm the JVM up, in each lake.
+WARM_UP = 2
 
 
 def past_files(lake: Lake, table: schemas.Table, before: date, days: int) -> list[FileEntry]:
@@ -131,19 +133,21 @@ def run_batches(
         pipelines[age] = Pipeline(spark, options)
         pipelines[age].open()
     costs: dict[int, list[float]] = {age: [] for age in ages}
-    for turn in range(rounds + 1):
-        for age in ages:
+    for turn in range(rounds + WARM_UP):
+        for age in ages if turn % 2 else reversed(ages):
             before = cpu_seconds()
             result = pipelines[age].run_batch()
             assert result is not None and result.records == records
-            if turn:  # the first ones warm the JVM up
+            if turn >= WARM_UP:
                 costs[age].append(1e6 * (cpu_seconds() - before) / records)
     print(f"\n  CPU of a record in {rounds} batches of {records:,}, in turns")
-    least = statistics.median(costs[ages[0]])
     for age in ages:
-        median = statistics.median(costs[age])
+        # Batches of one round, with the same records and much the same load.
+        ratios = [cost / first for cost, first in zip(costs[age], costs[ages[0]], strict=True)]
         each = ", ".join(f"{cost:.1f}" for cost in costs[age])
         print(
-            f"    {age:>6,} days: {median:.1f} us ({100 * (median / least - 1):+.1f} %)   {each}", flush=True
+            f"    {age:>6,} days: median {statistics.median(costs[age]):.1f} us, "
+            f"{100 * (statistics.median(ratios) - 1):+.1f} % in the same round   {each}",
+            flush=True,
         )
     print(f"  load {os.getloadavg()[0]:.1f}", flush=True)

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from windlass import Windlass
 from windlass.backend.urls import parse_url
-from windlass.backends.valkey import loader, records
+from windlass.backends.valkey import loader, sent_records
 from windlass.backends.valkey.keys import Keys
 from windlass.core.job import NewJob
 
@@ -45,7 +45,7 @@ class BareCalls:
     def _add(self, jobs: list[NewJob]) -> tuple[Any, ...]:
         parts: list[str | bytes] = []
         for job in jobs:
-            text = records.plain_job(job)
+            text = sent_records.plain_job(job)
             assert text is not None
             parts += [job.id, text]
         return ("FCALL", loader.function_name("add_plain"), 1, self._root, "", *parts)
@@ -97,7 +97,7 @@ class BareCalls:
             claim_id = f"{number:032x}"
             claim = ("bare", 30_000, claim_id, batch, [(1, batch, batch, 0)])
             answer = await client.execute_command(
-                "FCALL", name, 1, self._root, "", records.pack((ends, claim))
+                "FCALL", name, 1, self._root, "", sent_records.pack((ends, claim))
             )
             done += len(ends[0][1]) if ends else 0
             if len(answer) == 5:

@@ -24,6 +24,7 @@ import pika
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks._amqp_raw import BareLoops
 from benchmarks._common import Report, console, percentile, run, scratch
 from benchmarks._peers import Peer, installed
 from benchmarks._processes import handler_worker, wait_for_worker, worker
@@ -43,6 +44,8 @@ PEER_QUEUES = (QUEUE, "dramatiq", "taskiq", "faststream.noop", "faststream.late"
 #: Peers that return no results over a broker.
 SILENT = {"Dramatiq", "taskiq", "Repid"}
 CLASSES, TASKS = "Windlass", "Windlass tasks"
+#: The same messages in a loop that does nothing else: where broker and client library end.
+BARE = "bare pika"
 PARTS = ("one", "bulk", "drain", "latency", "calls")
 
 
@@ -161,25 +164,37 @@ class Bench:
         finally:
             connection.close()
 
+    def _bare(self, loop: Callable[[BareLoops], float]) -> float:
+        """A bare loop on a namespace of its own."""
+        loops = BareLoops(self._url(), self._text)
+        run(loops.declare())
+        return loop(loops)
+
     # --- add -------------------------------------------------------------------------------------
 
     def one(self) -> None:
         """Jobs added one by one, each confirmed."""
         count = self.sizes.one
-        steps = {api.name: partial(self._fill, api, None, count, 1) for api in APIS}
+        steps: dict[str, Callable[[], float]] = {
+            api.name: partial(self._fill, api, None, count, 1) for api in APIS
+        }
         steps |= {
             peer.name: partial(peer.do, self._server.url, "one", count, self._text) for peer in self._peers
         }
+        steps[BARE] = lambda: self._bare(lambda loops: loops.adds(count, 1))
         self._rounds("one by one", "jobs/s", steps)
 
     def bulk(self) -> None:
         """Jobs added as fast as the interface allows; peers have none for many."""
         count = self.sizes.bulk
-        steps = {api.name: partial(self._fill, api, None, count, 1_000) for api in APIS}
+        steps: dict[str, Callable[[], float]] = {
+            api.name: partial(self._fill, api, None, count, 1_000) for api in APIS
+        }
         steps |= {
             peer.name: partial(peer.do, self._server.url, "bulk", self.sizes.peer, self._text)
             for peer in self._peers
         }
+        steps[BARE] = lambda: self._bare(lambda loops: loops.adds(count, 1_000))
         self._rounds("bulk", "jobs/s", steps)
 
     def _fill(self, api: Api, url: str | None, count: int, batch: int) -> float:
@@ -206,6 +221,7 @@ class Bench:
                 api.name: partial(self._drained, api, concurrency) for api in APIS
             }
             steps |= {peer.name: partial(self._drained_by, peer, concurrency) for peer in self._peers}
+            steps[BARE] = partial(self._drained_bare, concurrency)
             self._rounds(f"drain at {concurrency}", "jobs/s", steps)
 
     def _drained(self, api: Api, concurrency: int) -> float:
@@ -223,6 +239,9 @@ class Bench:
         with peer.worker(self._server.url, stamps, most):
             stamps.wait(self.sizes.peer)
             return stamps.rate(self.sizes.peer)
+
+    def _drained_bare(self, concurrency: int) -> float:
+        return self._bare(lambda loops: loops.drain(self.sizes.drain, concurrency))
 
     # --- idle workers ----------------------------------------------------------------------------
 
@@ -270,6 +289,7 @@ class Bench:
         steps |= {
             peer.name: partial(self._peer_calls, peer) for peer in self._peers if peer.name not in SILENT
         }
+        steps[BARE] = lambda: self._bare(lambda loops: loops.calls(self.sizes.calls))
         self._rounds("request and response", "calls/s", steps)
 
     def _calls(self, api: Api) -> float:

@@ -5,6 +5,9 @@
     scripts/bench spark --against 13a842a   an older revision first, with its own code, then this one
     scripts/bench spark --log-days 3650     only the log: batches committed for ten years, without data
     scripts/bench spark --ages 1 365 3650   only a batch and its commits, in lakes of so many days
+    scripts/bench spark --batches 10        only ten batches of --max-records, into one day
+    scripts/bench spark --rollups           only the roll-ups, beside DuckDB
+    scripts/bench spark --profile           only one batch, step by step, without Spark: where does CPU go?
     scripts/bench spark --smoke             tiny: does everything run? its figures mean nothing
 
 Records are written straight into the history log of an SQLite store, since running ten million jobs first
@@ -25,11 +28,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import date
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,8 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import psutil
-
-from benchmarks import _lake_age, _lake_year
+from benchmarks import _lake_age, _lake_profile, _lake_year
+from benchmarks._family import PeakMemory, cpu_seconds, timed
 from windlass.backend import requests as rq
 from windlass.backend.urls import open_backend
 from windlass.backends.sqlite.rows import LOG_KEY
@@ -133,72 +133,6 @@ def day_records(day: int, per_queue: int) -> Callable[[str, int], Iterator[Attem
     return records
 
 
-# --- watching ourselves -----------------------------------------------------------------------------------
-
-
-def family() -> list[psutil.Process]:
-    """This process, its JVM and their Python workers."""
-    me = psutil.Process()
-    return [me, *me.children(recursive=True)]
-
-
-def cpu_seconds() -> float:
-    """CPU time of the family, of members that are gone too."""
-    total = 0.0
-    for process in family():
-        try:
-            total += sum(process.cpu_times()[:4])
-        except psutil.Error:
-            continue  # ended meanwhile: its parent has its time
-    return total
-
-
-class PeakMemory:
-    """The largest resident size of the family, and of its largest member, looked at twice a second."""
-
-    def __init__(self) -> None:
-        self.together = self.largest = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> PeakMemory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.5):
-            sizes = []
-            for process in family():
-                try:
-                    sizes.append(process.memory_info().rss)
-                except psutil.Error:
-                    continue
-            self.together = max(self.together, sum(sizes))
-            self.largest = max(self.largest, *sizes)
-
-    def __str__(self) -> str:
-        jvm, all_of_them = self.largest >> 20, self.together >> 20
-        return f"JVM {jvm:,} MiB, with the driver and all Python workers {all_of_them:,} MiB"
-
-
-@contextmanager
-def timed(what: str, records: int) -> Iterator[None]:
-    """Print how long a block took, and how many records that is a second."""
-    started, cpu = time.perf_counter(), cpu_seconds()
-    yield
-    seconds, cpu = time.perf_counter() - started, cpu_seconds() - cpu
-    print(
-        f"  {what:34}{seconds:8.1f} s {records / seconds:>10,.0f}/s   CPU {cpu:7.1f} s, "
-        f"{1e6 * cpu / records:5.1f} us each, {os.cpu_count()} free cores {records * 2 / cpu:>9,.0f}/s"
-        f"   load {os.getloadavg()[0]:.1f}",
-        flush=True,
-    )
-
-
 # --- what is measured -------------------------------------------------------------------------------------
 
 
@@ -212,48 +146,87 @@ def ingest(spark: Any, url: str, folder: Path) -> None:
     copy_records(Workbench(spark, Lake(str(folder))), url, "bench", 1, plan)
 
 
-def spark_rollup(spark: Any, folder: Path) -> None:
-    """Every gold table from bronze Parquet, written as Parquet: minute, hour and day among them."""
+def bronze_files(folder: Path) -> list[Any]:
+    """The files that ``ingest`` wrote."""
+    from windlass.pipeline import schemas
+    from windlass.pipeline.files import FileEntry
+
+    path = schemas.BRONZE_ATTEMPTS.path
+    return [
+        FileEntry(f"{file.parent.name}/{file.name}", path, file.parent.name.removeprefix("date="), 0, 0)
+        for file in sorted((folder / path).rglob("*.parquet"))
+    ]
+
+
+def spark_gold(spark: Any, folder: Path) -> None:
+    """Every gold table, and what a batch needs to find repeats, from bronze Parquet to Parquet."""
     from windlass.pipeline import schemas
     from windlass.pipeline.batch import gold_shares, merge_gold
     from windlass.pipeline.digest import joined
-    from windlass.pipeline.files import FileEntry
     from windlass.pipeline.lake import Lake
     from windlass.pipeline.tables import Workbench
     from windlass.pipeline.work import DigestFiles
 
-    bench, path = Workbench(spark, Lake(str(folder))), schemas.BRONZE_ATTEMPTS.path
-    files = [
-        FileEntry(f"{file.parent.name}/{file.name}", path, file.parent.name.removeprefix("date="), 0, 0)
-        for file in sorted((folder / path).rglob("*.parquet"))
-    ]
-    digest = joined(bench.run([DigestFiles(bench.lake.place, [file]) for file in files]))
+    bench = Workbench(spark, Lake(str(folder)))
+    digest = joined(bench.run([DigestFiles(bench.lake.place, [file]) for file in bronze_files(folder)]))
     merge_gold(bench, gold_shares(digest, schemas.GOLD), {})
 
 
-def duckdb_rollup(folder: Path) -> None:
-    """The minute with the same counts and histograms, from the same files, kept in memory."""
+def spark_minute(spark: Any, folder: Path) -> None:
+    """The minute table alone, by the code of the pipeline, from bronze Parquet to Parquet."""
+    from windlass.pipeline.batch import gold_shares, merge_gold
+    from windlass.pipeline.digest import joined
+    from windlass.pipeline.lake import Lake
+    from windlass.pipeline.schemas import GOLD_MINUTE
+    from windlass.pipeline.tables import Workbench
+
+    bench, files = Workbench(spark, Lake(str(folder))), bronze_files(folder)
+    tasks = spark.sparkContext.parallelize(files, len(files))
+    parts = tasks.flatMap(partial(minute_parts, bench.lake.place)).collect()
+    digest = msgspec.structs.replace(joined([]), parts=parts)
+    merge_gold(bench, gold_shares(digest, [GOLD_MINUTE]), {})
+
+
+def minute_parts(place: Any, file: Any) -> list[Any]:
+    """Rows of the minute table from one file, in a task."""
+    import pyarrow as pa
+
+    from windlass.pipeline.digest import gold_parts
+    from windlass.pipeline.files import read_entries
+    from windlass.pipeline.schemas import CAUSES, GOLD_MINUTE
+    from windlass.pipeline.transforms.gold import attempt_rows
+    from windlass.pipeline.transforms.sql import engine
+
+    names = ["source", "queue", "task", "outcome", "finished_ms", "wait_ms", "duration_ms"]
+    names += [f"{cause}_ms" for cause in CAUSES]
+    found: list[Any] = []
+    for batch in read_entries(place, [file], names):
+        rows = pa.Table.from_batches([batch])
+        with engine(attempts=rows) as connection:
+            (minute,) = attempt_rows(connection, rows, [GOLD_MINUTE])
+        found += gold_parts(GOLD_MINUTE, minute)
+    return found
+
+
+def duckdb_minute(bronze: Path, target: Path) -> None:
+    """The minute table with the same counts, sums and histograms, less percentiles, by DuckDB alone."""
     import duckdb
 
     from windlass.pipeline.histogram import EXACT, GROWTH
+    from windlass.pipeline.schemas import CAUSES, MEASURES, OUTCOME_COLUMNS
 
-    def bucket(column: str) -> str:
+    def measure(name: str) -> str:
+        column = f"{name}_ms"
         steps = f"floor(ln({column} / {EXACT}.0) / ln({GROWTH}))"
-        return f"histogram(CASE WHEN {column} < {EXACT} THEN {column} ELSE {EXACT} + {steps} END)"
+        bucket = f"(CASE WHEN {column} < {EXACT} THEN {column} ELSE {EXACT} + {steps} END)::INTEGER"
+        return f"count({column}), sum({column}), max({column}), histogram({bucket})"
 
-    counts = ", ".join(
-        f"count(*) FILTER (outcome = '{name}')" for name in ("completed", "failed", "retrying")
-    )
+    columns = ["source", "finished_ms // 60000 AS minute", "queue", "task", "count(*)"]
+    columns += [f"count(*) FILTER (outcome = '{name}')" for name in OUTCOME_COLUMNS]
+    columns += [measure(name) for name in MEASURES] + [f"sum({name}_ms)" for name in CAUSES]
+    sql = f"SELECT {', '.join(columns)} FROM read_parquet('{bronze}/**/*.parquet') GROUP BY ALL"
     with duckdb.connect() as connection:
-        connection.execute(
-            f"""
-            CREATE TABLE minute AS
-            SELECT finished_ms // 60000 AS minute, queue, task, count(*), {counts}, sum(wait_ms),
-                   max(wait_ms), sum(duration_ms), max(duration_ms), {bucket("wait_ms")},
-                   {bucket("duration_ms")}
-            FROM read_parquet('{folder}/**/*.parquet') GROUP BY ALL
-            """
-        )
+        connection.execute(f"COPY ({sql}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)")
 
 
 def whole(spark: Any, url: str, lake: Path, records: int, max_records: int) -> None:
@@ -312,21 +285,32 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=365, help="age of the old lake in the last table")
     parser.add_argument("--day-records", type=int, default=250, help="records per queue and day there")
     parser.add_argument("--whole-records", type=int, help="how many go through all layers (default: all)")
-    parser.add_argument("--max-records", type=int, default=2_000_000)
+    parser.add_argument("--max-records", type=int, help="of a batch (default: 2,000,000; of --ages: 300,000)")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--against", metavar="REV", help="run this revision's benchmark first")
     parser.add_argument("--ages", type=int, nargs="+", help="only lakes of so many days, side by side")
-    parser.add_argument("--age-rounds", type=int, default=5, help="whole batches in each of them")
+    parser.add_argument("--age-rounds", type=int, default=7, help="whole batches in each of them")
+    parser.add_argument("--age-commits", type=int, default=_lake_year.MEAN_OF, help="batches without data")
     parser.add_argument("--smoke", action="store_true", help="tiny, to see that everything runs")
     parser.add_argument("--log-days", type=int, help="only commit empty batches for so many days")
     parser.add_argument("--log-batches", type=int, default=10, help="how many a day")
+    parser.add_argument("--batches", type=int, help="only so many batches of --max-records")
+    parser.add_argument("--rollups", action="store_true", help="only the roll-ups, beside DuckDB")
+    parser.add_argument("--profile", action="store_true", help="only the steps of a batch of --max-records")
     args = parser.parse_args(_small(sys.argv[1:]))
+    args.max_records = args.max_records or (2_000_000 if args.ages is None else 300_000)
     if args.log_days is not None:
         with tempfile.TemporaryDirectory(prefix="windlass-bench-") as room:
             _lake_year.run(Path(room), args.log_days, args.log_batches, (1, 10, 30, 100, 365, 1_000))
         return
     if args.ages is not None:
         measure_ages(args)
+        return
+    if args.profile:
+        with tempfile.TemporaryDirectory(prefix="windlass-bench-") as room:
+            url, per_queue = make_store(Path(room) / "steps.db"), args.max_records // len(QUEUES)
+            append_history(Path(room) / "steps.db", per_queue, day_records(0, per_queue))
+            _lake_profile.run(Path(room), url)
         return
     from windlass.pipeline.session import SessionOptions, session
 
@@ -357,8 +341,8 @@ def measure_ages(args: argparse.Namespace) -> None:
 
     with tempfile.TemporaryDirectory(prefix="windlass-bench-") as room:
         folder = Path(room)
-        _lake_age.run(folder, args.ages, rounds=_lake_year.MEAN_OF)
-        per_queue = args.max_records * (args.age_rounds + 1) // len(QUEUES)
+        _lake_age.run(folder, args.ages, rounds=args.age_commits)
+        per_queue = args.max_records * (args.age_rounds + _lake_age.WARM_UP) // len(QUEUES)
         url = make_store(folder / "ages.db")
         append_history(folder / "ages.db", per_queue, day_records(0, per_queue))
         first = date.fromordinal(date(1970, 1, 1).toordinal() + FIRST_DAY // DAY_MS)
@@ -393,21 +377,24 @@ def without_option(arguments: list[str], name: str) -> list[str]:
 
 
 def measure(spark: Any, folder: Path, args: argparse.Namespace) -> None:
+    if args.batches is not None:
+        args.records = args.batches * args.max_records
     per_queue = args.records // len(QUEUES)
     records = per_queue * len(QUEUES)
     url, bronze = make_store(folder / "big.db"), folder / "only" / "bronze" / "attempts"
     with timed("records made", records):
         append_history(folder / "big.db", per_queue, day_records(0, per_queue))
+    if args.batches is not None:
+        whole(spark, url, folder / "lake", records, args.max_records)
+        return
     with PeakMemory() as peak:
         with timed("into bronze", records):
             ingest(spark, url, folder / "only")
         size = sum(path.stat().st_size for path in bronze.rglob("*.parquet"))
         print(f"  bronze has {size / records:.1f} bytes for each", flush=True)
-        for turn in ("first", "again"):
-            with timed(f"all of gold, Spark, {turn}", records):
-                spark_rollup(spark, folder / "only")
-            with timed(f"roll-up, DuckDB (minute), {turn}", records):
-                duckdb_rollup(bronze)
+        measure_rollups(spark, folder, records)
+        if args.rollups:
+            return
         many = min(args.whole_records or records, records)
         with timed(f"bronze, silver and gold of {many:,}", many):
             whole(spark, url, folder / "lake", many, args.max_records)
@@ -415,6 +402,21 @@ def measure(spark: Any, folder: Path, args: argparse.Namespace) -> None:
     one = measure_new_day(spark, folder, 1, args.day_records)
     old = measure_new_day(spark, folder, args.days, args.day_records)
     print_new_day(one, old, args.days)
+
+
+def measure_rollups(spark: Any, folder: Path, records: int) -> None:
+    """The same files by the pipeline and by DuckDB alone, in turns; the first turn loads libraries."""
+    bronze = folder / "only" / "bronze" / "attempts"
+    for turn in ("first", "again", "once more"):
+        with timed(f"all of gold, ours, {turn}", records) as whole_gold:
+            spark_gold(spark, folder / "only")
+        with timed(f"minute table, ours, {turn}", records) as ours:
+            spark_minute(spark, folder / "only")
+        with timed(f"minute table, DuckDB alone, {turn}", records) as theirs:
+            duckdb_minute(bronze, folder / "minute.parquet")
+        for what, spent in (("minute table", ours), ("all of gold", whole_gold)):
+            cpu, wall = spent.cpu / theirs.cpu, spent.wall / theirs.wall
+            print(f"    {what}: {cpu:.1f} x DuckDB's minute table in CPU, {wall:.1f} x in time", flush=True)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LONG_FILE, LONG_CLASS, STRETCH = 500, 300, 6
 #: What a user installs, for the figures about names and stretches: without tests that ship.
 _NOT_CODE = re.compile(r"/(testing|static)/|_conformance/")
+#: Generated from the OpenAPI document: its classes have the names of the server's, because they are the same.
+_GENERATED = "windlass.client.operations"
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SCOPES = (ast.Module, ast.ClassDef, *_FUNCTIONS)
 
@@ -176,7 +178,7 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 def names(modules: list[Module]) -> dict[str, Any]:
     """Public names, and names that stand for more than one thing: of classes, and of modules."""
-    code = [module for module in modules if module.ships_as_code]
+    code = [module for module in modules if module.ships_as_code and module.name != _GENERATED]
     classes: dict[str, list[str]] = defaultdict(list)
     files: dict[str, list[str]] = defaultdict(list)
     for module in code:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from tests.backends.path_mutants import MUTANTS, Mutant, missing
+from tests.backends.path_mutants import MUTANTS, Mutant, missing, path_of
 from tools.paths import load_report
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,15 +33,15 @@ def run(mutant: Mutant, name: str, report: Path) -> int:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False).returncode
 
 
-def verdict(path: str, mutant: Mutant) -> str:
-    """What the suite says about one path: caught, or why that is not known."""
+def verdict(name: str, mutant: Mutant) -> str:
+    """What the suite says about one mutant: caught, or why that is not known."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "paths.json"
         if run(mutant, "", report) != _PASSED:
             return "the tests fail without the defect"
-        if not any(taken[path] for taken in load_report(report).values()):
+        if not any(taken[path_of(name)] for taken in load_report(report).values()):
             return "the tests do not take the path"
-        code = run(mutant, path, Path(folder) / "broken.json")
+        code = run(mutant, name, Path(folder) / "broken.json")
     return {_NOTICED: "caught", _PASSED: "NOT CAUGHT"}.get(code, f"pytest ended with {code}")
 
 

@@ -163,12 +163,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--restarts", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=20, help="of each kind, in each round")
+    parser.add_argument("--queue-type", choices=["classic", "quorum"], default="classic")
     arguments = parser.parse_args()
     binary = rabbitmq_binary()
     if binary is None:
         sys.exit("rabbitmq-server is missing: apt-get install rabbitmq-server")
     with running(binary) as server:
-        tally = asyncio.run(Campaign(server, restarts=arguments.restarts, jobs=arguments.jobs).run())
+        campaign = Campaign(
+            server, restarts=arguments.restarts, jobs=arguments.jobs, queue_type=arguments.queue_type
+        )
+        tally = asyncio.run(campaign.run())
     print(tally)
     print(tally.repeats.table())
     for wrong in (*tally.lost, *tally.elsewhere, *tally.not_run):

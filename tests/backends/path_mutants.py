@@ -37,14 +37,23 @@ class Mutant(NamedTuple):
     select: str
 
 
+#: By path, or by ``path@store`` for one more store that has the path.
 MUTANTS: dict[str, Mutant] = {}
 
 
-def _mutant(path: str, what: str, file: str, select: str) -> Callable[[Callable[[], None]], None]:
-    def enter(apply: Callable[[], None]) -> None:
-        MUTANTS[path] = Mutant(what, apply, file, select)
+def _mutant(
+    name: str, what: str, file: str, select: str
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    def enter(apply: Callable[[], None]) -> Callable[[], None]:
+        MUTANTS[name] = Mutant(what, apply, file, select)
+        return apply
 
     return enter
+
+
+def path_of(name: str) -> str:
+    """The path that a mutant breaks."""
+    return name.partition("@")[0]
 
 
 def pytest_configure() -> None:
@@ -165,18 +174,25 @@ def _amqp_offered() -> None:
     _put(WorkerListener, "_show", lambda self, offer: offer.answered(offer.take()))
 
 
-@_mutant("amqp.tap", "pushed messages are taken in reverse order", _AMQP_WHOLE, "busy_worker_with_one_slot")
+@_mutant("amqp.prefetched", "a later message is started", _AMQP_WHOLE, "busy_worker_with_one_slot")
+def _amqp_prefetched() -> None:
+    from windlass.backends.amqp.intake import Intake
+
+    whole = Intake.peek
+    _put(Intake, "peek", lambda self, queue, count: whole(self, queue, count + 1)[-count:])
+
+
+@_mutant("amqp.tap", "pushed messages are kept in reverse order", _AMQP_WHOLE, "busy_worker_with_one_slot")
 def _amqp_tap() -> None:
     from windlass.backends.amqp.intake import Intake
 
-    whole = Intake.draw
+    whole = Intake._pushed
 
-    async def reverse(self: Any, queue: str, count: int) -> list[Any]:
-        if queue in self._waiting:
-            self._waiting[queue].reverse()
-        return await whole(self, queue, count)
+    def reverse(self: Any, queue: str, tap: Any, delivery: Any) -> None:
+        whole(self, queue, tap, delivery)
+        self._waiting[queue].rotate(1)
 
-    _put(Intake, "draw", reverse)
+    _put(Intake, "_pushed", reverse)
 
 
 @_mutant(
@@ -224,10 +240,10 @@ def _valkey_add_alone() -> None:
 
 @_mutant("valkey.add_plain", "priorities are ignored", _VALKEY, "valkey-own-plain] and priorit")
 def _valkey_add_plain() -> None:
-    from windlass.backends.valkey import records
+    from windlass.backends.valkey import sent_records
 
-    whole = records.plain_job
-    _put(records, "plain_job", lambda new: whole(_changed(new, priority=0)))
+    whole = sent_records.plain_job
+    _put(sent_records, "plain_job", lambda new: whole(_changed(new, priority=0)))
 
 
 @_mutant(
@@ -248,11 +264,11 @@ def _valkey_add_together() -> None:
     "valkey.complete_run", "results are not stored", _VALKEY, "valkey-own-plain] and (result or complete)"
 )
 def _valkey_complete_run() -> None:
-    from windlass.backends.valkey import records
+    from windlass.backends.valkey import settlements
 
-    whole = records.completions
+    whole = settlements.completions
     _put(
-        records,
+        settlements,
         "completions",
         lambda index, items: whole(index, [_changed(end, result=None) for end in items]),
     )
@@ -338,6 +354,7 @@ def _valkey_seat_taken() -> None:
 # --- worker ---------------------------------------------------------------------------------------------
 
 
+@_mutant("worker.lane@amqp", "the second lane does nothing", _AMQP_WHOLE, "busy_worker")
 @_mutant("worker.lane", "the second lane does nothing", _VALKEY_WHOLE, "valkey] and busy_worker")
 def _worker_lane() -> None:
     from windlass.worker.driver import Driver
@@ -364,4 +381,4 @@ def _worker_lease_thread() -> None:
 
 def missing() -> list[str]:
     """Paths without a mutant, and mutants without a path."""
-    return sorted(set(PATHS) ^ set(MUTANTS))
+    return sorted(set(PATHS) ^ {path_of(name) for name in MUTANTS})

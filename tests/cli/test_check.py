@@ -112,6 +112,7 @@ def test_bench_measures_and_leaves_nothing_behind(cli: Cli, tmp_path: Path) -> N
     assert set(tmp_path.iterdir()) == files
     assert cli.json("queues")[0]["counts"] == before
     assert "Figures depend on this machine" in cli("bench", "--jobs", "10").stderr
+    assert "Measure adding, draining and latency" in cli("bench", "--help").output
 
 
 # --- in common --------------------------------------------------------------------------------------------
@@ -208,6 +209,6 @@ def test_options_reach_run_without_click(tmp_path: Path) -> None:
             printed.append(value)
 
     out = Recorder(as_json=True)
-    assert asyncio.run(enqueue.run(enqueue.Options(url=url, queue="mail", name="send"), out)) == 0
+    assert asyncio.run(enqueue.run(enqueue.EnqueueOptions(url=url, queue="mail", name="send"), out)) == 0
     assert asyncio.run(queues.run(StoreOptions(url=url), out)) == 0
     assert printed[1][0]["counts"]["waiting"] == 1

@@ -11,17 +11,17 @@ from tests.cli.support import Cli
 from windlass import Windlass
 from windlass.cli import worker as worker_module
 from windlass.cli.settings import settings_of, variable_of
-from windlass.cli.worker import Options, make_worker
+from windlass.cli.worker import WorkerCommandOptions, make_worker
 from windlass.worker import WorkerOptions
 
 
 @pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Options]:
+def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[WorkerCommandOptions]:
     """What workers would have been started with."""
     monkeypatch.chdir(tmp_path)
-    found: list[Options] = []
+    found: list[WorkerCommandOptions] = []
 
-    def launch(options: Options, out: Any) -> int:
+    def launch(options: WorkerCommandOptions, out: Any) -> int:
         found.append(options)
         return 0
 
@@ -34,7 +34,7 @@ def _project(folder: Path, text: str) -> None:
 
 
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
-    cli: Cli, launched: list[Options], tmp_path: Path
+    cli: Cli, launched: list[WorkerCommandOptions], tmp_path: Path
 ) -> None:
     _project(
         tmp_path, 'app = "shop:app"\nconcurrency = 5\ngrace = "7s"\nlog-format = "json"\ncap = { mail = 3 }'
@@ -88,7 +88,7 @@ _ATTRIBUTE = {"queues": "weights", "cap": "caps", "reserve": "reserves"}
 @pytest.mark.parametrize("source", ["environment", "file"])
 @pytest.mark.parametrize("name", EVERY)
 def test_every_setting_can_be_set_by_the_environment_and_by_the_file(
-    cli: Cli, launched: list[Options], tmp_path: Path, name: str, source: str
+    cli: Cli, launched: list[WorkerCommandOptions], tmp_path: Path, name: str, source: str
 ) -> None:
     as_variable, as_toml, expected = EVERY[name]
     env: dict[str, Any] = {"WINDLASS_URL": None}
@@ -109,7 +109,7 @@ def test_every_setting_can_be_set_by_the_environment_and_by_the_file(
 
 
 def test_every_option_of_a_worker_is_a_setting_and_reaches_it_and_its_children(
-    cli: Cli, launched: list[Options]
+    cli: Cli, launched: list[WorkerCommandOptions]
 ) -> None:
     settings = settings_of(worker_module.command)
     assert settings.keys() == EVERY.keys()
@@ -141,7 +141,7 @@ def test_a_variable_that_is_nearly_a_setting_is_warned_about(
 
 
 @pytest.mark.parametrize("text", ["fast", "100", "0/1s", "5/soon"])
-def test_a_rate_that_is_none_is_refused(cli: Cli, launched: list[Options], text: str) -> None:
+def test_a_rate_that_is_none_is_refused(cli: Cli, launched: list[WorkerCommandOptions], text: str) -> None:
     assert "'--limiter'" in cli("worker", "shop:app", "--limiter", text, code=2).output
     assert launched == []
 
@@ -160,7 +160,9 @@ def test_the_store_of_the_file_is_that_of_every_command(
         assert "there is no database at windlass.db" in cli("queues", env=env, code=1).output
 
 
-def test_queues_may_be_a_table_a_list_or_a_text(cli: Cli, launched: list[Options], tmp_path: Path) -> None:
+def test_queues_may_be_a_table_a_list_or_a_text(
+    cli: Cli, launched: list[WorkerCommandOptions], tmp_path: Path
+) -> None:
     for text in ("{ mail = 3, images = 1 }", '["mail:3", "images"]', '"mail:3,images"'):
         _project(tmp_path, f"queues = {text}")
         cli("worker", "shop:app")
@@ -168,7 +170,7 @@ def test_queues_may_be_a_table_a_list_or_a_text(cli: Cli, launched: list[Options
 
 
 def test_a_child_does_not_start_children_of_its_own(
-    cli: Cli, launched: list[Options], tmp_path: Path
+    cli: Cli, launched: list[WorkerCommandOptions], tmp_path: Path
 ) -> None:
     _project(tmp_path, "processes = 4\nreload = true")
     cli("worker", "shop:app", "--lifeline", "3")
@@ -176,7 +178,7 @@ def test_a_child_does_not_start_children_of_its_own(
 
 
 def test_a_misspelt_setting_is_refused_with_the_near_one(
-    cli: Cli, launched: list[Options], tmp_path: Path
+    cli: Cli, launched: list[WorkerCommandOptions], tmp_path: Path
 ) -> None:
     _project(tmp_path, "concurency = 5")
     said = " ".join(cli("worker", "shop:app", code=2).output.split())

@@ -15,6 +15,7 @@ from tests.cli.support import Cli
 from windlass import RESULT, Backoff, Job, JobState, Keep, Queue, Unique, Windlass, Worker, chain
 from windlass.core.edges import Dependency, Edge
 from windlass.core.job import JobRecord
+from windlass.core.states import FINISHED
 from windlass.jobs.exported import export_job, read_job
 
 MANY = 1_000
@@ -151,7 +152,10 @@ def test_a_thousand_jobs_with_every_option_come_back_equal(cli: Cli, tmp_path: P
 
 
 #: What a job that is put back gets anew.
-NEW = ("seq", "place", "turn", "request_id", "token", "settled_token", "linked", "enqueued_ms", "ready_ms")
+NEW = (
+    *("seq", "place", "turn", "request_id", "token", "settled_token", "linked", "enqueued_ms", "ready_ms"),
+    "queue_time",
+)
 
 
 @pytest.mark.parametrize("url", ["sqlite:///{}/copy.db", "file://{}/copy"])
@@ -174,6 +178,7 @@ def test_an_export_is_put_back_as_it_was(cli: Cli, tmp_path: Path, url: str) -> 
                 assert getattr(now, name) == getattr(was, name), (ref, name)
         if not blocked:
             assert (now.enqueued_ms, now.ready_ms) == (was.enqueued_ms, was.ready_ms)
+            assert (now.queue_time is None) == (now.state in FINISHED)
         assert [(edge.child, edge.on_failure) for edge in edges_now] == [
             (edge.child, edge.on_failure) for edge in edges
         ]
@@ -242,7 +247,14 @@ async def test_arguments_of_a_call_and_their_types_come_back() -> None:
             "line 1: dealy must be a known job option (did you mean 'delay'?)",
         ),
         ({"name": "a", "queue": "q", "args": 5}, "line 1: args must be a list"),
-        ({"name": "a", "queue": "q", "placed": {"x": 1}}, "line 1: x must be a known part of a place"),
+        ({"name": "a", "queue": "q", "placed": {"x": "y"}}, "line 1: x must be a known part of a place"),
+        ({"name": "a", "queue": "q", "placed": 5}, "`$.placed`"),
+        ({"name": "a", "queue": "q", "placed": {"parent": 5}}, "`$.placed[...]`"),
+        ({"name": "a", "queue": "q", "said": 5}, "`$.said`"),
+        ({"name": "a", "queue": "q", "takes": {"at": 5}}, "`$.takes"),
+        ({"name": "a", "queue": "q", "depends_on": 5}, "`$.depends_on`"),
+        ({"name": "a", "queue": "q", "schedule": {"a": 1}}, "`$.schedule`"),
+        ({"name": "a", "queue": "q", "schedule": "s", "slot_ms": "x"}, "`$.slot_ms`"),
         ({"name": "a", "queue": "q", "said": ["x"]}, "line 1: x must be a known option that a task may fill"),
     ],
 )

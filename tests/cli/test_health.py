@@ -104,16 +104,40 @@ async def idle_seen(server: HealthServer) -> int:
     return len(server._open)
 
 
-async def test_a_connection_too_many_is_dropped(worker: Worker) -> None:
+async def test_idle_connections_do_not_keep_a_probe_out(worker: Worker) -> None:
     server = HealthServer(worker, 0, limit=1)
     await server.start()
-    _, idle = await asyncio.open_connection("127.0.0.1", server.port)
+    silent, idle = await asyncio.open_connection("127.0.0.1", server.port)
     idle.write(b"GET /live")
     await idle.drain()
     assert (await idle_seen(server)) == 1
-    assert await ask(server, b"GET /live HTTP/1.1\r\n\r\n") == (0, None)
+    assert (await ask(server, b"GET /live HTTP/1.1\r\n\r\n"))[0] == 200
+    assert await asyncio.wait_for(drained(silent), 10) == b"", "the oldest was closed"
     idle.close()
     await server.stop()
+
+
+async def test_connections_that_come_at_once_are_closed_too(worker: Worker) -> None:
+    server = HealthServer(worker, 0, limit=1)
+    await server.start()
+    opened = await asyncio.gather(*[asyncio.open_connection("127.0.0.1", server.port) for _ in range(50)])
+    ends = [asyncio.ensure_future(drained(reader)) for reader, _ in opened]
+    async with asyncio.timeout(10):
+        while sum(end.done() for end in ends) < len(ends) - 1:
+            await asyncio.wait([end for end in ends if not end.done()], return_when=asyncio.FIRST_COMPLETED)
+        assert len(server._open) == 1
+        await server.stop()
+        await asyncio.gather(*ends)
+    for _, writer in opened:
+        writer.close()
+
+
+async def drained(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the other side ends the connection, however it does."""
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
 
 
 @pytest.mark.feature("Q8")

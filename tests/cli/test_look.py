@@ -188,6 +188,21 @@ def test_history_has_the_times_of_attempts(filled: Cli) -> None:
     assert "ValueError" in filled("history", "mail").output
 
 
+@pytest.mark.feature("Q2")
+def test_history_names_what_an_attempt_waited_for(cli: Cli) -> None:
+    async def fill(app: Windlass) -> None:
+        later = await app.queue("mail").add("good", {"to": "ada"}, job_id="later", delay=3600)
+        await later.promote()
+        await app.queue("mail").add("good", {"to": "eve"}, job_id="now")
+        await work_off(app)
+
+    cli.app(fill)
+    waits = {row["job_id"]: row["queue_time"] for row in cli.json("history", "mail")["records"]}
+    assert waits["now"] is None
+    assert waits["later"].keys() == {"scheduled_ms", "parked_ms", "blocked_ms", "in_line_ms"}
+    assert (waits["later"]["parked_ms"], waits["later"]["blocked_ms"]) == (0, 0)
+
+
 @pytest.mark.feature("J20")
 def test_workers_that_are_alive(cli: Cli) -> None:
     listed: list[Any] = []

@@ -23,7 +23,7 @@ import yaml  # type: ignore[import-untyped]
 
 from tests.docs.commands import check_command, known_variables
 from windlass import Windlass, Worker
-from windlass.cli.dashboard_options import Options as DashboardOptions
+from windlass.cli.dashboard_options import DashboardOptions
 from windlass.cli.new import write_project
 from windlass.cli.values import parse_duration
 from windlass.telemetry import PrometheusMetrics

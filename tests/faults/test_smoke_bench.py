@@ -11,10 +11,19 @@ import pytest
 from benchmarks.against import Row, markdown
 from tests.faults.kit import ROOT
 
+#: A part of a benchmark starts a dozen processes one after the other: on a busy machine that takes its time.
+PATIENCE_S = 220
+pytestmark = pytest.mark.timeout(PATIENCE_S + 20)
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
 
 def test_every_part_of_the_sqlite_benchmark_runs() -> None:
-    command = [sys.executable, "benchmarks/sqlite.py", "--smoke"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    run = _run("benchmarks/sqlite.py", "--smoke")
     assert run.returncode == 0, run.stdout + run.stderr
     report = json.loads((ROOT / ".reports" / "bench-sqlite-smoke.json").read_text())
     figures = {measure["name"]: measure["median"] for measure in report["measures"]}
@@ -27,15 +36,13 @@ def test_every_part_of_the_sqlite_benchmark_runs() -> None:
 
 
 def test_the_benchmark_of_an_upgrade_runs() -> None:
-    command = [sys.executable, "benchmarks/upgrade.py", "--jobs", "2000"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    run = _run("benchmarks/upgrade.py", "--jobs", "2000")
     assert run.returncode == 0, run.stdout + run.stderr
     assert "all tables STRICT" in run.stdout
 
 
 def test_every_part_of_the_file_benchmark_runs() -> None:
-    command = [sys.executable, "benchmarks/file.py", "--smoke", "--alone"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    run = _run("benchmarks/file.py", "--smoke", "--alone")
     assert run.returncode == 0, run.stdout + run.stderr
     report = json.loads((ROOT / ".reports" / "bench-file-smoke.json").read_text())
     figures = {measure["name"]: measure["median"] for measure in report["measures"]}
@@ -45,9 +52,8 @@ def test_every_part_of_the_file_benchmark_runs() -> None:
 
 
 def test_the_benchmark_of_one_call_runs_beside_another_tree() -> None:
-    command = [sys.executable, "benchmarks/engine.py", "--smoke", "--against", "."]
-    command += ["--only", "memory: add", "memory: settle and claim 1", "file: worker, 10 slots"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    some = ["memory: add", "memory: settle and claim 1", "file: worker, 10 slots"]
+    run = _run("benchmarks/engine.py", "--smoke", "--against", ".", "--only", *some)
     assert run.returncode == 0, run.stdout + run.stderr
     report = json.loads((ROOT / ".reports" / "bench-engine-smoke.json").read_text())
     assert all(measure["median"] > 0 for measure in report["measures"])
@@ -57,8 +63,7 @@ def test_the_benchmark_of_one_call_runs_beside_another_tree() -> None:
 @pytest.mark.service("valkey")
 @pytest.mark.feature("U5")
 def test_every_part_of_the_valkey_benchmark_runs_beside_a_peer() -> None:
-    command = [sys.executable, "benchmarks/valkey.py", "--smoke", "--peers", "huey"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    run = _run("benchmarks/valkey.py", "--smoke", "--peers", "huey")
     assert run.returncode == 0, run.stdout + run.stderr
     report = json.loads((ROOT / ".reports" / "bench-valkey-smoke.json").read_text())
     figures = {measure["name"]: measure["median"] for measure in report["measures"]}
@@ -72,8 +77,7 @@ def test_every_part_of_the_valkey_benchmark_runs_beside_a_peer() -> None:
 
 
 def _against(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "benchmarks/against.py", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=55, check=False)
+    return _run("benchmarks/against.py", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.nested import LEAN
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -16,7 +18,7 @@ def run_pytest(folder: Path, *arguments: str, **environment: str) -> subprocess.
     """``pytest`` in ``folder``, with the plugin of Windlass."""
     env = {key: value for key, value in os.environ.items() if not key.startswith(("WINDLASS_", "PYTEST_"))}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "pytest_windlass", *arguments],
+        [sys.executable, "-m", "pytest", "-q", *LEAN, "-p", "pytest_windlass", *arguments],
         cwd=folder,
         env={**env, "PYTHONDONTWRITEBYTECODE": "1", **environment},
         capture_output=True,

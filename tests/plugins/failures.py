@@ -1,4 +1,4 @@
-"""``--failed-list PATH``: write down what did not pass, so that ``scripts/test`` can try it once more alone.
+"""``--failed-list PATH``: write down what did not pass, so that ``scripts/test`` can report it.
 
 The list has one node id per line: failed tests, failed modules, and with ``--whole`` what was left out.
 Lines are added, never removed: several runs may share one list.

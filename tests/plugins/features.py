@@ -41,6 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--feature-report-append", action="store_true", help="add to the report instead of replacing it"
     )
+    group.addoption(
+        "--second-try", action="store_true", help="these tests failed before: a pass now proves nothing"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -134,20 +137,24 @@ def _folder_of(item: pytest.Item) -> str | None:
     return None
 
 
-def take_report(run: RunReport, report: pytest.TestReport) -> None:
-    """Add what one phase of one test says to the evidence of the run."""
+def take_report(run: RunReport, report: pytest.TestReport, *, second_try: bool = False) -> None:
+    """Add what one phase of one test says to the evidence of the run.
+
+    In a second try, a test that passes proves no row and refuses none.
+    """
     if report.when == "call" and not report.skipped:
         run.tests += 1
     note = dict(report.user_properties).get(PROPERTY)
     if not isinstance(note, dict) or report.skipped:
         return
     if report.when == "call" or report.failed:
+        silent = second_try and report.passed
         run.add(
             Evidence(
                 test=report.nodeid,
                 backend=note["backend"],
-                rows=tuple(note["rows"]),
-                missing=tuple(note["missing"]),
+                rows=() if silent else tuple(note["rows"]),
+                missing=() if silent else tuple(note["missing"]),
                 passed=report.passed,
             )
         )
@@ -161,7 +168,7 @@ class _Recorder:
         self._run = RunReport()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        take_report(self._run, report)
+        take_report(self._run, report, second_try=self._config.getoption("--second-try"))
 
     def pytest_sessionfinish(self) -> None:
         target = self._config.getoption("--feature-report")

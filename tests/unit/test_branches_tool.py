@@ -14,6 +14,7 @@ from tools.branches import (
     Branch,
     Listed,
     Measured,
+    all_branches,
     compare,
     judged_files,
     load_list,
@@ -45,8 +46,10 @@ class Port:
 FOUND = Branch("f.py", "find", "if row == key:", "for row in rows:")
 
 
-def measured(lines: set[int], missing: set[tuple[int, int]]) -> Measured:
-    return Measured(frozenset(lines), frozenset(), frozenset(missing))
+def measured(
+    lines: set[int], missing: set[tuple[int, int]], taken: set[tuple[int, int]] | None = None
+) -> Measured:
+    return Measured(frozenset(lines), frozenset(taken or ()), frozenset(missing))
 
 
 def test_open_branches_are_named_by_what_they_say() -> None:
@@ -76,6 +79,27 @@ def test_branches_that_look_the_same_are_counted() -> None:
     }
 
 
+def test_all_branches_are_those_that_were_taken_too() -> None:
+    run = measured({1, 2, 3, 4, 5, 6, 11}, {(3, 2), (2, 5), (12, 13), (12, 14)}, {(2, 3), (3, 4)})
+    assert set(all_branches("f.py", SOURCE, run)) == {
+        *open_branches("f.py", SOURCE, run),
+        FOUND._replace(to="return row"),
+        Branch("f.py", "find", "for row in rows:", "if row == key:"),
+        Branch("f.py", "find", "def find(rows, key):", CALLED),
+        Branch("f.py", "never", "if rows:", "return 1"),
+        Branch("f.py", "never", "if rows:", "return 2"),
+    }
+
+
+def test_a_branch_that_is_only_sometimes_taken_must_still_be_there() -> None:
+    listed = [Listed(FOUND, "as threads happen to run", sometimes=True)]
+    assert compare(listed, set(), {FOUND}, ["amqp"], {"f.py"}) == []
+    moved = {FOUND._replace(function="search")}
+    assert compare(listed, set(), moved, ["amqp"], {"f.py"}) == [f"listed, but gone: {FOUND}"]
+    by = [Listed(FOUND, "only there", ("amqp",))]
+    assert compare(by, set(), moved, ["amqp"], {"f.py"}) == [f"listed, but gone: {FOUND}"]
+
+
 def test_the_list_must_be_true() -> None:
     other, covered, elsewhere = (FOUND._replace(function=name) for name in ("other", "covered", "elsewhere"))
     listed = [
@@ -83,42 +107,44 @@ def test_the_list_must_be_true() -> None:
         Listed(elsewhere, "only there", ("amqp",)),
         Listed(FOUND._replace(file="g.py"), "not looked at"),
     ]
-    still = {FOUND, elsewhere}
-    assert compare(listed, still, ["memory"], {"f.py"}) == [
+    still, there = {FOUND, elsewhere}, {FOUND, other, covered, elsewhere}
+    assert compare(listed, still, there, ["memory"], {"f.py"}) == [
         f"not taken and not listed: {FOUND}",
-        f"listed, but taken or gone: {covered}",
+        f"listed, but taken: {covered}",
     ]
     assert compare(
-        [Listed(FOUND, "why"), Listed(elsewhere, "why", ("amqp",))], still, ["amqp"], {"f.py"}
+        [Listed(FOUND, "why"), Listed(elsewhere, "why", ("amqp",))], still, there, ["amqp"], {"f.py"}
     ) == [f"not taken by amqp, against the list: {elsewhere}"]
-    assert compare([Listed(other, " ")], {other}, ["memory"], {"f.py"}) == [
+    sometimes = [Listed(covered, "why", sometimes=True), Listed(FOUND, "why")]
+    assert compare(sometimes, {FOUND}, there, ["amqp"], {"f.py"}) == []
+    assert compare([Listed(other, " ")], {other}, there, ["memory"], {"f.py"}) == [
         f"listed without a reason: {other}"
     ]
 
 
-def test_every_entry_of_the_list_is_a_line_of_its_file() -> None:
-    root = Path(__file__).resolve().parents[2]
+def test_every_entry_of_the_list_is_a_line_of_its_function() -> None:
     for one in load_list():
-        texts = {line.strip() for line in (root / one.branch.file).read_text(encoding="utf-8").splitlines()}
+        texts = _functions_of(ROOT / one.branch.file).get(one.branch.function, set())
         assert one.branch.line in texts, one.branch
-        assert one.branch.function in _functions_of(root / one.branch.file), one.branch
         assert one.branch.to in (*texts, CALLED, RAISED, END), one.branch
 
 
 @functools.cache
-def _functions_of(path: Path) -> set[str]:
-    """Every function and class of a file by its qualified name, and "" for what is outside of them."""
-    found = {""}
+def _functions_of(path: Path) -> dict[str, set[str]]:
+    """The lines of every function of a file, by its qualified name."""
+    source = path.read_text(encoding="utf-8")
+    texts = [line.strip() for line in source.splitlines()]
+    found: dict[str, set[str]] = {}
 
     def walk(node: ast.AST, outer: str) -> None:
         for inner in ast.iter_child_nodes(node):
             name = outer
             if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 name = f"{outer}.{inner.name}".lstrip(".")
-                found.add(name)
+                found.setdefault(name, set()).update(texts[inner.lineno - 1 : inner.end_lineno])
             walk(inner, name)
 
-    walk(ast.parse(path.read_text(encoding="utf-8")), "")
+    walk(ast.parse(source), "")
     return found
 
 
@@ -135,7 +161,9 @@ def test_the_engine_is_judged_where_the_reference_runs() -> None:
 
 def test_a_store_runs_its_own_part_of_the_suite() -> None:
     assert suite_of("file")[-1] == "[file"
-    for place in (*suite_of("memory")[:2], *suite_of("valkey"), *suite_of("amqp")):
+    assert suite_of("file", "retry or delay")[-1] == "[file and (retry or delay)"
+    assert suite_of("amqp", "retry")[-2:] == ["-k", "retry"]
+    for place in (*suite_of("memory")[:3], *suite_of("valkey"), *suite_of("amqp")):
         assert (Path(__file__).resolve().parents[2] / place).is_file()
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.nested import LEAN
 from tools.features.__main__ import LEDGER, ROOT, main
 from tools.features.evidence import ANY_BACKEND, Evidence, RunReport, load_report, save_report
 from tools.features.ledger import Ledger, LedgerError, load_ledger
@@ -43,6 +44,9 @@ def ledger_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def ledger(ledger_file: Path) -> Ledger:
     return load_ledger(ledger_file)
+
+
+pytestmark = pytest.mark.timeout(180)  # some run pytest several times
 
 
 def run_of(*entries: Evidence) -> RunReport:
@@ -351,12 +355,10 @@ def run_suite(folder: Path, suite: str, *options: str) -> subprocess.CompletedPr
     (folder / "pytest.ini").write_text("[pytest]\nanyio_mode = auto\n")
     (folder / "test_it.py").write_text(suite)
     arguments = [
-        "-c",
-        "pytest.ini",
-        "-p",
-        "no:cacheprovider",
-        "-W",
-        "ignore::pytest.PytestUnknownMarkWarning",
+        *("-c", "pytest.ini"),
+        *("-p", "no:cacheprovider"),
+        *LEAN,
+        *("-W", "ignore::pytest.PytestUnknownMarkWarning"),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
@@ -366,7 +368,7 @@ def run_suite(folder: Path, suite: str, *options: str) -> subprocess.CompletedPr
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=170,
     )
 
 

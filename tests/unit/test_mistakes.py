@@ -120,6 +120,23 @@ async def an_option_among_the_arguments(app: Windlass, folder: Path) -> None:
     await task_of(app).enqueue("ada", delay=5)
 
 
+@answers("queue must be left out here", "app.queue(NAME).add(task.name, ...)")
+async def another_queue_among_the_options(app: Windlass, folder: Path) -> None:
+    await task_of(app).options(queue="other").enqueue("ada")
+
+
+@answers("every must be left out here", '@app.task(schedule={"every": 60})')
+async def an_interval_as_an_option_of_a_task(app: Windlass, folder: Path) -> None:
+    app.task(every=60)(command)  # type: ignore[call-overload]
+
+
+@answers("a function, not a method", "no self")
+async def a_method_as_a_task(app: Windlass, folder: Path) -> None:
+    class Shop:
+        @app.task
+        async def send(self, to: str) -> None: ...
+
+
 @answers("an object cannot be stored", "or the id of what is stored elsewhere")
 async def an_object_as_argument(app: Windlass, folder: Path) -> None:
     await loose_task_of(app).enqueue(object())
@@ -312,7 +329,7 @@ async def a_schedule_for_a_task_that_needs_an_argument(app: Windlass, folder: Pa
     async def send(to: str) -> None: ...
 
 
-@answers("unique: two tasks have the same name", "give one @app.task(name=...)")
+@answers("unique: two tasks are called the same", "give one @app.task(name=...)")
 async def two_tasks_of_one_name(app: Windlass, folder: Path) -> None:
     task_of(app)
     app.task(name="shop.send")(command)
@@ -374,7 +391,7 @@ async def a_module_with_two_apps(app: Windlass, folder: Path) -> None:
     command("worker", "jobs")
 
 
-@answers("a function that takes a job (an app goes into url_or_app=)")
+@answers("callable with a job, such as a function (an app goes into url_or_app=)")
 async def an_app_where_a_handler_belongs(app: Windlass, folder: Path) -> None:
     wrong: Any = app
     Worker("mail", wrong)

@@ -17,7 +17,7 @@ import msgspec
 
 from tools.fuzz.engine import Target, damaged, damaged_text, each_damaged, odd_value
 from tools.fuzz.wire import wire_targets
-from windlass.api.queue import _cursor
+from windlass.api.queue_reading import _cursor
 from windlass.backend import Backend, open_backend
 from windlass.backend import limit_requests as lrq
 from windlass.backend import metric_requests as mq
@@ -27,7 +27,7 @@ from windlass.backends.amqp import messages
 from windlass.backends.file import effects, frames
 from windlass.backends.file.store import FileStore
 from windlass.backends.sqlite import logs, rows
-from windlass.backends.valkey import layouts, logrows, records
+from windlass.backends.valkey import layouts, logrows, records, sent_records
 from windlass.cli.values import parse_duration, parse_json, parse_pairs
 from windlass.core.edges import to_dependency
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
@@ -37,6 +37,7 @@ from windlass.core.option_values import instant_to_ms
 from windlass.core.options import DEFAULT_OPTIONS, OPTION_NAMES, JobOptions
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.patterns import matches
+from windlass.core.queue_time import QueueTime
 from windlass.core.schedule_rules import to_schedule
 from windlass.errors import ConfigError, StorageError, UnsupportedByBackendError
 from windlass.jobs.payload import unpack
@@ -131,7 +132,7 @@ def _history() -> list[AttemptRecord]:
     return [
         AttemptRecord(
             f"token.{n}", f"job{n}", 1, 1, "q", "task", None, ("a", "b"), "worker", 1, 2, 3, 4, 1, 1,
-            AttemptOutcome.COMPLETED, None, None,
+            AttemptOutcome.COMPLETED, None, None, queue_time=QueueTime(3, n, 0, 0, 1),
         )
         for n in range(3)
     ]  # fmt: skip
@@ -163,11 +164,11 @@ def _stored_options() -> Target:
 def _valkey_record() -> Target:
     """The bytes of a stored job, plain and not, with a head or without."""
     job = NewJob(queue="q", id="job1", task="task", payload=b'{"form":"none"}', request_id="job1")
-    plain = records.plain_job(job)
+    plain = sent_records.plain_job(job)
     assert plain is not None
     stored = bytes([255]) + (7).to_bytes(7, "big") + (9).to_bytes(6, "big") + plain
     head = msgspec.msgpack.encode(layouts.Head(6, 7, 7, 0, 9, 9, 0, 0, "task", 0, token="t", worker="w"))
-    packed = len(head).to_bytes(2, "big") + head + records.tail(job)
+    packed = len(head).to_bytes(2, "big") + head + sent_records.tail(job)
     examples = [stored, packed, head]
 
     def make(rng: random.Random) -> tuple[bytes, bytes]:
@@ -178,7 +179,7 @@ def _valkey_record() -> Target:
 
 def _valkey_leased() -> Target:
     job = NewJob(queue="q", id="job1", task="task", payload=b"{}", request_id="job1")
-    plain = records.plain_job(job)
+    plain = sent_records.plain_job(job)
     assert plain is not None
     stored = bytes([255]) + (7).to_bytes(7, "big") + (9).to_bytes(6, "big") + plain
     leased = records.whole(records.leased)

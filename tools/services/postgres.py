@@ -12,9 +12,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from tools.services import show_until_interrupted
 
 _START_S = 60
 #: The server refuses to run as root. Debian's package makes this user.
@@ -95,10 +96,7 @@ def main() -> None:
     if binaries is None:
         sys.exit("no server found: apt-get install postgresql")
     with running(binaries) as server:
-        print(server.url(), flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            while True:
-                time.sleep(3_600)
+        show_until_interrupted(server.url())
 
 
 if __name__ == "__main__":

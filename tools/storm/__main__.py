@@ -7,6 +7,7 @@ import asyncio
 import json
 import logging
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     asked = parser().parse_args()
+    # Stopped by another program it ends as by Ctrl-C: with what it started.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     settings = Settings(
         seed=asked.seed,
         seconds=asked.minutes * 60,
@@ -63,6 +67,8 @@ def main() -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     finally:
         if not asked.keep:
             shutil.rmtree(directory, ignore_errors=True)

@@ -134,6 +134,12 @@ async def gather(app: Windlass, evidence: Evidence, directory: Path) -> None:
         Trouble(kind="busy-machine", worker=line["by"], from_ms=line["start"], to_ms=line["end"])
         for line in evidence.of("late")
     ]
+    # A worker without a connection loses the reply later than it was told to. Only these leave leases behind.
+    evidence.troubles += [
+        Trouble(kind="lost-reply", worker=line["by"], from_ms=line["at"], to_ms=line["at"])
+        for line in evidence.of("lost")
+        if line["what"] in ("Claim", "Settle")
+    ]
     for queue in plan.QUEUES:
         rows, gone = await read_history(app, queue, may_lose="settled-is-kept" in evidence.exempt)
         evidence.history += rows

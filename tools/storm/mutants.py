@@ -24,7 +24,7 @@ from windlass.backend import schedule_requests as sq
 from windlass.backends.memory import inspection
 from windlass.backends.memory.finished import Finished
 from windlass.backends.memory.state import State
-from windlass.core import flow_rules, limit_rules, transitions
+from windlass.core import change_rules, flow_rules, limit_rules, transitions
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord
 from windlass.core.outcome import AddOutcome, CancelResult, Outcome, Settled
@@ -336,7 +336,7 @@ def _no_prune() -> None:
 @_mutant("cancel-ignored", "cancel-holds")
 def _cancel_ignored() -> None:
     """A cancellation is acknowledged and does nothing."""
-    cancel = transitions.cancel
+    cancel = change_rules.cancel
 
     def pretend(job: JobRecord | None, reason: str, recorder: Any, **options: Any) -> CancelResult:
         if job is not None and job.state in (JobState.WAITING, JobState.SCHEDULED, JobState.RETRYING):

@@ -65,7 +65,7 @@ class Witness(BackendWrapper):
         answer = await self.carry_out(request)
         await self._switches.pass_through()
         if loses:
-            self._journal.write("lost", what=type(request).__name__)
+            self._journal.write("lost", what=type(request).__name__, at=store_ms(self._clock))
             raise StorageError(f"the reply to {type(request).__name__} was lost (injected)")
         if isinstance(request, rq.Settle):
             self._note(request, answer)

@@ -17,14 +17,14 @@ from tests.backends.file.twins import state
 from windlass.backend import requests as rq
 from windlass.backends.file import FileBackend
 from windlass.backends.memory import store as memory
-from windlass.core import transitions
+from windlass.core import change_rules, transitions
 from windlass.core.job import EventType, JobRecord, JobRef, WorkerInfo
 from windlass.core.outcome import Outcome
 
 
 def differ() -> None:
     """Become another version."""
-    create, retry = transitions.create, transitions.retry
+    create, retry = transitions.create, change_rules.retry
 
     def other_place(self: memory.MemoryStore) -> int:
         self.last_place += 10
@@ -43,7 +43,7 @@ def differ() -> None:
 
     memory.MemoryStore.fresh_place = other_place  # type: ignore[method-assign]
     transitions.create = other_create
-    transitions.retry = other_retry
+    change_rules.retry = other_retry
 
 
 def digest(store: FileBackend) -> str:

@@ -87,6 +87,18 @@ async def test_of_adds_at_one_time_those_that_cannot_be_written_fail_alone(tmp_p
         assert len(steps) == 1  # they did share a step
 
 
+async def test_an_add_that_spoils_the_step_of_several_fails_alone(tmp_path: Path) -> None:
+    """Its due time is more than the log can hold, which shows only when the step is written."""
+    async with opened(tmp_path / "store") as store:
+        adds = [rq.Add(jobs=[new(id=f"j{at}")]) for at in range(3)]
+        adds[1].jobs[0].delay_ms = 2**64 - 1
+        answers = await asyncio.gather(*(store.execute(it) for it in adds), return_exceptions=True)
+        assert [isinstance(answer, ConfigError) for answer in answers] == [False, True, False]
+        assert set(await states_of(store)) == {"j0", "j2"}
+    async with opened(tmp_path / "store") as store:
+        assert set(await states_of(store)) == {"j0", "j2"}
+
+
 # --- cut --------------------------------------------------------------------------------------------
 
 

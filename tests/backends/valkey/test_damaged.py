@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.backends.valkey.servers import redis_server, valkey_server
@@ -12,13 +13,17 @@ from tools.services.valkey import Server
 from windlass import Job, Windlass, Worker
 from windlass.backend import requests as rq
 from windlass.backends.valkey.keys import DAMAGED, Keys
+from windlass.backends.valkey.layouts import Head
 from windlass.core.ids import new_id
 from windlass.core.job import JobRef
 from windlass.core.outcome import Settled
+from windlass.core.queue_time import QueueTime
 from windlass.core.states import JobState
 
 backend_name = "valkey"
 pytestmark = pytest.mark.service("valkey")
+
+START_MS = 1_700_000_000_000
 
 
 @pytest.fixture(params=["valkey", "redis"])
@@ -44,6 +49,23 @@ async def test_a_record_that_cannot_be_read_fails_alone_and_keeps_its_bytes(
         assert found.errors[-1].error_class == "BadRecord"
         page = await store.execute(rq.ListJobs(queue="q", states=[JobState.FAILED]))
         assert [job.id for job in page.jobs] == ["j2"]
+
+
+@pytest.mark.feature("J24")
+@pytest.mark.parametrize("time", [7, "text", False, [], [1, 2], [1, 2, 3, 4, "5"], [1, 2, 3, 4, 5, 6]])
+async def test_a_queue_time_that_cannot_be_counted_fails_its_job_alone(server: Server, time: Any) -> None:
+    namespace = new_id()
+    async with opened(server.url, namespace) as store:
+        await add(store, *(new(job_id=f"j{n}", delay_ms=10) for n in range(3)), now_ms=START_MS)
+        await store.execute(rq.Promote(now_ms=START_MS + 10))
+        for ref in (JobRef("q", "j0"), JobRef("q", "j1"), JobRef("q", "j2")):  # scheduled, and have left that
+            await store.execute(rq.ChangeJob(ref=ref, delay_ms=5, now_ms=START_MS + 20))
+        _change_queue_time(server, namespace, "j1", time)
+        jobs = await claim(store, now_ms=START_MS + 30)
+        assert [job.id for job in jobs] == ["j0", "j2"]
+        assert await complete(store, *jobs, now_ms=START_MS + 31) == [Settled.OK] * 2
+        page = await store.execute(rq.ListJobs(queue="q", states=[JobState.FAILED]))
+        assert [(job.id, job.reason) for job in page.jobs] == [("j1", "bad_record")]
 
 
 async def test_a_prune_that_fills_the_indexes_leaves_a_damaged_job_to_the_next_claim(server: Server) -> None:
@@ -88,6 +110,16 @@ async def test_a_key_of_the_wrong_type_is_moved_aside_and_stops_no_other_queue(
         await app.queue("bad").get_jobs()
         with server.client() as client:
             assert client.get(key + DAMAGED) == b"a text"
+
+
+def _change_queue_time(server: Server, namespace: str, job_id: str, time: Any) -> None:
+    key = Keys(namespace).queue("q") + ":m"
+    with server.client() as client:
+        head = msgspec.msgpack.decode(client.hget(key, job_id))
+        at = Head.__struct_fields__.index("queue_time")
+        assert len(head[at]) == len(QueueTime.__struct_fields__)
+        head[at] = time
+        client.hset(key, job_id, msgspec.msgpack.encode(head))
 
 
 def _spoil(server: Server, namespace: str, job_id: str) -> bytes:

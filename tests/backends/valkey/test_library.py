@@ -28,11 +28,13 @@ from windlass.backend import requests as rq
 from windlass.backends.valkey import ValkeyBackend, check, loader
 from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.functions import Functions, Turn
-from windlass.backends.valkey.records import Run, pack
+from windlass.backends.valkey.sent_records import pack
+from windlass.backends.valkey.settlements import Run
 from windlass.core.ids import new_id
 from windlass.core.job import ErrorInfo, JobRecord, JobRef, NewJob
 from windlass.core.options import StoredOptions, placed
 from windlass.core.outcome import Outcome, Settled, Settlement
+from windlass.core.queue_time import QueueTime
 from windlass.core.states import JobState
 
 backend_name = "valkey"
@@ -212,6 +214,30 @@ async def test_an_older_client_works_beside_a_worker_that_is_given_jobs(
         assert (job.id, await complete(newer, job)) == ("waits", [Settled.OK])
         counts = await older.execute(rq.CountJobs(queue="q"))
         assert (counts[JobState.COMPLETED], counts[JobState.WAITING]) == (2, 0)
+
+
+@pytest.mark.feature("M3", "Q2")
+@pytest.mark.parametrize("outcome", [Outcome.RETRY, Outcome.RELEASE])
+@pytest.mark.parametrize("delay_ms", [0, 20])
+async def test_a_job_that_an_older_client_puts_back_does_not_wait_for_the_same_twice(
+    outcome: Outcome, delay_ms: int, older_client: Callable[[str, str], ValkeyBackend]
+) -> None:
+    """It leaves the queue time in the head, which is of an attempt before."""
+    start = 1_700_000_000_000
+    async with _both(valkey_server().url, older_client) as (older, newer):
+        await add(newer, new(job_id="a", delay_ms=10), now_ms=start)
+        (job,) = await claim(newer, now_ms=start + 15)
+        end = msgspec.structs.replace(_end(job, outcome), delay_ms=delay_ms)
+        await older.execute(rq.Settle(items=[end], now_ms=start + 1_000))
+        (job,) = await claim(newer, now_ms=start + 1_050)
+        await complete(newer, job, now_ms=start + 1_060)
+        rows = (await newer.execute(rq.ReadHistory(queue="q"))).records
+    last = rows[-1]
+    ready_ms = start + (1_000 + delay_ms if delay_ms or outcome is Outcome.RETRY else 10)
+    in_line = start + 1_050 - ready_ms
+    assert last.wait_ms == in_line
+    expected = QueueTime(start + 1_050, in_line_ms=in_line) if delay_ms else None
+    assert (last.run_id, last.queue_time) == (job.token, expected)
 
 
 def _end(job: JobRecord, outcome: Outcome) -> Settlement:

@@ -19,7 +19,13 @@ from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.settings import parse
 from windlass.errors import StorageError
 from windlass.speedups import valkey
-from windlass.speedups.valkey import ClosedError, PlainConnection, QuickConnection, ask, open_connection
+from windlass.speedups.valkey import (
+    ConnectionClosedError,
+    PlainConnection,
+    QuickConnection,
+    ask,
+    open_connection,
+)
 
 backend_name = "valkey"
 
@@ -132,11 +138,11 @@ async def test_a_connection_that_the_server_closed_is_not_used(serve: Serve) -> 
             while await connection.is_open():
                 try:
                     await connection.send(b"PING\r\n")
-                except LostError:  # the bytes may have left, so it says less than ClosedError
+                except LostError:  # the bytes may have left, so it says less than ConnectionClosedError
                     break
                 await asyncio.sleep(0)
         await connection.close()
-        with pytest.raises(ClosedError):
+        with pytest.raises(ConnectionClosedError):
             await connection.send(b"PING\r\n")
         assert not connection.send_now(b"PING\r\n")
         assert not await connection.is_open()
@@ -185,7 +191,7 @@ async def test_a_request_that_the_server_does_not_take_has_an_unknown_outcome_in
 @pytest.mark.filterwarnings("ignore:unclosed")  # asyncio cannot end a transport without its loop
 @pytest.mark.usefixtures("way")
 def test_a_connection_can_be_closed_after_its_loop_is_gone() -> None:
-    async def open_one(port: int) -> valkey.Connection:
+    async def open_one(port: int) -> valkey.ServerConnection:
         return await open_connection("127.0.0.1", port, None)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:

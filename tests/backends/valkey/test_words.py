@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from windlass.backends.valkey import check, codes, keys, layouts, loader, records, words
+from windlass.backends.valkey import check, codes, keys, layouts, loader, packed_options, words
 from windlass.core import (
     bad_records,
     flow_rules,
@@ -131,7 +131,7 @@ def test_a_field_that_stands_elsewhere_stands_there_in_lua_too(monkeypatch: pyte
 
 def test_what_a_job_has_that_says_nothing_is_what_the_server_takes_for_usual() -> None:
     said = options.StoredOptions()
-    told: Any = records.USUAL
+    told: Any = packed_options.USUAL
     usual = layouts.Options(*told)
     assert usual.max_stalls == said.max_stalls
     assert (usual.keep_completed_ms, usual.keep_completed_count) == (
@@ -142,20 +142,21 @@ def test_what_a_job_has_that_says_nothing_is_what_the_server_takes_for_usual() -
         said.keep_failed.age_ms,
         said.keep_failed.count,
     )
-    assert f"local USUAL = {{ {', '.join(map(str, records.USUAL))} }}\n" in _library()
+    assert f"local USUAL = {{ {', '.join(map(str, packed_options.USUAL))} }}\n" in _library()
 
 
 def test_options_with_more_fields_than_this_release_knows_are_read() -> None:
     said = options.StoredOptions(group="g", cost=2)
-    told = records._packed_options(said, "json")
-    assert records._read_options(options.StoredOptions(), [*told, "of a later release"]) == said
+    told = packed_options.pack_options(said, "json")
+    assert packed_options.read_options(options.StoredOptions(), [*told, "of a later release"]) == said
 
 
 def test_an_option_that_all_jobs_do_not_have_is_told_when_it_is_not_the_usual_one() -> None:
-    assert records._server_options(options.StoredOptions(), "json") == 0
-    told = records._server_options(options.StoredOptions(expires_total_ms=5), "json")
+    assert packed_options.server_options(options.StoredOptions(), "json") == 0
+    told = packed_options.server_options(options.StoredOptions(expires_total_ms=5), "json")
     assert isinstance(told, layouts.Options) and told.expires_total_ms == 5
-    assert len(records._server_options(options.StoredOptions(max_stalls=9), "json")) == layouts.OPTIONS_SIZE  # type: ignore[arg-type]
+    told = packed_options.server_options(options.StoredOptions(max_stalls=9), "json")
+    assert isinstance(told, tuple) and len(told) == layouts.OPTIONS_SIZE
 
 
 def test_roll_ups_are_kept_as_long_as_core_says(monkeypatch: pytest.MonkeyPatch) -> None:

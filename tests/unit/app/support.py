@@ -35,6 +35,21 @@ def store_url(backend_name: str, directory: Path) -> str:
     return f"sqlite:///{directory / 'jobs.db'}"
 
 
+class WaitingHandler:
+    """A handler that waits until it is stopped, and keeps the reasons for which it was."""
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.reasons: list[str | None] = []
+
+    async def __call__(self, job: Job[Any]) -> None:
+        self.started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.reasons.append(job.abort_signal.reason if job.abort_signal else None)
+
+
 @asynccontextmanager
 async def working(
     app: Windlass,

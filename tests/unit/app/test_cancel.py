@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.app.support import event_names, history_of, work_off, working
+from tests.unit.app.support import WaitingHandler, event_names, history_of, work_off, working
 from windlass import Job, JobCancelledError, JobState, Queue, Windlass
 from windlass.jobs import CancelResult
 
@@ -41,23 +41,14 @@ async def test_cancel_answers_for_finished_and_unknown_jobs(app: Windlass, queue
 
 @pytest.mark.feature("F1", "F2", "F3", "F5")
 async def test_a_running_async_handler_is_stopped_from_another_client(url: str, app: Windlass) -> None:
-    started = asyncio.Event()
-    reasons: list[Any] = []
-
-    async def handler(job: Job[Any]) -> None:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            reasons.append(job.abort_signal.reason if job.abort_signal else None)
-
+    handler = WaitingHandler()
     job = await app.queue("default").add("work")
     async with working(app, "default", handler), Windlass(url) as elsewhere:
-        await started.wait()
+        await handler.started.wait()
         assert await elsewhere.queue("default").revoke(job.id, "changed my mind") is CancelResult.CANCELLING
         with pytest.raises(JobCancelledError, match="changed my mind"):
             await job.result()
-    assert reasons == ["cancel"]
+    assert handler.reasons == ["cancel"]
     await job.refresh()
     assert (job.state, job.attempts) == (JobState.CANCELLED, 0)
     names = await event_names(app.queue("default"), job.id)
@@ -122,31 +113,21 @@ async def test_a_failure_after_a_cancel_is_not_retried(app: Windlass, queue: Que
 
 @pytest.mark.feature("F4")
 async def test_a_worker_aborts_a_job_that_runs_here(app: Windlass, queue: Queue) -> None:
-    started = asyncio.Event()
-
-    async def handler(job: Job[Any]) -> None:
-        started.set()
-        await asyncio.Event().wait()
-
+    handler = WaitingHandler()
     job = await queue.add("work")
     async with working(app, "default", handler) as worker:
         assert not worker.abort_job("nope")
-        await started.wait()
+        await handler.started.wait()
         assert worker.abort_job(job.id)
         assert await job.wait_until_finished() is JobState.CANCELLED
 
 
 @pytest.mark.feature("F1")
 async def test_cancelling_twice_keeps_the_first_reason(app: Windlass, queue: Queue) -> None:
-    started = asyncio.Event()
-
-    async def handler(job: Job[Any]) -> None:
-        started.set()
-        await asyncio.Event().wait()
-
+    handler = WaitingHandler()
     job = await queue.add("work")
     async with working(app, "default", handler):
-        await started.wait()
+        await handler.started.wait()
         answers = {await job.cancel("first"), await job.cancel("second")}
         await job.wait_until_finished()
     assert answers <= {CancelResult.CANCELLING, CancelResult.FINISHED}

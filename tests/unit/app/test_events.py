@@ -174,6 +174,27 @@ async def test_queue_on_is_a_short_way_to_listen(app: Windlass, queue: Queue) ->
     await queue.close()
 
 
+@pytest.mark.feature("K5")
+async def test_the_job_of_an_added_event_still_has_the_attributes_of_the_event(
+    timed_app: Windlass, clock: DrivenClock
+) -> None:
+    added: list[Any] = []
+    queue = timed_app.queue("default")
+    queue.on("added", added.append)
+    await clock.settle()
+    job = await queue.add("work")
+    await clock.advance(1)
+    (found,) = added
+    with pytest.deprecated_call(match=r"passes the job, not the event"):
+        assert found.type is EventType.ENQUEUED
+    with pytest.deprecated_call(match=r"use job\.id"):
+        assert found.job_id == job.id
+    assert (found.id, found.name) == (job.id, "work")
+    with pytest.raises(AttributeError, match="a job has no 'nothing'"):
+        _ = found.nothing
+    await queue.close()
+
+
 @pytest.mark.feature("K5", "Z14")
 async def test_a_job_that_cannot_be_read_at_first_is_handed_once_it_can(
     timed_app: Windlass, clock: DrivenClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.schedules.words import in_words
+from windlass.schedules.cron_text import in_words
 
 
 @pytest.mark.parametrize(

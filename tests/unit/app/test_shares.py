@@ -178,7 +178,7 @@ def test_bad_specs_are_refused(spec: dict[str, Any], complaint: str) -> None:
         ({"queues": "a", "poll": 0}, "poll"),
         ({"queues": "a", "grace": -1}, "grace"),
         ({"queues": "a", "concurency": 3}, "did you mean 'concurrency'"),
-        ({"queues": "a", "handler": 5}, "handler must be a function"),
+        ({"queues": "a", "handler": 5}, "handler must be callable"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -60,7 +60,7 @@ def test_a_task_can_be_given_a_name_with_colons_and_spaces() -> None:
 def test_two_functions_may_not_share_a_name() -> None:
     app = _app()
     app.task(name="twice")(lambda: 1)
-    with pytest.raises(ConfigError, match="two tasks have the same name"):
+    with pytest.raises(ConfigError, match="two tasks are called the same"):
         app.task(name="twice")(lambda x: x)
 
 

@@ -95,3 +95,17 @@ def test_a_steady_clock_follows_a_store_that_was_set_back() -> None:
     steady = SteadyClock(hands)
     assert steady.now_ms(50_000) == 50_000
     assert steady.now_ms(990) == 1_000
+
+
+def test_a_steady_clock_may_be_read_by_two_threads() -> None:
+    """One that finds the machine ahead again does not disturb one that found it behind."""
+
+    class Disturbed(SteadyClock):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, None if name == "_behind_since" else value)
+
+    hands = Hands(1_000)
+    steady = Disturbed(hands)
+    assert steady.now_ms() == 1_000
+    hands.ms = 500
+    assert steady.now_ms() == 1_000

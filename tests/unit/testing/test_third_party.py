@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import windlass_conformance as conformance
+from tests.nested import LEAN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +50,7 @@ def run_recipe(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     (directory / "mypackage" / "__init__.py").touch()
     (directory / "mypackage" / "backend.py").write_text(_BACKEND)
     environment = {"PYTHONPATH": ":".join([str(directory), *sys.path]), "PATH": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", *LEAN, "-p", "no:cacheprovider", *arguments]
     return subprocess.run(
         command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=100
     )
@@ -72,7 +73,7 @@ def test_a_backend_that_breaks_the_contract_is_told_so(tmp_path: Path) -> None:
     )
     run_recipe(tmp_path, "--collect-only")
     (tmp_path / "mypackage" / "backend.py").write_text(broken)
-    command = [sys.executable, "-m", "pytest", "-q", "-k", "test_equal_priorities_run_in_order"]
+    command = [sys.executable, "-m", "pytest", "-q", *LEAN, "-k", "test_equal_priorities_run_in_order"]
     environment = {"PYTHONPATH": ":".join([str(tmp_path), *sys.path]), "PATH": ""}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=100

@@ -1,61 +1,25 @@
-"""The pump: what a worker asks of its store next, as tables and as properties. Nothing here waits."""
+"""The pump: what a worker asks of its store next, as tables. Nothing here waits."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.unit.worker.pump_support import (
+    POLL_MS,
+    claimed,
+    cut_off,
+    end,
+    give,
+    one_ended,
+    paused,
+    pump_of,
+    shown,
+)
 from windlass import QueueSpec
-from windlass.backend.requests import Claimed
-from windlass.core.job import JobRecord
-from windlass.core.outcome import Outcome, Settlement
-from windlass.worker.options import to_specs
-from windlass.worker.pump import CHECK, DONE, AllDone, Check, Exchange, Pump, ReconcileStep, Wait
-from windlass.worker.shares import SharePlanner
-
-POLL_MS = 2_000
-
-
-def pump_of(slots: int = 4, queues: Any = "mail", **options: Any) -> Pump:
-    shares = SharePlanner(to_specs(queues, slots), "weighted")
-    return Pump(shares, slots=slots, poll_ms=POLL_MS, **options)
-
-
-def end(token: str, queue: str = "mail") -> Settlement:
-    return Settlement(queue=queue, id=token, token=token, outcome=Outcome.COMPLETE)
-
-
-def claimed(count: int = 0, *, due_in_ms: int | None = None, queue: str = "mail") -> Claimed:
-    jobs = [JobRecord(queue=queue, id=str(n), task="t", payload=b"") for n in range(count)]
-    return Claimed(jobs, now_ms=0, next_due_in_ms=due_in_ms)
-
-
-def give(pump: Pump, count: int, now_ms: float = 0, **answer: Any) -> bool:
-    """Answer the exchange that is next with ``count`` jobs, and begin them."""
-    exchange = pump.next(now_ms)
-    assert isinstance(exchange, Exchange)
-    drained = pump.answered(exchange, claimed(count, **answer) if exchange.queues else None, now_ms)
-    for _ in range(count):
-        pump.began("mail")
-    return drained
-
-
-def shown(step: object) -> object:
-    """A step as the tables write it: what is settled, and how many are claimed."""
-    if isinstance(step, Exchange):
-        return [one.token for one in step.ends], step.limit
-    if isinstance(step, Wait):
-        return ("rest until" if step.ignore_hints else "wait until"), step.until_ms
-    if isinstance(step, ReconcileStep):
-        return "reconcile", step.ends
-    return step
-
+from windlass.worker.pump import CHECK, DONE, Exchange, Pump, Wait
 
 # --- tables --------------------------------------------------------------------------------------------
 
@@ -80,19 +44,9 @@ def one_runs(pump: Pump) -> None:
     give(pump, 1)
 
 
-def one_ended(pump: Pump) -> None:
-    give(pump, 1)
-    pump.freed("mail")
-    pump.ended(end("a"))
-
-
 def six_ended(pump: Pump) -> None:
     for token in "abcdef":
         pump.ended(end(token))
-
-
-def paused(pump: Pump) -> None:
-    pump.paused = True
 
 
 def paused_with_an_end(pump: Pump) -> None:
@@ -142,14 +96,6 @@ def failed_once(pump: Pump) -> None:
     assert isinstance(exchange, Exchange)
     pump.failed(exchange)
     pump.stumbled(0)
-
-
-def cut_off(pump: Pump) -> None:
-    one_ended(pump)
-    exchange = pump.next(0)
-    assert isinstance(exchange, Exchange)
-    pump.failed(exchange)
-    pump.interrupted()
 
 
 def failed_then_hurried(pump: Pump) -> None:
@@ -381,290 +327,3 @@ def test_a_pump_is_not_done_while_the_other_lane_is_under_way() -> None:
     pump.failed(second)
     assert [one.token for one in pump.ends] == [str(number) for number in range(10, 20)]
     assert isinstance(pump.next(0), Exchange)
-
-
-# --- properties ----------------------------------------------------------------------------------------
-
-
-class Model(RuleBasedStateMachine):
-    """A worker and a store that answer in any order, fail at any time, and are paused, limited and closed."""
-
-    @initialize(
-        slots=st.integers(1, 40),
-        overlaps=st.booleans(),
-        until_empty=st.booleans(),
-        specs=st.sampled_from(
-            [
-                {"a": QueueSpec(1)},
-                {"a": QueueSpec(3), "b": QueueSpec(1)},
-                {"a": QueueSpec(1, cap=1), "b": QueueSpec(1)},
-                {"a": QueueSpec(1, reserve=1), "b": QueueSpec(2)},
-            ]
-        ),
-    )
-    def begin(self, slots: int, overlaps: bool, until_empty: bool, specs: dict[str, QueueSpec]) -> None:
-        self.names = list(specs)
-        self.pump = pump_of(slots, specs, until_empty=until_empty)
-        self.pump.overlaps = overlaps
-        self.now = 0.0
-        self.under_way: list[Exchange] = []
-        self.running: Counter[str] = Counter()
-        #: Ends that no answer has taken yet, by token.
-        self.owed: set[str] = set()
-        self.tokens = 0
-        self.done = False
-
-    # what the driver does
-
-    def note(self, step: object) -> None:
-        """What must hold for every step."""
-        pump = self.pump
-        if isinstance(step, Exchange):
-            self.under_way.append(step)
-            asked = sum(one.limit for one in self.under_way)
-            assert step.ends or step.queues, "a request that asks for nothing"
-            assert all(0 <= item.share <= item.cap <= step.limit for item in step.queues)
-            assert sum(item.share for item in step.queues) <= step.limit
-            if step.limit:
-                assert not pump.paused
-                assert not pump.closing
-                assert pump.limited_until_ms <= self.now
-                assert self.running.total() + asked <= pump.slots, "a lease without a slot"
-        elif isinstance(step, Wait):
-            assert step.until_ms > self.now, "a wait that has passed is no wait"
-            assert step.until_ms <= self.now + max(POLL_MS, 5_000)
-        elif isinstance(step, AllDone):
-            self.done = True
-            assert not self.running.total() or pump._hurried or pump.until_empty
-
-    @precondition(lambda self: not self.done and len(self.under_way) < 2)
-    @rule()
-    def next(self) -> None:
-        step = self.pump.next(self.now)
-        self.note(step)
-        if isinstance(step, ReconcileStep):
-            assert {*step.ends} == self.owed - self.sent(), "what is held here must not be given back"
-            if not self.under_way:
-                self.pump.reconciled()
-        elif isinstance(step, Check):
-            assert not self.running.total()
-            assert not self.owed
-            self.pump.checked(empty=False)
-
-    @precondition(lambda self: not self.done and len(self.under_way) == 1)
-    @rule()
-    def beside(self) -> None:
-        wanted = self.pump.wants_lane(self.now)
-        step = self.pump.beside(self.now)
-        assert (step is not None) is wanted
-        if step is not None:
-            self.note(step)
-
-    @precondition(lambda self: self.under_way)
-    @rule(data=st.data(), share=st.floats(0, 1), due_in_ms=st.none() | st.integers(0, 10_000))
-    def answer(self, data: st.DataObject, share: float, due_in_ms: int | None) -> None:
-        exchange = self.under_way.pop(data.draw(st.integers(0, len(self.under_way) - 1)))
-        jobs, left = list[JobRecord](), round(exchange.limit * share)
-        for item in exchange.queues:
-            for _ in range(min(left, item.share)):
-                jobs.append(JobRecord(queue=item.name, id="x", task="t", payload=b""))
-                left -= 1
-        answer = Claimed(jobs, now_ms=0, next_due_in_ms=due_in_ms) if exchange.queues else None
-        self.pump.answered(exchange, answer, self.now)
-        self.owed -= {one.token for one in exchange.ends}
-        for job in jobs:
-            self.pump.began(job.queue)
-            self.running[job.queue] += 1
-
-    @precondition(lambda self: self.under_way)
-    @rule(cut_off=st.booleans())
-    def fail(self, cut_off: bool) -> None:
-        """All that is under way fails: the driver leaves the second lane before it goes on."""
-        lost = {one.token for exchange in self.under_way for one in exchange.ends}
-        for exchange in self.under_way:
-            self.pump.failed(exchange)
-        self.under_way.clear()
-        if cut_off:
-            self.pump.interrupted()
-        else:
-            self.pump.stumbled(self.now)
-        assert lost <= {one.token for one in self.pump.ends}, "they are offered again"
-        step = self.pump.next(self.now)
-        assert not isinstance(step, Exchange), "it reconciles first"
-        self.note(step)
-
-    # what happens
-
-    @precondition(lambda self: self.running.total())
-    @rule(data=st.data())
-    def end(self, data: st.DataObject) -> None:
-        queue = data.draw(st.sampled_from(sorted(name for name in self.running if self.running[name])))
-        self.running[queue] -= 1
-        self.tokens += 1
-        self.owed.add(str(self.tokens))
-        self.pump.freed(queue)
-        self.pump.ended(end(str(self.tokens), queue))
-
-    @rule(
-        ms=st.sampled_from([1, 50, 100, 500, POLL_MS, 6_000]),
-        topics=st.sampled_from([[], ["ready:a"], ["x"]]),
-    )
-    def time_passes(self, ms: float, topics: list[str]) -> None:
-        self.now += ms
-        self.pump.woke(self.now, frozenset(topics))
-
-    @rule(paused=st.booleans())
-    def pause(self, paused: bool) -> None:
-        self.pump.paused = paused
-        if not paused:
-            self.pump.hint()
-
-    @rule(ms=st.integers(0, 3_000))
-    def limit(self, ms: int) -> None:
-        self.pump.limited_until_ms = self.now + ms
-
-    @rule(slots=st.integers(1, 40))
-    def resize(self, slots: int) -> None:
-        asked = sum(one.limit for one in self.under_way)
-        if self.running.total() + asked <= slots:  # else it is above until some have ended
-            self.pump.slots = slots
-
-    @rule()
-    def hint(self) -> None:
-        self.pump.hint()
-
-    @precondition(lambda self: self.tokens > 20)
-    @rule(hurried=st.booleans())
-    def close(self, hurried: bool) -> None:
-        self.pump.close()
-        if hurried:
-            self.pump.hurry()
-
-    def sent(self) -> set[str]:
-        return {one.token for exchange in self.under_way for one in exchange.ends}
-
-    @invariant()
-    def every_end_is_in_one_place(self) -> None:
-        if not hasattr(self, "pump"):
-            return
-        waiting = [one.token for one in self.pump.ends]
-        sent = [one.token for exchange in self.under_way for one in exchange.ends]
-        assert len(waiting) + len(sent) == len(self.owed), "an end was lost, or is in two requests"
-        assert {*waiting, *sent} == self.owed
-
-    @invariant()
-    def all_that_ends_is_settled_in_the_end(self) -> None:
-        """From any state: when the store answers and nothing more begins, the pump settles all and ends."""
-        if not hasattr(self, "pump") or self.done or self.under_way or self.running.total():
-            return
-        if not self.pump.closing:
-            return
-        for _ in range(200):
-            step = self.pump.next(self.now)
-            self.note(step)
-            if isinstance(step, Exchange):
-                self.under_way.remove(step)
-                self.pump.answered(step, None, self.now)
-                self.owed -= {one.token for one in step.ends}
-            elif isinstance(step, ReconcileStep):
-                self.pump.reconciled()
-            elif isinstance(step, Wait):
-                self.now = step.until_ms
-                self.pump.woke(self.now, frozenset())
-            elif isinstance(step, Check):
-                self.pump.checked(empty=True)
-            else:
-                assert not self.owed or self.pump._hurried
-                return
-        raise AssertionError("it never ends")
-
-
-Model.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
-test_any_history_keeps_the_promises_of_the_pump = Model.TestCase
-
-
-# --- claims apart from settlements -----------------------------------------------------------------------
-
-
-def apart(slots: int = 1, **options: Any) -> Pump:
-    pump = pump_of(slots, **options)
-    pump.claims_apart = True
-    return pump
-
-
-def test_with_claims_apart_the_next_job_is_claimed_while_the_last_end_is_settled() -> None:
-    pump = apart()
-    give(pump, 1)
-    assert shown(pump.next(0)) == ("wait until", POLL_MS)
-    pump.freed("mail")
-    pump.ended(end("a"))
-    assert shown(pump.beside(0)) == (["a"], 0)
-    assert shown(pump.next(0)) == ([], 1)
-    assert pump.beside(0) is None
-
-
-def test_with_claims_apart_each_end_wakes_the_driver() -> None:
-    """Others may be on their way to the store: the slot is free, and the next job can come."""
-    pump = apart(2)
-    give(pump, 2)
-    assert [pump.ended(end(token)) for token in "ab"] == [True, True]
-
-
-def test_with_claims_apart_only_so_many_ends_may_be_unsettled() -> None:
-    pump = apart()
-    for number in range(50):
-        give(pump, 1)
-        pump.freed("mail")
-        pump.ended(end(f"{number}"))
-    assert shown(pump.next(0)) == ("wait until", POLL_MS)
-    settling = pump.beside(0)
-    assert settling is not None and len(settling.ends) == 50
-    assert shown(pump.next(0)) == ("wait until", POLL_MS)
-    pump.answered(settling, None, 0)
-    assert shown(pump.next(0)) == ([], 1)
-
-
-def test_with_claims_apart_a_closing_worker_waits_for_its_settlements() -> None:
-    pump = apart()
-    give(pump, 1)
-    pump.freed("mail")
-    pump.ended(end("a"))
-    pump.close()
-    assert isinstance(pump.next(0), Wait)
-    settling = pump.beside(0)
-    assert settling is not None
-    assert isinstance(pump.next(0), Wait)
-    pump.answered(settling, None, 0)
-    assert pump.next(0) is DONE
-
-
-def test_with_claims_apart_nothing_is_settled_before_a_lost_reply_is_reconciled() -> None:
-    pump = apart()
-    pump.ended(end("a"))
-    pump.stumbled(0)
-    assert pump.beside(0) is None
-    assert shown(pump.next(POLL_MS)) == ("reconcile", ["a"])
-    assert pump.beside(POLL_MS) is None
-    pump.reconciled()
-    assert shown(pump.beside(POLL_MS)) == (["a"], 0)
-
-
-def test_with_a_bound_of_a_queue_a_settlement_claims_as_well() -> None:
-    pump = apart(2, queues={"mail": QueueSpec(cap=1)})
-    give(pump, 1)
-    pump.freed("mail")
-    pump.ended(end("a"))
-    assert pump.beside(0) is None
-    assert shown(pump.next(0)) == (["a"], 2)
-
-
-def test_with_claims_apart_time_passes_also_while_an_end_waits_to_be_settled() -> None:
-    """The store may be slow to settle: a job that is due meanwhile must not wait for it."""
-    pump = apart(2)
-    give(pump, 1)
-    pump.freed("mail")
-    pump.ended(end("a"))
-    wait = pump.next(0)
-    assert isinstance(wait, Wait)
-    pump.woke(wait.until_ms, frozenset())
-    assert shown(pump.next(wait.until_ms)) == ([], 2)
