@@ -15,7 +15,7 @@ app = FastAPI(title="Shop", lifespan=lifespan(jobs))
 
 @app.post("/signup", status_code=202)
 async def signup(to: str) -> dict[str, str]:
-    job = await send_welcome.options(job_id=f"welcome-{to.replace('@', '-')}").enqueue(to)
+    job = await send_welcome.options(unique=f"welcome-{to}").enqueue(to)
     return {"job": job.id, "outcome": str(job.outcome)}
 
 
