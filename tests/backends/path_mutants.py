@@ -301,7 +301,7 @@ _SEATED = f"valkey] and ({_IDLE})"
 
 @_mutant("valkey.seat_begun", "a started job is also claimed", _VALKEY_WHOLE, _SEATED)
 def _valkey_seat_begun() -> None:
-    from windlass.backends.valkey.handoff import Given, WorkerHandoff
+    from windlass.backends.valkey.handoff import OfferedJob, WorkerHandoff
 
     whole = WorkerHandoff.accept
 
@@ -309,7 +309,7 @@ def _valkey_seat_begun() -> None:
         begin = self.begin
         if begin is not None:
             self.begin = lambda record, since_ms: (
-                begin(record, since_ms) and not self.given.append(Given(record, since_ms))
+                begin(record, since_ms) and not self.offered.append(OfferedJob(record, since_ms))
             )
         try:
             return whole(self, news)
@@ -324,7 +324,7 @@ def _valkey_seat_claimed() -> None:
     from windlass.backends.valkey.handoff import WorkerHandoff
 
     def lose(self: Any) -> Any:
-        self.given = []
+        self.offered = []
         return [], 0
 
     _put(WorkerHandoff, "take", lose)
@@ -335,20 +335,21 @@ def _valkey_seat_given() -> None:
     _in_lua("79_add_alone", "redis.call('HSET', root .. ':m', id, string.char(MARK.LEAN) .. head)", "")
 
 
-# A seat that was left and stays in the server's :U is no defect that a test could notice. It is gone from :Z,
-# by which jobs are given; the next seat of that worker overwrites it; a claim leaves a seat only while its
-# client knows of one, which leaves out what a seat brings twice; the rest is cleared with the others.
+# A registration that has ended but stays in the server's :U is no defect that a test could notice. It is gone
+# from :Z, so no job is leased under it. The next registration of that worker overwrites it. A claim ends a
+# registration only while its client knows of one, and the client drops a job that it gets twice. Entries that
+# are left are cleared with all others.
 @_mutant("valkey.seat_taken", "the client forgets that it is registered as idle", _VALKEY_WHOLE, _SEATED)
 def _valkey_seat_taken() -> None:
-    from windlass.backends.valkey.handoff import HandoffOffer
+    from windlass.backends.valkey.handoff import HandoffClaim
 
-    whole = HandoffOffer.answered
+    whole = HandoffClaim.answered
 
     def forget(self: Any, turn: Any) -> None:
         whole(self, turn)
-        self._place.seats.clear()
+        self._handoff.registrations.clear()
 
-    _put(HandoffOffer, "answered", forget)
+    _put(HandoffClaim, "answered", forget)
 
 
 # --- worker ---------------------------------------------------------------------------------------------

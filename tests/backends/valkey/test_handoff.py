@@ -112,7 +112,7 @@ async def test_a_job_that_is_added_while_a_worker_waits_is_leased_in_the_same_st
 async def test_a_worker_may_begin_a_job_as_it_comes_or_leave_it_to_its_next_claim(
     url: str, begins: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handoff, "PATIENCE_S", 20)
+    monkeypatch.setattr(handoff, "CLAIM_TIMEOUT_S", 20)
     async with seated(url, "w") as (store, (worker,)):
         shown: list[JobRecord] = []
         seen = asyncio.Event()
@@ -155,7 +155,7 @@ async def test_a_lost_message_costs_nothing_but_the_next_claim(
 ) -> None:
     async with seated(url, "w") as (store, (worker,)):
         lost: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
-        place = worker.store._here().session.seats
+        place = worker.store._here().session.handoffs
         heard = place.received
 
         def lose(name: str, news: bytes) -> bool:
@@ -177,7 +177,7 @@ async def test_a_message_that_crosses_a_claim_gives_the_job_once(
 ) -> None:
     async with seated(url, "w") as (store, (worker,)):
         session = worker.store._here().session
-        heard, work = session.seats.received, session.functions.work
+        heard, work = session.handoffs.received, session.functions.work
         under_way: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
 
         def keep(name: str, news: bytes) -> bool:
@@ -189,7 +189,7 @@ async def test_a_message_that_crosses_a_claim_gives_the_job_once(
             assert heard(*await under_way.get())  # before the answer, which brings the same job
             return turn
 
-        monkeypatch.setattr(session.seats, "received", keep)
+        monkeypatch.setattr(session.handoffs, "received", keep)
         monkeypatch.setattr(session.functions, "work", crossed)
         await add(store, new(job_id="one"))
         assert (await worker.claim()).jobs == []
@@ -198,8 +198,8 @@ async def test_a_message_that_crosses_a_claim_gives_the_job_once(
 
 async def test_a_worker_that_is_gone_is_given_nothing(url: str) -> None:
     async with seated(url, "w1", "w2") as (store, (gone, worker)):
-        waker = gone.store._here().waker
-        await waker.close()  # its connection is cut; its seat is still there
+        subscriber = gone.store._here().subscriber
+        await subscriber.close()  # its connection is cut; its seat is still there
         channel = store._keys.channel("to:q:w1")
         client = store._here().session.client
 
@@ -258,7 +258,7 @@ async def test_a_worker_that_wants_nothing_is_given_nothing(url: str) -> None:
         calls = _calls(worker.store)
         worker.listener.decline()
         await until(lambda: calls["work"] == 1, "the seat to be left")
-        await worker.store._here().session.seats.close()
+        await worker.store._here().session.handoffs.close()
         await add(store, new(job_id="one"))
         assert (await _get(store, "one")).deliveries == 0
 
@@ -266,7 +266,7 @@ async def test_a_worker_that_wants_nothing_is_given_nothing(url: str) -> None:
 async def test_a_job_that_is_not_wanted_any_more_goes_back_to_its_place(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handoff, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(handoff, "CLAIM_TIMEOUT_S", 0.01)
     async with seated(url, "w") as (store, (worker,)):
         await add(store, new(job_id="one"))
         await add(store, new(job_id="two"))
@@ -373,8 +373,8 @@ async def test_a_paused_worker_takes_nothing(url: str) -> None:
         worker.pause()
         backend = app.store.backend
         assert isinstance(backend, ValkeyBackend)
-        places = backend._here().session.seats._places
-        await until(lambda: not places[worker.id].seats, "the seat to be left")
+        places = backend._here().session.handoffs._handoffs
+        await until(lambda: not places[worker.id].registrations, "the seat to be left")
         job = await queue.add("run", 2)
         await job.refresh()
         assert (job.state, job.deliveries, ran) == (JobState.WAITING, 0, [1])

@@ -26,7 +26,7 @@ async def test_a_topic_that_is_left_and_wanted_again_at_once_holds_up_nobody(url
         for turns in range(6):
             listener = store.listen(["ready:q"])
             await store.execute(rq.CountJobs(queue="q"))  # waits until the subscription stands
-            assert not store._gate.is_shut
+            assert not store._barrier.is_closed
             await add(store, new())
             assert await listener.wait(20_000) == {"ready:q"}
             listener.close()
@@ -38,7 +38,7 @@ async def test_a_line_without_any_topic_still_answers(url: str) -> None:
     async with opened(url, timeout=30) as store:
         listener = store.listen(["ready:q"])
         await store.execute(rq.CountJobs(queue="q"))
-        (line,) = store._here().waker._lines.values()
+        (line,) = store._here().subscriber._connections.values()
         listener.close()
         await until(lambda: not line.channels and not line._leaving.total(), "the topic to be left")
         await line.ping()

@@ -2,9 +2,7 @@
 
 ``valkey://host:port/db`` · ``redis://`` · ``valkeys://``, ``rediss://`` (TLS) ·
 ``valkey+cluster://host1,host2`` · ``valkey+sentinel://host1,host2/name-of-the-primary/db``.
-Every change is one server function; see ``lua/``.
-
-What stands where: ``docs/internals/stores.md``.
+Every change is one call of a server function, see ``lua/``. ``docs/internals/stores.md`` describes the keys.
 """
 
 from windlass.backends.valkey.backend import ValkeyBackend, from_url

@@ -1,8 +1,8 @@
-"""Adding jobs, many callers in one call.
+"""Adding jobs, with the requests of several callers in one call.
 
-While one batch is on its way the next one gathers: a caller that is alone is served at once, a thousand
-callers share a few round trips. Requests stay whole: the jobs of one request never span two batches (of one
-slot), so each is added in one step per slot. A caller's wait for the batch before is part of
+While one batch is in flight, new requests are collected for the next one. A single caller is served at once;
+a thousand concurrent callers share a few round trips. The jobs of one request are always in the same batch,
+so they are added in one step per slot. The time that a request waits for the batch before it counts against
 its timeout.
 """
 
@@ -29,7 +29,7 @@ _MOST_BYTES = 4_000_000
 
 
 class Waiting(StoreCall[list[rq.Added]]):
-    """A request that waits for the batch before its own."""
+    """A request that waits until the batch in flight is answered."""
 
     __slots__ = ("jobs", "now")
 
@@ -39,7 +39,7 @@ class Waiting(StoreCall[list[rq.Added]]):
 
 
 class Adder:
-    """Gathers and sends; belongs to one event loop."""
+    """Collects requests into batches and sends them. Belongs to one event loop."""
 
     def __init__(self, session: ValkeySession) -> None:
         self._session = session
@@ -49,7 +49,7 @@ class Adder:
         self._task: asyncio.Task[None] | None = None
 
     async def add(self, jobs: list[NewJob], now: str) -> list[rq.Added]:
-        """Add ``jobs``, alone or together with those of other callers."""
+        """Add ``jobs``, together with jobs of other callers if a batch is in flight."""
         if not jobs:
             return []
         if self._busy:
@@ -61,14 +61,14 @@ class Adder:
         try:
             return await self._send(jobs, now)
         finally:
-            self._go_on()
+            self._start_next()
 
     async def close(self) -> None:
-        """Wait for what was gathered."""
+        """Wait until all collected requests are answered."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
-    def _go_on(self) -> None:
+    def _start_next(self) -> None:
         if self._waiting:
             self._task = asyncio.get_running_loop().create_task(self._serve(), name="windlass-valkey-add")
             self._task.add_done_callback(self._ended)
@@ -87,13 +87,13 @@ class Adder:
         self._busy, self._task = False, None
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """When the task was ended from outside, perhaps before it began, no caller waits forever."""
+        """Fail all waiting requests if the task was cancelled, perhaps before it started."""
         if self._task is task:
             _fail([*self._batch, *self._waiting], "the client was closed before the jobs were added")
             self._done()
 
     async def _serve_batch(self, batch: list[Waiting]) -> None:
-        """Answer every caller of a batch. What is wrong with one request is that caller's alone."""
+        """Send a batch and answer its callers. The error of an invalid request goes to its caller only."""
         jobs = [job for call in batch for job in call.jobs]
         if len(batch) > 1:
             took("valkey.add_together")
@@ -103,7 +103,7 @@ class Adder:
             _fail(batch, str(exc))
             return
         except Exception as exc:
-            if len(batch) > 1:
+            if len(batch) > 1:  # one request is invalid: find out which
                 for one in batch:
                     await self._serve_batch([one])
             else:
@@ -116,7 +116,7 @@ class Adder:
             start = end
 
     def _next_batch(self) -> list[Waiting]:
-        """As many waiting requests of one instant as fit into one call."""
+        """Take as many waiting requests as fit into one call. All have the same ``now``."""
         batch: list[Waiting] = []
         taken = jobs = size = 0
         now = self._waiting[0].now
@@ -189,12 +189,13 @@ class Adder:
 
 
 def _fail(batch: list[Waiting], message: str) -> None:
-    """Answer every caller that has no answer yet."""
+    """Raise a ``StorageError`` in every caller that has no answer yet."""
     for call in batch:
         call.answer(None, StorageError(message))
 
 
 def added(answer: list[Any], now_ms: int, queue: str) -> rq.Added:
+    """The answer to one job, as ``add.lua``, ``restore.lua`` and ``flow_add.lua`` return it."""
     outcome, state, enqueued_ms, due_ms = answer[:4]
     record = records.viewed(queue, answer[4]) if len(answer) > 4 else None
     left = tuple(name.decode() for name in answer[5]) if len(answer) > 5 else ()

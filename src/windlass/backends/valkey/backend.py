@@ -1,4 +1,4 @@
-"""The backend: a session per event loop, and the way from a request to its verb."""
+"""The backend: one session per event loop, and the dispatch of requests to verbs."""
 
 from __future__ import annotations
 
@@ -128,17 +128,17 @@ _VERBS: dict[type[Any], Verb] = {
 
 @dataclass(slots=True)
 class _PerLoop:
-    """What belongs to one event loop."""
+    """The state of one event loop."""
 
     loop: asyncio.AbstractEventLoop
     session: ValkeySession
     adder: Adder
-    waker: Subscriber
+    subscriber: Subscriber
 
     async def close(self) -> None:
-        await self.waker.close()
+        await self.subscriber.close()
         await self.adder.close()
-        await self.session.seats.close()
+        await self.session.handoffs.close()
         await self.session.close()
 
 
@@ -148,15 +148,15 @@ class ValkeyBackend:
     capabilities = _CAPABILITIES
     overlaps: Literal[True] = True
 
-    def __init__(self, settings: ValkeySettings, gate: SubscribeBarrier | None = None) -> None:
+    def __init__(self, settings: ValkeySettings, barrier: SubscribeBarrier | None = None) -> None:
         self.name = settings.name
         self._settings = settings
         self._keys = Keys(settings.namespace)
-        self._gate = gate or SubscribeBarrier(settings.timeout_s)
+        self._barrier = barrier or SubscribeBarrier(settings.timeout_s)
         self._lock = threading.Lock()
         self._loops: dict[int, _PerLoop] = {}
-        #: Those of loops that are gone, to be closed by the next that comes by.
-        self._left: list[_PerLoop] = []
+        #: State of event loops that are gone; the next request closes it.
+        self._stale: list[_PerLoop] = []
 
     async def open(self) -> None:
         """Reach the server and load the function library where it is missing. Idempotent."""
@@ -166,54 +166,54 @@ class ValkeyBackend:
         """Close the connections of every event loop. Idempotent; the next request opens new ones."""
         with self._lock:
             loops, self._loops = list(self._loops.values()), {}
-        await self._close_left()
+        await self._close_stale()
         for one in loops:
             await _close(one)
 
-    async def _close_left(self) -> None:
-        while self._left:
-            await self._left.pop().session.close()
+    async def _close_stale(self) -> None:
+        while self._stale:
+            await self._stale.pop().session.close()
 
     async def execute(self, request: rq.Request[R]) -> R:
         here = self._here()
-        if self._left:
-            await self._close_left()
-        if self._gate.is_shut:
-            await self._gate.passed()
+        if self._stale:
+            await self._close_stale()
+        if self._barrier.is_closed:
+            await self._barrier.wait()
         reach("valkey.execute", request=request)
-        if request.now_ms is None:  # asked here and nowhere else: '' lets the server read its clock
+        if request.now_ms is None:  # '' makes the server read its own clock
             return cast("R", await _answer(here, request, ""))
-        handoff.stay_out(request)
+        handoff.skip_handoff(request)
         answer = await _answer(here, request, str(request.now_ms))
-        await here.waker.sync()  # a test drives time: what this changed is received before time continues
+        await here.subscriber.sync()  # in tests that set the time, hints arrive before the time moves on
         return cast("R", answer)
 
     def listen(self, topics: Iterable[str]) -> SubscriptionListener:
-        return self._here().waker.listen(topics)
+        return self._here().subscriber.listen(topics)
 
     def listen_completed(
         self, queue: str, receive: Callable[[list[Completed]], None]
     ) -> SubscriptionListener:
-        return self._here().waker.listen([f"done:{queue}"], receive)
+        return self._here().subscriber.listen([f"done:{queue}"], receive)
 
     async def server_settings(self) -> list[dict[str, str]]:
-        """What each server says about its persistence and memory."""
+        """Persistence and memory settings of each server, for ``windlass doctor``."""
         return await server.server_settings(self._here().session)
 
     def clone(self) -> ValkeyBackend:
-        return ValkeyBackend(self._settings, self._gate)
+        return ValkeyBackend(self._settings, self._barrier)
 
     def _here(self) -> _PerLoop:
         loop = asyncio.get_running_loop()
         found = self._loops.get(id(loop))
         if found is None or found.loop is not loop:
             session = ValkeySession(self._settings, self._keys)
-            found = _PerLoop(loop, session, Adder(session), Subscriber(session, self._gate))
+            found = _PerLoop(loop, session, Adder(session), Subscriber(session, self._barrier))
             with self._lock:
                 stale = self._loops.get(id(loop))
                 self._loops[id(loop)] = found
             if stale is not None:
-                self._left.append(stale)
+                self._stale.append(stale)
         return found
 
 
@@ -229,9 +229,9 @@ async def _close(one: _PerLoop) -> None:
     if one.loop is asyncio.get_running_loop():
         await one.close()
     elif one.loop.is_closed() or not one.loop.is_running():
-        await one.session.close()  # no task of its own is left to end
+        await one.session.close()  # its tasks ended with the loop
     else:
-        with contextlib.suppress(RuntimeError):  # it ended while we looked
+        with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(one.close(), one.loop))
 
 

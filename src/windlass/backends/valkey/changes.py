@@ -1,4 +1,4 @@
-"""Changes by people and programs: cancel, remove, retry, change, report, pause, purge."""
+"""Changes on request: cancel, remove, retry, change, report, pause, purge, signal."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from windlass.core.outcome import CancelResult, Changed
 from windlass.errors import ConfigError
 
 Items = list[tuple[int, str]]
-#: Given as a token, but no lease ever has it.
+#: Sent for an empty token: no lease ever has this one.
 _NO_TOKEN = "-"
 _BAD_RECORD = bad_records.BAD_RECORD.encode()
 
 
 def _token(token: str | None) -> str:
-    """As the server's functions take it: "" when none was given."""
+    """A token as server functions take it: "" if the request has none."""
     return "" if token is None else token or _NO_TOKEN
 
 
@@ -62,8 +62,11 @@ async def remove(session: ValkeySession, request: rq.RemoveJobs, now: str) -> li
 
 
 async def retry(session: ValkeySession, request: rq.RetryJobs, now: str) -> list[rq.ChangeResult]:
-    """Retry jobs. On a cluster their children may be in other slots: those are asked first what became of
-    them, and once more afterwards, because they may have ended in between or run again now."""
+    """Retry jobs.
+
+    In a cluster their children may be in other slots, whose fates are read first. Children that had not ended
+    are linked once more afterwards, because they may have ended in between or run again now.
+    """
     is_cluster = session.client.settings.kind == "cluster"
     far = await relay.missed_children(session, request.refs) if is_cluster else []
     refs = set(request.refs)
@@ -94,8 +97,10 @@ def _known_of(
     ended: dict[tuple[relay.Dependent, JobRef], Fate],
     values: list[bytes],
 ) -> dict[JobRef, dict[str, Any]]:
-    """What ``retry`` receives about children in other slots, by dependent; values of those that ended go
-    to ``values``."""
+    """The children in other slots by dependent, as ``retry.lua`` reads them.
+
+    The values of children that have ended are appended to ``values``.
+    """
     known: dict[JobRef, dict[str, Any]] = {}
     for dependent, child in far:
         fate = ended.get((dependent, child))
@@ -154,7 +159,7 @@ async def publish(session: ValkeySession, request: rq.PublishEvent, now: str) ->
 
 
 async def trim_events(session: ValkeySession, request: rq.TrimEvents, now: str) -> int:
-    """Forget old events."""
+    """Remove old events; returns their number."""
     return await session.functions.trim_events(session.keys.queue(request.queue), request.keep)
 
 

@@ -1,8 +1,8 @@
 """Check the Lua files without a server: ``python -m windlass.backends.valkey.check``.
 
-Every function has a header that names its keys, arguments and answer, and a stub in ``functions.py`` that
-sends as many arguments as its body reads. Every word in capitals is defined. The whole text is the one that
-was recorded for its version. Syntax is checked by ``luac`` where it is installed (the tests load the whole
+Every function needs a header that names its keys, arguments and answer, and a stub in ``functions.py`` that
+sends as many arguments as its body reads. Every name in capitals must be defined. The source must have the
+digest that was recorded for its version. ``luac`` checks the syntax if it is installed (the tests load the
 library into a server anyway).
 """
 
@@ -21,7 +21,7 @@ from windlass.backends.valkey import loader, words
 
 _NEEDED = ("KEYS", "ARGV", "returns")
 _ARGUMENT = re.compile(r"args\[(\d+)\]")
-#: What the listing of the compiler says of a name that is no local.
+#: The instruction for a global name in the compiler's listing.
 _GLOBAL = re.compile(r"[GS]ETGLOBAL\b.*; (\w+)")
 _BUILT_IN = frozenset(
     (
@@ -29,7 +29,7 @@ _BUILT_IN = frozenset(
         *("ipairs", "pairs", "pcall", "rawget", "setmetatable", "unpack"),
     )
 )
-#: Texts and comments of Lua.
+#: Strings and comments of Lua.
 _NO_CODE = re.compile(r"'[^'\n]*'|--[^\n]*")
 _WORD = re.compile(r"(?<![\w.])([A-Z][A-Z_]*)\b(?:\.(\w+))?(?! =(?!=))")
 _DEFINED = re.compile(r"^local ([A-Z][A-Z_]*(?:, [A-Z][A-Z_]*)*) =", re.M)
@@ -38,7 +38,7 @@ _FIELD = re.compile(r"([A-Z][A-Z_]*) =")
 
 
 def problems() -> list[str]:
-    """Everything that is wrong, one line each."""
+    """All problems, one line each."""
     found: list[str] = []
     stubs = _stub_arguments()
     for function in loader.function_files():
@@ -55,7 +55,7 @@ def problems() -> list[str]:
 
 
 def _word_problems() -> list[str]:
-    """Words in capitals that nothing defines: Lua would only say so when it comes to that line."""
+    """Names in capitals that nothing defines. Lua would only fail when it executes such a line."""
     source = _NO_CODE.sub("", loader.library_source())
     found = []
     known = words.tables()
@@ -71,7 +71,7 @@ def _word_problems() -> list[str]:
 
 
 def _digest_problems() -> list[str]:
-    """A text that was released never changes: servers that have it under this number keep it."""
+    """Report a changed source: servers keep the library that they have for a version."""
     if loader.digest() == loader.DIGEST:
         return []
     advice = f"if that was released, raise VERSION in loader.py; record DIGEST = {loader.digest()!r}"
@@ -90,7 +90,7 @@ def _header_problems(function: loader.FunctionFile) -> list[str]:
 
 
 def _stub_arguments() -> dict[str, int]:
-    """Function -> how many arguments its stub sends (a starred one may be any number: 1,000 here)."""
+    """Function -> number of arguments that its stub sends (1,000 if it has a starred argument)."""
     tree = ast.parse(files(__package__).joinpath("functions.py").read_text("utf-8"))
     found: dict[str, int] = {}
     for node in ast.walk(tree):
@@ -108,7 +108,7 @@ def _syntax_problems() -> list[str]:
     if luac is None:
         return []
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
-        file.write(loader.library_source().split("\n", 1)[1])  # without the line that names the engine
+        file.write(loader.library_source().split("\n", 1)[1])  # without the shebang line
         file.flush()
         done = subprocess.run([luac, "-l", "-p", file.name], capture_output=True, text=True, check=False)
     if done.returncode:

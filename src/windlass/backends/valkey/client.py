@@ -1,9 +1,9 @@
-"""Calls of server functions: found, sent, repeated where that is safe, and ended in time.
+"""Calls of server functions, with repeats where they are safe and a timeout.
 
-A request is repeated only when it surely was not carried out: no server was reached, it refused (loading,
-replica, moved), or it does not have our library yet, which is then loaded. Any other loss of a connection is
-raised to the caller, who knows how to repeat the verb. Whatever happens, the caller is answered in time: a
-server that does not answer costs ``timeout_s``, and its connections are not trusted any more.
+A write is repeated only if it was certainly not carried out: no server was reached, the server refused it
+(loading, replica, moved), or the server did not have our library, which is then loaded. Any other lost
+connection is raised to the caller, which knows how to repeat the verb. No call takes longer than
+``timeout_s``; after a timeout the idle connections to that server are closed.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from windlass.core import bad_records
 from windlass.speedups.valkey import pack_command
 
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.02, 0.5
-#: Requests that may be sent again although the first one may have been carried out.
+#: Functions that only read: they may be repeated even if the first call may have been carried out.
 _READS = frozenset(function.name for function in loader.function_files() if "no-writes" in function.flags)
 
 
 class ValkeyClient:
-    """Talks to the servers from one event loop."""
+    """The connections to all servers from one event loop."""
 
     def __init__(self, settings: ValkeySettings, version: int = loader.VERSION) -> None:
         self.settings = settings
@@ -48,17 +48,17 @@ class ValkeyClient:
         self._guarded = settings.kind == "cluster"
 
     def call(self, name: str, roots: list[str], *arguments: str | bytes | int) -> Coroutine[Any, Any, Any]:
-        """Call a function on the server that holds ``roots`` (which share a slot)."""
+        """Call a function on the server that holds ``roots``, which must share a slot."""
         keys = [*roots, loader.guard_key(roots[0])] if self._guarded else roots
         packed = pack_command("FCALL", self._names[name], len(keys), *keys, *arguments)
         return self._send(packed, self.topology.slot(roots[0]), repeat=name in _READS, roots=roots)
 
     async def command(self, key: str, *parts: str | bytes | int) -> Any:
-        """One plain command about ``key`` that may be repeated."""
+        """Send a plain command to the server that holds ``key``. The command must be safe to repeat."""
         return await self._send(pack_command(*parts), self.topology.slot(key), repeat=True)
 
     def explain(self, begun: bool) -> str:
-        """What a call says that waited for others until its time was over."""
+        """The error text for a call that timed out in a batch, whether it was sent (``begun``) or not."""
         why = TimeoutError() if begun else NotSentError(TimeoutError("it is busy"))
         return str(storage_error(why, self.topology.where))
 
@@ -71,7 +71,8 @@ class ValkeyClient:
     async def _send(self, packed: bytes, slot: int, *, repeat: bool, roots: Sequence[str] = ()) -> Any:
         last: BaseException | None = None
         node = self.topology.known(slot)
-        sent = node.send_now(packed) if node is not None else None  # the server works while we set our clock
+        # Sent first, so that the server works while we set the timeout.
+        sent = node.send_now(packed) if node is not None else None
         try:
             async with asyncio.timeout(self.settings.timeout_s):
                 pause_s = _FIRST_PAUSE_S
@@ -80,14 +81,14 @@ class ValkeyClient:
                     try:
                         if sent is None or node is None:
                             node = asked or await self.topology.node(slot)
-                            sent = await node.reach()  # what is cut short from here on may arrive
+                            sent = await node.reach()  # from here on the server may have received it
                             await node.send(sent, ASKING + packed if asked else packed)
                         return await node.answer(sent, asked=asked is not None)
                     except (RedisError, OSError, NotSentError) as exc:
                         sent = None
                         asked, known = await self._recover_or_raise(exc, node, roots, repeat=repeat), last
                         last = exc
-                    if not isinstance(last, AskError) or isinstance(known, AskError):  # MOVED is one of them
+                    if not isinstance(last, AskError) or isinstance(known, AskError):  # or a MovedError
                         await asyncio.sleep(pause_s)
                         pause_s = min(pause_s * 2, _LAST_PAUSE_S)
         except TimeoutError as exc:
@@ -101,7 +102,7 @@ class ValkeyClient:
     async def _recover_or_raise(
         self, error: BaseException, node: ServerNode | None, roots: Sequence[str], *, repeat: bool
     ) -> ServerNode | None:
-        """Do what makes a second try worth while, or raise ``error``. Returns whom to ask this once."""
+        """Prepare a second try, or raise ``error``. Returns the server to use once instead (ASK)."""
         if node is not None and is_function_missing(error):
             await self._load(node)
             return None
@@ -111,17 +112,17 @@ class ValkeyClient:
         if not lost and not is_refused_for_now(error):
             raise error
         if isinstance(error, AskError) and not self._guarded:
-            raise error  # the server is part of a cluster, which the URL does not say
+            raise error  # the server is part of a cluster, but the URL names a single server
         if isinstance(error, AskError) and not isinstance(error, MovedError):
             return self.topology.at(error.host, error.port)
         await self.topology.learn(error)
         return None
 
     async def _move_aside(self, node: ServerNode, roots: Sequence[str]) -> bool:
-        """Move keys of these queues aside that hold what they should not; whether there were any.
+        """Rename keys of these queues that have the wrong type; return whether there were any.
 
-        The call that met one may have done its part for other queues: unless it only looked, the caller
-        learns of it and does what a lost reply asks for.
+        The call that found one may already have changed other queues. So a write is not repeated here: its
+        caller gets the error and treats it as a lost reply.
         """
         moved = False
         for root in roots:
@@ -137,6 +138,7 @@ class ValkeyClient:
         return moved
 
     async def _load(self, node: ServerNode) -> None:
+        """Load the library unless the server has it. An existing one is never replaced."""
         name = loader.library_name(self._version)
         listed = await node.request(pack_command("FUNCTION", "LIST", "LIBRARYNAME", name))
         if listed:

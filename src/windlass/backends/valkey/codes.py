@@ -1,6 +1,7 @@
-"""Numbers that stand for words between the server functions and us. Never change one; add new ones.
+"""Numbers for states, outcomes and the like, as server functions store and return them.
 
-The Lua files have them from here, see ``words.py``.
+Stored records contain them: never change one, only add new ones. The Lua files get them from here, see
+``words.py``.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ ADD_OUTCOMES = (
     AddOutcome.REFUSED,
     AddOutcome.OUT_OF_ORDER,
 )
-#: In no index, while the server decides something.
+#: Not a state of a stored job: a head has it while a server function moves the job between indexes.
 NOWHERE = 0
 
-#: What would become of an add, where it is none of the first three: a new job, or none as its id is kept.
+#: Answers of ``flow_look`` besides the first three outcomes: the job would be new, or only its id is kept.
 WOULD_BE_NEW, ONLY_ID_KEPT = 3, 4
 
 UNIQUE_MODES = {
@@ -47,7 +48,7 @@ UNIQUE_MODES = {
     5: UniqueMode.KEEP_LAST,
 }
 UNIQUE_NUMBERS = {mode: number for number, mode in UNIQUE_MODES.items()}
-#: Answers that come as one character per item.
+#: Answers with one character for each item.
 SETTLED = {ord("0"): Settled.OK, ord("1"): Settled.ALREADY, ord("2"): Settled.LOST, ord("3"): Settled.GONE}
 EXTENDED = {ord("0"): Extended.OK, ord("1"): Extended.CANCELLING, ord("2"): Extended.LOST}
 CANCELLED = {
@@ -86,8 +87,8 @@ ATTEMPT_OUTCOMES = {
     8: AttemptOutcome.EXPIRED,
 }
 
-#: Number of an event -> its type and the names of what follows id and task. A value of 0 under a name that
-#: ends in ``_ms`` means "none".
+#: Number of an event -> its type and the names of the values after id and task. 0 means "none" for a name
+#: that ends in ``_ms``.
 EVENTS: dict[int, tuple[EventType, tuple[str, ...]]] = {
     1: (EventType.ENQUEUED, ("reason",)),
     2: (EventType.SCHEDULED, ("run_at_ms", "reason")),
@@ -113,15 +114,16 @@ EVENTS: dict[int, tuple[EventType, tuple[str, ...]]] = {
     22: (EventType.CUSTOM, ("name", "data")),
 }
 
-#: The first byte of the record of a plain job, of the head of one, and of a hint that says what completed.
+#: First bytes: of the record of a plain job, of its head, and of a hint that contains completed jobs.
 PLAIN, LEAN, NEWS = 255, 1, 1
 
-#: What is said of an add of plain jobs, as one sum: the queue became known, the job was added alone, it was
-#: given to a worker that waited for it.
+#: Flags in the answer of ``add_plain``: the queue is new, the job was added alone, it was handed to an idle
+#: worker.
 NEW_QUEUE, ALONE, GIVEN_AWAY = 1, 2, 4
 
-#: What a claim says about seats: to take one, to leave one, or both; and its answer when one was taken.
+#: Flags of a claim about handoffs: register the worker as idle, end its registration.
 TAKE, LEAVE = 1, 2
+#: In the answer to a claim: the worker was registered.
 TAKEN = 2
-#: What the token of a job that was given to a seat has behind the id of the seat's claim.
+#: The token of a job that was handed to a worker is the id of the registering claim and this.
 GIVEN = ".g.0"

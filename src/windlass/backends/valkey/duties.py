@@ -1,4 +1,4 @@
-"""Promote, recover, prune, lead, beat: over all queues of the namespace."""
+"""Duties over all queues of the namespace, archivers, elections and workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _decode_command = msgspec.json.Decoder(Command).decode
 
 
 async def _shares(session: ValkeySession, now: str, index: str, limit: int) -> list[tuple[SlotGroup, int]]:
-    """How much of ``limit`` goes to which group, earliest first over all of them."""
+    """Divide ``limit`` among the groups of queues, so that the earliest jobs of all queues come first."""
     groups = await session.all_groups()
     if len(groups) <= 1:
         return [(group, limit) for group in groups]
@@ -38,11 +38,11 @@ async def promote(session: ValkeySession, request: rq.Promote, now: str) -> rq.P
     total = 0
     next_due: int | None = None
     shares = await _shares(session, now, "d", request.limit)
-    lets_in = -1 if len(shares) == 1 else request.limit - sum(count for _, count in shares)
+    admit_limit = -1 if len(shares) == 1 else request.limit - sum(count for _, count in shares)
     for group, count in shares:
-        done, due, let_in = await session.functions.promote(group.roots, now, count, lets_in)
-        total += done + let_in
-        lets_in -= let_in
+        done, due, admitted = await session.functions.promote(group.roots, now, count, admit_limit)
+        total += done + admitted
+        admit_limit -= admitted
         if due >= 0:
             next_due = due if next_due is None else min(next_due, due)
     return rq.Promoted(total, next_due)
@@ -65,7 +65,7 @@ async def recover(session: ValkeySession, request: rq.Recover, now: str) -> rq.R
     alone = len(shares) == 1
     for group, count in shares:
         await take(group, count, count if alone else 0)
-    if not alone:  # counted only now: a job that was taken back may be past its time
+    if not alone:  # read only now: a recovered job may have expired
         for group, count in await _shares(session, now, "z", request.limit):
             await take(group, 0, count)
     rows.sort()

@@ -1,4 +1,4 @@
-"""What the server and the client library say, in our words and with advice."""
+"""Errors of the server and of the client library as ``StorageError``, with advice."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import redis.exceptions as theirs
 from windlass.backend.calls import UNKNOWN
 from windlass.errors import StorageError, StoreFullError
 
-#: The server said no before it did anything: asking again (perhaps somewhere else) is safe.
-_NOT_NOW = (
+#: The server refused before it did anything: it is safe to try again, perhaps on another server.
+_RETRY_LATER = (
     "LOADING",
     "READONLY",
     "MASTERDOWN",
@@ -36,7 +36,7 @@ _ADVICE = {
 }
 
 
-#: Errors that have lost the word that the server began with.
+#: Error classes whose message has lost the first word of the reply.
 _WORDS = {
     theirs.NoPermissionError: "NOPERM",
     theirs.OutOfMemoryError: "OOM",
@@ -46,7 +46,7 @@ _WORDS = {
 
 
 class NotSentError(Exception):
-    """No server was reached, so nothing happened; ``cause`` is why."""
+    """The request did not reach a server, so nothing happened. ``cause`` is the reason."""
 
     def __init__(self, cause: BaseException) -> None:
         self.cause = cause
@@ -54,11 +54,11 @@ class NotSentError(Exception):
 
 
 class TlsError(Exception):
-    """The two sides could not agree on TLS; asking again will not help."""
+    """The TLS handshake failed. Trying again does not help."""
 
 
 def tls_problem(error: BaseException) -> TlsError | None:
-    """What went wrong with TLS below ``error``, when that is what it was."""
+    """The TLS failure among the causes of ``error``, if there is one."""
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, ssl.SSLError):
         seen = seen.__cause__ or seen.__context__
@@ -73,23 +73,23 @@ def is_function_missing(error: BaseException) -> bool:
 
 
 def is_wrong_type(error: BaseException) -> bool:
-    """Whether a key holds something else than it should."""
+    """Whether a key has the wrong type."""
     return isinstance(error, theirs.ResponseError) and "WRONGTYPE" in str(error)
 
 
 def is_refused_for_now(error: BaseException) -> bool:
-    """Whether the server refused without doing anything, and may do it later or elsewhere."""
+    """Whether the server refused without doing anything, so that the request can be repeated."""
     if isinstance(error, NotSentError):
         return True
     if isinstance(error, (theirs.BusyLoadingError, theirs.ReadOnlyError, theirs.MovedError, theirs.AskError)):
         return True
     if isinstance(error, (theirs.ClusterDownError, theirs.TryAgainError, theirs.MasterDownError)):
         return True
-    return isinstance(error, theirs.ResponseError) and str(error).startswith(_NOT_NOW)
+    return isinstance(error, theirs.ResponseError) and str(error).startswith(_RETRY_LATER)
 
 
 def storage_error(error: BaseException, where: str) -> StorageError:
-    """``error`` as the caller should see it."""
+    """``error`` as the ``StorageError`` to raise; ``where`` names the server."""
     said = str(error.cause if isinstance(error, NotSentError) else error) or type(error).__name__
     if isinstance(error, NotSentError):
         return StorageError(f"no answer from {where}: {said}; is the server running and the URL right?")

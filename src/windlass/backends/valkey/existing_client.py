@@ -1,7 +1,7 @@
-"""The URL of a server that the application already has a redis-py client for.
+"""Make a URL from a redis-py client that the application already has.
 
-Windlass opens connections of its own: it blocks on some and keeps its login and timeouts. What it takes from
-the client is where the server is and how to log in.
+Windlass opens its own connections, since some of them block and all have its own timeouts. It only takes
+addresses, credentials and TLS settings from the client.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from redis.asyncio import RedisCluster as AsyncRedisCluster
 from windlass.errors import ConfigError
 
 _VERIFY = {"none": "none", "optional": "ca", "required": "full"}
-#: Options of a client that a URL can say, with their names there.
+#: Options of a client -> options of a URL.
 _FILES = {"ssl_ca_certs": "ca", "ssl_certfile": "cert", "ssl_keyfile": "key"}
 
 
 def url_of(client: Any, *, namespace: str | None = None) -> str:
-    """The URL for ``Windlass`` of the server that ``client`` talks to; it contains the client's password.
+    """The URL for ``Windlass`` of the server that ``client`` connects to; it contains the client's password.
 
     ``client`` is a ``Redis`` or ``RedisCluster`` of redis-py, blocking or asyncio.
     """
@@ -55,7 +55,7 @@ def _settings_of(client: Any) -> Mapping[str, Any]:
 
 
 def _is_tls(client: Any, settings: Mapping[str, Any]) -> bool:
-    """The class of connections says so; a cluster's client has it among its settings."""
+    """Whether the client uses TLS: by the class of its connections, or by the settings of a cluster."""
     pool = getattr(client, "connection_pool", None)
     used = settings.get("connection_class") or getattr(pool, "connection_class", None)
     return bool(settings.get("ssl")) or "SSL" in getattr(used, "__name__", "")

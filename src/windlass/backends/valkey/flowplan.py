@@ -1,4 +1,4 @@
-"""What a request with edges asks for, checked against what is stored, before anything is written."""
+"""Check a request with edges against the stored jobs before anything is written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from windlass.core.limit_rules import wants_rank
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import FINISHED
 
-#: What would become of adding an id: the same request again, a duplicate, cached, a new job.
+#: What adding an id would find: the same request again, a duplicate, a cached result, or nothing (a new job).
 _AGAIN, _DUPLICATE, _CACHED = (
     ADD_OUTCOMES.index(one) for one in (AddOutcome.QUEUED, AddOutcome.DUPLICATE, AddOutcome.CACHED)
 )
@@ -32,13 +32,13 @@ Parent = tuple[JobRef, JobRef, int]
 
 
 class _Seen(NamedTuple):
-    """What is known of a job."""
+    """The stored state of a job, as ``flow_look`` returns it."""
 
     state: int
     outcome: int
     edges: int
     has_edge: int
-    #: The job whose unique key would answer instead, and its state.
+    #: The job that holds its unique key, and its state.
     holder: bytes = b""
     holder_state: int = 0
     #: How many more jobs its group takes (-1: any number).
@@ -60,23 +60,23 @@ def _admits(doors: Doors, new: NewJob, seen: _Seen) -> bool:
 
 
 class FlowPlan:
-    """The jobs of one ``Add``, sorted by what will become of them."""
+    """The jobs of one ``Add`` by what will be done with them. A position is an index into ``jobs``."""
 
     def __init__(self, jobs: list[NewJob]) -> None:
         self.jobs = jobs
         self._refs = [JobRef(new.queue, new.id) for new in jobs]
         self._first = {ref: at for at, ref in reversed(list(enumerate(self._refs)))}
-        #: Jobs that will be created: position of their first mention that is not kept out.
+        #: Jobs that will be created, with the position of the first mention that is not kept out.
         self._fresh: dict[JobRef, int] = {}
-        #: Positions answered by an existing job, and by the same request before.
+        #: Positions of jobs that exist already, and of jobs that this same request has added before.
         self._known: list[int] = []
         self._again: set[int] = set()
         self._seen: dict[JobRef, _Seen] = {}
         self._pairs: dict[tuple[JobRef, JobRef], _Seen] = {}
-        #: Positions that will not be made, and the job that stands for them.
-        self._out: dict[int, JobRef | None] = {}
-        #: Same-request parents -> their children, for flows that are written in several steps.
-        self._born: dict[int, list[Dependency]] = {}
+        #: Positions of jobs that are kept out (unique key, full group), and the job that holds the key.
+        self._kept_out: dict[int, JobRef | None] = {}
+        #: Position of a parent of this request -> its children, for flows that are written in several steps.
+        self._children: dict[int, list[Dependency]] = {}
 
     def ref(self, at: int) -> JobRef:
         return self._refs[at]
@@ -84,7 +84,7 @@ class FlowPlan:
     # --- what is stored --------------------------------------------------------------------------
 
     async def look(self, session: ValkeySession, now: str) -> None:
-        """Read what is known of all jobs that are named."""
+        """Read the stored state of all jobs that the request names."""
         mentioned = {one.ref for new in self.jobs for one in new.depends_on} - set(self._refs)
         pairs = [
             (new.parent.ref, ref)
@@ -110,18 +110,18 @@ class FlowPlan:
                 if _admits(doors, self.jobs[at], seen):
                     self._fresh[ref] = at
                 else:
-                    self._out[at] = doors.holder
+                    self._kept_out[at] = doors.holder
             elif seen.outcome in (_DUPLICATE, _CACHED):
                 self._known.append(at)
             elif seen.outcome == _AGAIN:
                 self._again.add(at)
-        check_kept_out({self._refs[at] for at in self._out} - self._fresh.keys(), self.jobs)
-        await self._stand_in(session, now)
+        check_kept_out({self._refs[at] for at in self._kept_out} - self._fresh.keys(), self.jobs)
+        await self._look_at_holders(session, now)
 
-    async def _stand_in(self, session: ValkeySession, now: str) -> None:
-        """Look at those that stand for jobs which will not be made."""
+    async def _look_at_holders(self, session: ValkeySession, now: str) -> None:
+        """Read the edges between parents and the holders that replace kept-out children."""
         pairs = []
-        for at, holder in self._out.items():
+        for at, holder in self._kept_out.items():
             if holder is not None:
                 self._known.append(at)
                 parent = self.jobs[at].parent
@@ -130,11 +130,11 @@ class FlowPlan:
         self._pairs |= dict(zip(pairs, found, strict=True))
 
     def _child(self, at: int) -> JobRef:
-        """The job that a parent of this one waits for."""
-        return self._out.get(at) or self._refs[at]
+        """The job that the parent at this position waits for: the holder if this one is kept out."""
+        return self._kept_out.get(at) or self._refs[at]
 
     async def check(self, session: ValkeySession) -> None:
-        """Refuse edges that cannot be."""
+        """Raise for unknown dependencies, finished parents, cycles and flows that are too large."""
         graph: dict[JobRef, list[JobRef]] = {}
         for ref, at in self._fresh.items():
             new = self.jobs[at]
@@ -165,7 +165,7 @@ class FlowPlan:
     async def _with_stored(
         self, session: ValkeySession, graph: dict[JobRef, list[JobRef]]
     ) -> dict[JobRef, list[JobRef]]:
-        """The graph with the stored edges that can close a circle: where a stored job gets a new child."""
+        """The graph with stored edges that could close a cycle: if a stored job gets a new child."""
         if graph.keys() <= self._fresh.keys():
             return graph
         whole = {ref: list(children) for ref, children in graph.items()}
@@ -185,11 +185,11 @@ class FlowPlan:
 
     @property
     def size(self) -> int:
-        """Jobs and edges."""
+        """The number of jobs and edges."""
         return len(self.jobs) + sum(len(new.depends_on) for new in self.jobs)
 
     def is_local(self, place: Callable[[str], str]) -> bool:
-        """Whether every edge stays in one place."""
+        """Whether ``place`` is the same for both ends of every edge."""
         return all(
             place(new.queue) == place(one.queue)
             for new in self.jobs
@@ -197,29 +197,29 @@ class FlowPlan:
         )
 
     def _is_first(self, at: int) -> bool:
-        """Whether the job's own edges count."""
-        return self._fresh.get(self._refs[at]) == at or at in self._again or at in self._out
+        """Whether the ``depends_on`` of this mention is used."""
+        return self._fresh.get(self._refs[at]) == at or at in self._again or at in self._kept_out
 
     def other_mention(self, at: int) -> int:
-        """Whether another mention makes the job: 1 a later one, for this is kept out; 2 an earlier one."""
+        """See ``layouts.Wanted.out``; 0 if no other mention creates the job."""
         made = self._fresh.get(self._refs[at], at)
-        return 2 if made < at else int(made > at and at in self._out)
+        return 2 if made < at else int(made > at and at in self._kept_out)
 
     def stands_for(self, at: int) -> bool:
-        """Whether this mention of a job is the one that makes it, or the first of one that is there."""
+        """Whether this mention creates the job, or is the first mention of an existing one."""
         ref = self._refs[at]
         return self._fresh.get(ref, self._first[ref]) == at
 
     def edges_of(self, at: int) -> list[Dependency]:
-        """What a job waits for."""
+        """The jobs that a job waits for."""
         return self.jobs[at].depends_on if self._is_first(at) else []
 
     def parent_of(self, at: int) -> Dependency | None:
-        """Who waits for a job that will be created."""
+        """The parent of a job that this mention creates."""
         return self.jobs[at].parent if self._fresh.get(self._refs[at]) == at else None
 
     def known_parents(self) -> list[Parent]:
-        """Who waits for jobs that are there already."""
+        """The parents of jobs that exist already."""
         return [self._parent(at) for at in self._known if self.jobs[at].parent is not None]
 
     def _parent(self, at: int) -> Parent:
@@ -230,25 +230,26 @@ class FlowPlan:
     # --- in several steps -----------------------------------------------------------------------
 
     def split(self) -> tuple[list[int], list[int]]:
-        """Positions of jobs that wait, and of the others. A parent of this request waits from its birth.
+        """Positions of jobs that wait for others, and of the rest, in the order in which they are written.
 
-        What is kept out comes after those that take its key or its place in the group, whatever it waits for.
+        A parent waits for its children of this request from the start. A job that is kept out belongs to the
+        rest even if it waits: the job that takes its key or its room in the group must be written first.
         """
         for at in (*self._fresh.values(), *self._known):
             parent = self.jobs[at].parent
             if parent is not None and parent.ref in self._fresh:
                 child = Dependency(*self._child(at), parent.on_failure)
-                self._born.setdefault(self._fresh[parent.ref], []).append(child)
-        first = [at for at in range(len(self.jobs)) if self.dependencies(at) and at not in self._out]
+                self._children.setdefault(self._fresh[parent.ref], []).append(child)
+        first = [at for at in range(len(self.jobs)) if self.dependencies(at) and at not in self._kept_out]
         waiting = set(first)
         return first, [at for at in range(len(self.jobs)) if at not in waiting]
 
     def dependencies(self, at: int) -> list[Dependency]:
-        """What a job waits for, with the children that name it as their parent."""
-        return [*self.edges_of(at), *self._born.get(at, ())]
+        """The jobs that a job waits for, including children that name it as their parent. After ``split``."""
+        return [*self.edges_of(at), *self._children.get(at, ())]
 
     def all_parents(self) -> list[Parent]:
-        """Jobs that are there already and get children."""
+        """The parents that exist already and get children from this request."""
         found = []
         for at in (*self._fresh.values(), *self._known):
             parent = self.jobs[at].parent

@@ -1,9 +1,10 @@
-"""Adding flows, and looking at their edges.
+"""Adding flows, and reading their edges.
 
-A flow whose queues share a slot (on one server: every flow) of up to about 2,000 jobs and edges is added in
-one step. Else the order of writes replaces that: dependents first, blocked by all of their edges; then
-their children, which know their dependents from the start; last, children that existed before are asked if
-they have ended. A client that dies on the way leaves its dependents in a list that ``relay`` looks at.
+A flow of up to about 2,000 jobs and edges is added in one step if its queues share a slot; on one server they
+always do. Any other flow is written in an order that is safe to interrupt. Dependents come first, blocked by
+all of their edges. Then come their children, which are linked to their dependents from the start. Last,
+children that existed before are linked, or their dependents are notified if they have ended. If the client
+dies in between, the dependents are still in a list of unfinished flows, which the duty ``relay`` completes.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from windlass.core.edges import Dependency, Edge
 from windlass.core.job import JobRef
 from windlass.core.states import JobState
 
-#: Most jobs and edges in one call.
+#: The most jobs and edges in one call.
 _STEP = 2_000
 _decode = msgspec.msgpack.Decoder().decode
 
 
 def has_edges(request: rq.Add) -> bool:
     """Whether a job of this request waits for another."""
-    for new in request.jobs:  # every job passes here: quicker than any()
+    for new in request.jobs:  # a loop is faster than any(), and every job passes here
         if new.depends_on or new.parent is not None:
             return True
     return False
 
 
 async def add(session: ValkeySession, request: rq.Add, now: str) -> list[rq.Added]:
-    """Add a flow, or raise before anything is written."""
+    """Add a flow. Raises for an invalid one before anything is written."""
     await session.list_queues(new.queue for new in request.jobs)
     plan = FlowPlan(request.jobs)
     await plan.look(session, now)
@@ -48,7 +49,7 @@ async def add(session: ValkeySession, request: rq.Add, now: str) -> list[rq.Adde
 
 
 class _Adding:
-    """The writes of one request."""
+    """Writes one request."""
 
     def __init__(self, session: ValkeySession, plan: FlowPlan, now: str) -> None:
         self._session = session
@@ -56,10 +57,12 @@ class _Adding:
         self._now = now
         self._jobs = plan.jobs
         self._answers: list[rq.Added | None] = [None] * len(plan.jobs)
-        #: Child -> dependents that it does not know yet.
+        #: Child -> dependents that it is not linked to yet.
         self._unlinked: dict[JobRef, list[Dependent]] = {}
+        #: Dependents with children that are still to be linked (a dict keeps their order).
         self._late: dict[JobRef, None] = {}
-        self._tells: list[Notification] = []
+        self._notifications: list[Notification] = []
+        #: Queues whose outbox has entries to relay.
         self._left: list[str] = []
 
     async def run(self) -> list[rq.Added]:
@@ -68,31 +71,31 @@ class _Adding:
             everything = range(len(self._jobs))
             await self._send_all(list(everything), plan.edges_of, plan.known_parents(), plan.parent_of)
         else:
-            await self._one_by_one()
+            await self._write_in_steps()
         if self._left:
             await relay.after(self._session, dict.fromkeys(self._left), self._now)
         return [answer for answer in self._answers if answer is not None]
 
     def _place(self, queue: str) -> str:
-        """What one call can reach: everything on one server, a queue of a cluster."""
+        """Queues with the same place may share a call: all on one server, none in a cluster."""
         return queue if self._session.client.settings.kind == "cluster" else ""
 
-    async def _one_by_one(self) -> None:
-        """Dependents, then the others, then links to what was there before."""
+    async def _write_in_steps(self) -> None:
+        """Write dependents, then the other jobs, then links to children that existed before."""
         plan = self._plan
         first, last = plan.split()
         await self._send_parts(first, plan.all_parents())
         await self._send_parts(last, [])
         links = [(dependent, child) for child, found in self._unlinked.items() for dependent in found]
-        self._tells += await relay.link(self._session, links, self._now)
-        _, left = await relay.notify(self._session, self._tells, self._now)
+        self._notifications += await relay.link(self._session, links, self._now)
+        _, left = await relay.notify(self._session, self._notifications, self._now)
         self._left += left
         await relay.linked(self._session, list(self._late))
-        if self._tells:
-            await self._look_again()
+        if self._notifications:
+            await self._refresh_states()
 
     async def _send_parts(self, positions: list[int], parents: list[tuple[JobRef, JobRef, int]]) -> None:
-        """Calls of bounded size."""
+        """Send jobs and parents in calls of bounded size."""
         plan = self._plan
         part: list[int] = []
         size = 0
@@ -109,7 +112,7 @@ class _Adding:
             await self._send_all(part, plan.dependencies, [], None)
 
     async def _send_all(self, positions: list[int], edges: Any, parents: Any, parent_of: Any) -> None:
-        """One call per slot."""
+        """Send one call per slot."""
         names = [self._jobs[at].queue for at in positions] + [parent.queue for parent, _, _ in parents]
         groups = self._session.grouped(names)
         await together(*(self._send(group, positions, edges, parents, parent_of) for group in groups))
@@ -162,7 +165,7 @@ class _Adding:
         )
 
     def _note_job(self, at: int, edges: list[Dependency], answer: list[Any], now_ms: int) -> None:
-        """What became of one job, of its edges, and of those that it must notify."""
+        """Note the answer for one job: its outcome, children to link, dependents to notify."""
         ref = self._plan.ref(at)
         outcome, seq, unlinked, _, fates = answer
         self._answers[at] = added(outcome, now_ms, ref.queue)
@@ -172,7 +175,7 @@ class _Adding:
             self._late[ref] = None
         for dependent, fate in zip(self._unlinked.pop(ref, ()) if fates else (), fates, strict=True):
             if fate != 1:
-                self._tells.append(
+                self._notifications.append(
                     Notification(dependent, ref, Fate(*fate) if isinstance(fate, list) else relay.GONE)
                 )
 
@@ -182,8 +185,8 @@ class _Adding:
             self._unlinked.setdefault(child, []).append(Dependent(parent, seq))
             self._late[parent] = None
 
-    async def _look_again(self) -> None:
-        """What was sent when edges were linked may have changed the jobs that were just added."""
+    async def _refresh_states(self) -> None:
+        """Read the states of the added jobs again, since notifications may have changed them."""
         for first in range(0, len(self._jobs), 1_000):
             part = self._jobs[first : first + 1_000]
             for group in self._session.grouped(new.queue for new in part):
@@ -200,13 +203,13 @@ class _Adding:
                             answer.due_ms = None
 
 
-# --- look -----------------------------------------------------------------------------------------------
+# --- reading -----------------------------------------------------------------------------------------------
 
 
 async def get_dependencies(
     session: ValkeySession, request: fl.GetDependencies, now: str
 ) -> list[fl.Dependencies]:
-    """The edges of jobs, both ways."""
+    """The edges of jobs, in both directions."""
     waits = await _edges(session, request.refs, request.values)
     found = []
     for ref, depends_on in zip(request.refs, waits, strict=True):
@@ -244,9 +247,9 @@ def _in_order(ref: JobRef, rows: dict[str, bytes], values: bool) -> list[Edge]:
     return [edge for _, edge in sorted(edges, key=lambda row: row[0])]
 
 
-@records.whole
+@records.wrap_unreadable
 def _edge(dependent: JobRef, child: JobRef, stored: bytes, values: bool) -> tuple[int, Edge]:
-    """The number of an edge, and the edge."""
+    """The number of a stored edge, by which edges are sorted, and the edge."""
     end = 2 + int.from_bytes(stored[:2], "big")
     row = EdgeRow(*_decode(stored[2:end]))
     return row.number, Edge(
@@ -263,7 +266,7 @@ def _edge(dependent: JobRef, child: JobRef, stored: bytes, values: bool) -> tupl
 
 
 async def _dependents(session: ValkeySession, ref: JobRef, values: bool, limit: int) -> list[Edge]:
-    """Up to ``limit`` + 1 edges of those that wait for a job; links of jobs that are gone are passed over."""
+    """Up to ``limit`` + 1 edges to dependents of a job. Links to jobs that are gone are skipped."""
     found: list[Edge] = []
     after = 0
     while len(found) <= limit:

@@ -1,4 +1,4 @@
-"""One typed stub per server function. What each takes and answers is in the header of its Lua file."""
+"""One typed stub for each server function. The headers of the Lua files describe arguments and answers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ Item = tuple[int, str]
 
 
 class Turn(NamedTuple):
-    """The answer of ``work``: ``left`` says per claimed queue whether it holds more (character 1)."""
+    """The answer of ``work``."""
 
     now_ms: int
     statuses: bytes
     next_due_in_ms: int
+    #: For each claimed queue the character 1 if it has more jobs, see ``lua/functions/work.lua`` for others.
     left: bytes
-    #: Queues that hold something to relay.
+    #: Queues whose outbox has entries to relay.
     relay: list[bytes]
     leased: list[Any]
 
 
 class Functions:
-    """The library as seen from Python. All roots of one call share a slot."""
+    """The server functions. All roots of one call must share a slot."""
 
     def __init__(self, client: ValkeyClient) -> None:
         self._call = client.call
@@ -63,9 +64,9 @@ class Functions:
         found: list[list[bytes]] = await self._call("peek", roots, now, pack((index, limit)))
         return found
 
-    async def promote(self, roots: Roots, now: str, limit: int, lets_in: int) -> tuple[int, int, int]:
-        count, next_due_in_ms, let_in = await self._call("promote", roots, now, pack((limit, lets_in)))
-        return count, next_due_in_ms, let_in
+    async def promote(self, roots: Roots, now: str, limit: int, admit_limit: int) -> tuple[int, int, int]:
+        count, next_due_in_ms, admitted = await self._call("promote", roots, now, pack((limit, admit_limit)))
+        return count, next_due_in_ms, admitted
 
     async def recover(self, roots: Roots, now: str, leases: int, expired: int) -> list[Any]:
         found: list[Any] = await self._call("recover", roots, now, pack((leases, expired)))
@@ -298,8 +299,8 @@ class Functions:
         count, relay = await self._call("flow_notify", roots, now, pack((limit, ends, items)), *values)
         return count, relay
 
-    async def flow_outbox(self, roots: Roots, now: str, limit: int, patience_ms: int) -> list[Any]:
-        found: list[Any] = await self._call("flow_outbox", roots, now, pack((limit, patience_ms)))
+    async def flow_outbox(self, roots: Roots, now: str, limit: int, linking_ms: int) -> list[Any]:
+        found: list[Any] = await self._call("flow_outbox", roots, now, pack((limit, linking_ms)))
         return found
 
     async def flow_notified(self, roots: Roots, items: list[Any]) -> None:

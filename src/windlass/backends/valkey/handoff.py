@@ -1,11 +1,13 @@
-"""Jobs that the server leases to a worker before it asks, see ``lua/includes/78_handoff.lua``.
+"""Direct handoff: the server leases a job to an idle worker before the worker claims one.
 
-A worker that serves one queue and has nothing to do takes a seat with its claim. The job that it is then
-given comes with a message and waits here until the worker, woken as by any hint, claims: that claim is
-answered at once. The message may be lost or late, so nothing rests on it: the next claim that reaches the
-server leaves the seat and brings along what was given there. Each seat goes by the id of its claim; whatever
-is received about a seat that was left means nothing any more. What a worker does not claim in time
-is given back.
+``lua/includes/78_handoff.lua`` is the server's side. An idle worker that serves one queue registers with its
+claim. The server leases the next job to it and publishes the job on the worker's channel. The job waits here
+until the worker claims; that claim is answered without a call to the server.
+
+A message may be lost or late, so nothing depends on it. The next claim that reaches the server ends the
+registration, and its answer contains the job that was leased under it. A registration is identified by the id
+of its claim; messages about a registration that has ended are ignored. A job that the worker does not claim
+in time is released.
 """
 
 from __future__ import annotations
@@ -32,288 +34,298 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("windlass.valkey")
 
-#: A job that its worker did not claim for twice as long is given back: the worker wants none just now.
-PATIENCE_S = 0.1
-#: For this long a client that closes tries to give back what it has; then its leases run out.
-_LAST_S = 1.0
+#: A job that its worker has not claimed after twice this time is released.
+CLAIM_TIMEOUT_S = 0.1
+#: How long a client that closes waits for its releases. Leases that are left then expire.
+_CLOSE_TIMEOUT_S = 1.0
+#: Starts a job at once if the worker can; returns whether it did. See ``OfferedListener.on_offer``.
 Begin = Callable[[JobRecord, float], bool]
 
 _TAKEN = ord(str(TAKEN))
 
 
-class Given(NamedTuple):
-    """A leased job that came with a message; its lease began no earlier than ``since_ms`` (monotonic)."""
+class OfferedJob(NamedTuple):
+    """A leased job that came with a message. Its lease began at ``since_ms`` (monotonic) or later."""
 
     record: JobRecord
     since_ms: float
 
 
-class _OpenHandoff:
-    """A claim that asked for a seat."""
+class _Registration:
+    """A claim that asked the server to register the worker as idle."""
 
-    __slots__ = ("lease_ms", "sent_ms", "taken_ms", "void")
+    __slots__ = ("is_void", "lease_ms", "sent_ms", "taken_ms")
 
     def __init__(self, lease_ms: int) -> None:
         self.lease_ms = lease_ms
         self.sent_ms = SYSTEM_CLOCK.monotonic_ms()
-        #: The server's time when the seat was taken, once that is known.
+        #: The server's time of the registration, once the claim was answered.
         self.taken_ms: int | None = None
-        #: Its answer was lost: the worker gives back what it does not know of.
-        self.void = False
+        #: The answer to a claim was lost. The worker will reconcile, which releases jobs it does not hold.
+        self.is_void = False
 
     @property
     def is_known(self) -> bool:
-        """Whether its claim is over."""
-        return self.void or self.taken_ms is not None
+        """Whether its claim has been answered, or has failed."""
+        return self.is_void or self.taken_ms is not None
 
 
 class WorkerHandoff:
-    """One worker, its only queue, and what came for it."""
+    """One worker, its only queue, and the jobs that were offered to it."""
 
     def __init__(self, worker: str, queue: str) -> None:
         self.worker = worker
         self.queue = queue
-        #: By claim: seats that may be taken now.
-        self.seats: dict[str, _OpenHandoff] = {}
-        self.given: list[Given] = []
-        self.under_way = 0
+        #: By claim id: registrations that the server may have.
+        self.registrations: dict[str, _Registration] = {}
+        self.offered: list[OfferedJob] = []
+        #: Claims that were sent and not answered yet.
+        self.in_flight = 0
         self.listeners = 0
         #: When the next job is due, by the monotonic clock.
         self.due_ms: float | None = None
-        #: Who starts what comes at once, if it may.
         self.begin: Begin | None = None
 
     def accept(self, news: bytes) -> bool:
-        """Whether a message brings a job that is to be claimed: it was not begun at once."""
+        """Read a message; return whether the worker should claim.
+
+        It need not if the message is out of date, or if the worker has started the job at once.
+        """
         now_ms, at = int.from_bytes(news[:6], "big"), 7 + news[6]
         claim_id = news[7:at].decode()
         start = at + 2 + int.from_bytes(news[at : at + 2], "big")
-        seat = self.seats.get(claim_id)
-        if seat is None or seat.void:
+        registration = self.registrations.get(claim_id)
+        if registration is None or registration.is_void:
             return False
-        # Whole milliseconds: what is left of both may be almost one.
-        taken_ms = now_ms if seat.taken_ms is None else seat.taken_ms
-        since_ms = seat.sent_ms + max(now_ms - taken_ms - 1, 0)
-        if SYSTEM_CLOCK.monotonic_ms() - since_ms > seat.lease_ms / 2:
-            return True  # it was long under way: the next claim brings it with a new lease
-        lease = records.Lease(now_ms, self.worker, now_ms + seat.lease_ms)
+        # Both times are cut to whole milliseconds, so their difference may be almost 1 ms too large.
+        taken_ms = now_ms if registration.taken_ms is None else registration.taken_ms
+        since_ms = registration.sent_ms + max(now_ms - taken_ms - 1, 0)
+        if SYSTEM_CLOCK.monotonic_ms() - since_ms > registration.lease_ms / 2:
+            return True  # too old to use: the next claim returns the job with a new lease
+        lease = records.Lease(now_ms, self.worker, now_ms + registration.lease_ms)
         token = claim_id + GIVEN
         (record,) = records.leased(self.queue, [news[at + 2 : start]], [news[start:]], [token], lease)
-        del self.seats[claim_id]
+        del self.registrations[claim_id]
         if self.begin is not None and self.begin(record, since_ms):
             took("valkey.seat_begun")
             return False
-        self.given.append(Given(record, since_ms))
+        self.offered.append(OfferedJob(record, since_ms))
         return True
 
     def take(self) -> tuple[list[JobRecord], int]:
-        """What was given, and how long ago the first of these leases began at most."""
-        given, self.given = self.given, []
+        """Remove and return the offered jobs, and the most milliseconds since the first lease began."""
+        offered, self.offered = self.offered, []
         now_ms = SYSTEM_CLOCK.monotonic_ms()
-        held_ms = max((now_ms - one.since_ms for one in given), default=0)
-        return [one.record for one in given], int(held_ms) + bool(given)
+        held_ms = max((now_ms - one.since_ms for one in offered), default=0)
+        return [one.record for one in offered], int(held_ms) + bool(offered)
 
-    def forget(self) -> None:
-        """The worker gives back every lease that it does not hold."""
-        self.given.clear()
-        for seat in self.seats.values():
-            seat.void = True
+    def invalidate(self) -> None:
+        """Drop what is known: the worker will reconcile, which releases every lease it does not hold."""
+        self.offered.clear()
+        for registration in self.registrations.values():
+            registration.is_void = True
 
 
-def stay_out(request: rq.Request[Any]) -> None:
-    """A claim that says the time takes no seat: seats go by the clocks of the server and of this machine."""
+def skip_handoff(request: rq.Request[Any]) -> None:
+    """Keep a claim that carries its own time from registering its worker.
+
+    Handoffs go by the clocks of the server and of this machine.
+    """
     claim = request.claim if isinstance(request, rq.Settle) else request
     if isinstance(claim, rq.Claim):
         claim.idle = False
 
 
-class HandoffOffer:
-    """One claim on its way: what it says about seats, and what its answer says."""
+class HandoffClaim:
+    """One claim in flight: the registration that it asks for, and the one that it ends."""
 
-    def __init__(self, place: WorkerHandoff, claim: rq.Claim) -> None:
-        self._place = place
+    def __init__(self, handoff: WorkerHandoff, claim: rq.Claim) -> None:
+        self._handoff = handoff
         self._claim_id = claim.claim_id
-        self._known = [claim_id for claim_id, seat in place.seats.items() if seat.is_known]
-        self.jobs, self.held_ms = place.take()
+        self._known = [claim_id for claim_id, one in handoff.registrations.items() if one.is_known]
+        self.jobs, self.held_ms = handoff.take()
         self.limit = claim.limit - len(self.jobs)
-        #: The seat that was left, and whether nothing had come of it until then.
+        #: The registration that the claim ended, and whether no job of it had been received by then.
         self.left, self.left_open = "", False
-        #: What the claim says to the server. A seat whose claim is under way keeps one of that claim's slots.
-        self.says = LEAVE if any(seat.is_known for seat in place.seats.values()) else 0
-        if claim.idle and not place.under_way and not self.jobs and self.limit > 0:
-            self.says += TAKE
-            place.seats[claim.claim_id] = _OpenHandoff(claim.lease_ms)
-        place.under_way += 1
+        #: ``TAKE`` and ``LEAVE``. A registration whose claim is still in flight must not be ended: it uses
+        #: one of that claim's slots.
+        self.flags = LEAVE if any(one.is_known for one in handoff.registrations.values()) else 0
+        if claim.idle and not handoff.in_flight and not self.jobs and self.limit > 0:
+            self.flags += TAKE
+            handoff.registrations[claim.claim_id] = _Registration(claim.lease_ms)
+        handoff.in_flight += 1
 
     def failed(self) -> None:
-        """No answer came: there may be a seat or none."""
-        self._place.under_way -= 1
-        self._place.forget()
+        """Note that no answer came: the server may have registered the worker or not."""
+        self._handoff.in_flight -= 1
+        self._handoff.invalidate()
 
     def answered(self, turn: Turn) -> None:
-        """Note what became of the seats."""
-        place = self._place
-        place.under_way -= 1
+        """Note which registrations have begun and ended."""
+        handoff = self._handoff
+        handoff.in_flight -= 1
         due_ms = turn.next_due_in_ms
-        place.due_ms = None if due_ms < 0 else SYSTEM_CLOCK.monotonic_ms() + due_ms
+        handoff.due_ms = None if due_ms < 0 else SYSTEM_CLOCK.monotonic_ms() + due_ms
         self.left = turn.left[1:].decode()
-        self.left_open = place.seats.pop(self.left, None) is not None
-        if self.says & LEAVE and not self.left:
-            for claim_id in self._known:  # the server has forgotten them
-                place.seats.pop(claim_id, None)
-        seat = place.seats.get(self._claim_id)
-        if seat is not None and turn.left[0] == _TAKEN:
+        self.left_open = handoff.registrations.pop(self.left, None) is not None
+        if self.flags & LEAVE and not self.left:
+            for claim_id in self._known:  # the server has none of them any more
+                handoff.registrations.pop(claim_id, None)
+        registration = handoff.registrations.get(self._claim_id)
+        if registration is not None and turn.left[0] == _TAKEN:
             took("valkey.seat_taken")
-            seat.taken_ms = turn.now_ms
-        elif seat is not None:
-            del place.seats[self._claim_id]
+            registration.taken_ms = turn.now_ms
+        elif registration is not None:
+            del handoff.registrations[self._claim_id]
 
     def joined(self, jobs: list[JobRecord]) -> list[JobRecord]:
-        """The jobs to start: those that came with messages first, one that is known already left out."""
+        """The offered jobs, then ``jobs``, without one that was already received in a message."""
         if self.left and not self.left_open and jobs and jobs[0].token == self.left + GIVEN:
             jobs = jobs[1:]
         return self.jobs + jobs
 
 
 class Handoffs:
-    """The places of the workers of one event loop."""
+    """The handoffs of all workers of one event loop."""
 
     def __init__(self, functions: Functions, keys: Keys) -> None:
         self._functions = functions
         self._keys = keys
-        self._places: dict[str, WorkerHandoff] = {}
+        self._handoffs: dict[str, WorkerHandoff] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- who may be given something ---------------------------------------------------------------
+    # --- listeners of workers -----------------------------------------------------------------------
 
-    def open(self, worker: str, queue: str) -> None:
-        """``worker`` listens, and serves nothing but ``queue``."""
-        place = self._places.get(worker)
-        if place is None or place.queue != queue:
-            place = self._places[worker] = WorkerHandoff(worker, queue)
-        place.listeners += 1
+    def add_listener(self, worker: str, queue: str) -> None:
+        """``worker`` listens, and serves only ``queue``."""
+        handoff = self._handoffs.get(worker)
+        if handoff is None or handoff.queue != queue:
+            handoff = self._handoffs[worker] = WorkerHandoff(worker, queue)
+        handoff.listeners += 1
 
-    def shut(self, worker: str) -> None:
-        """``worker`` listens no more."""
-        place = self._places.get(worker)
-        if place is None:
+    def remove_listener(self, worker: str) -> None:
+        """A listener of ``worker`` was closed; with its last one the handoff ends."""
+        handoff = self._handoffs.get(worker)
+        if handoff is None:
             return
-        place.listeners -= 1
-        if not place.listeners:
-            del self._places[worker]
-            self._decline(place)
+        handoff.listeners -= 1
+        if not handoff.listeners:
+            del self._handoffs[worker]
+            self._decline(handoff)
 
     def on_offer(self, worker: str, begin: Begin) -> None:
-        """``begin`` is shown what is given to ``worker`` as it comes."""
-        place = self._places.get(worker)
-        if place is not None:
-            place.begin = begin
+        """Pass each job that is offered to ``worker`` to ``begin`` first."""
+        handoff = self._handoffs.get(worker)
+        if handoff is not None:
+            handoff.begin = begin
 
     def decline(self, worker: str) -> None:
-        """``worker`` wants nothing until it claims again."""
-        place = self._places.get(worker)
-        if place is not None:
-            self._decline(place)
+        """Release the jobs of ``worker`` and end its registration; it gets none until it claims again."""
+        handoff = self._handoffs.get(worker)
+        if handoff is not None:
+            self._decline(handoff)
 
-    def forget(self, worker: str) -> None:
-        place = self._places.get(worker)
-        if place is not None:
-            place.forget()
+    def invalidate(self, worker: str) -> None:
+        """See ``WorkerHandoff.invalidate``."""
+        handoff = self._handoffs.get(worker)
+        if handoff is not None:
+            handoff.invalidate()
 
     async def close(self) -> None:
-        """Give back what was not started."""
-        places, self._places = self._places, {}
-        for place in places.values():
-            self._decline(place)
+        """Release every job that was not started, for at most ``_CLOSE_TIMEOUT_S``."""
+        handoffs, self._handoffs = self._handoffs, {}
+        for handoff in handoffs.values():
+            self._decline(handoff)
         if self._tasks:
-            _, late = await asyncio.wait(list(self._tasks), timeout=_LAST_S)
+            _, late = await asyncio.wait(list(self._tasks), timeout=_CLOSE_TIMEOUT_S)
             for task in late:
                 task.cancel()
 
     # --- messages and claims ----------------------------------------------------------------------
 
     def received(self, worker: str, news: bytes) -> bool:
-        """A message for ``worker``; whether it should claim."""
-        place = self._places.get(worker)
-        if place is None or not place.accept(news):
+        """Take a message for ``worker``; return whether the worker should claim."""
+        handoff = self._handoffs.get(worker)
+        if handoff is None or not handoff.accept(news):
             return False
-        if place.given:
-            asyncio.get_running_loop().call_later(PATIENCE_S, self._look_after, place, place.given[-1])
+        if handoff.offered:
+            loop = asyncio.get_running_loop()
+            loop.call_later(CLAIM_TIMEOUT_S, self._release_unclaimed, handoff, handoff.offered[-1])
         return True
 
     def claimed(self, claim: rq.Claim) -> rq.Claimed | None:
-        """The answer to a claim of a worker that was given something already."""
-        place = self._place_of(claim)
-        if place is None or not place.given:
+        """The answer to a claim whose worker has offered jobs; None if the claim must go to the server."""
+        handoff = self._handoff_of(claim)
+        if handoff is None or not handoff.offered:
             return None
         took("valkey.seat_claimed")
-        jobs, held_ms = place.take()
+        jobs, held_ms = handoff.take()
         now_ms = jobs[-1].started_ms or 0
-        due_ms = None if place.due_ms is None else place.due_ms - SYSTEM_CLOCK.monotonic_ms()
+        due_ms = None if handoff.due_ms is None else handoff.due_ms - SYSTEM_CLOCK.monotonic_ms()
         return rq.Claimed(jobs, now_ms, None if due_ms is None else max(int(due_ms), 0), held_ms)
 
-    def offer(self, claim: rq.Claim) -> HandoffOffer | None:
-        """What a claim that goes to the server has to do with seats."""
-        place = self._place_of(claim)
-        return None if place is None else HandoffOffer(place, claim)
+    def prepare(self, claim: rq.Claim) -> HandoffClaim | None:
+        """What a claim sends about handoffs; None if its worker takes no part in them."""
+        handoff = self._handoff_of(claim)
+        return None if handoff is None else HandoffClaim(handoff, claim)
 
-    def _place_of(self, claim: rq.Claim) -> WorkerHandoff | None:
-        place = self._places.get(claim.worker)
-        if place is None or len(claim.queues) != 1 or claim.queues[0].name != place.queue or claim.limit < 1:
+    def _handoff_of(self, claim: rq.Claim) -> WorkerHandoff | None:
+        found = self._handoffs.get(claim.worker)
+        if found is None or len(claim.queues) != 1 or claim.queues[0].name != found.queue or claim.limit < 1:
             return None
-        return place
+        return found
 
-    # --- giving back ------------------------------------------------------------------------------
+    # --- releasing --------------------------------------------------------------------------------
 
-    def _look_after(self, place: WorkerHandoff, given: Given, *, again: bool = True) -> None:
-        if not any(one is given for one in place.given):
+    def _release_unclaimed(self, handoff: WorkerHandoff, offered: OfferedJob, *, again: bool = True) -> None:
+        if not any(one is offered for one in handoff.offered):
             return
-        if again or place.under_way:  # the loop was held up, or the claim behind this one will take it
-            look = partial(self._look_after, place, given, again=False)
-            asyncio.get_running_loop().call_later(PATIENCE_S, look)
+        if again or handoff.in_flight:  # the event loop may be late, or a claim in flight will take the job
+            later = partial(self._release_unclaimed, handoff, offered, again=False)
+            asyncio.get_running_loop().call_later(CLAIM_TIMEOUT_S, later)
         else:
-            place.given = [one for one in place.given if one is not given]
-            self._start(self._give_back(place, [(given.record.id, given.record.token or "")]))
+            handoff.offered = [one for one in handoff.offered if one is not offered]
+            self._start(self._release(handoff, [(offered.record.id, offered.record.token or "")]))
 
-    def _decline(self, place: WorkerHandoff) -> None:
-        jobs, _ = place.take()
-        if jobs or place.seats:
-            self._start(self._leave(place, [(job.id, job.token or "") for job in jobs]))
+    def _decline(self, handoff: WorkerHandoff) -> None:
+        jobs, _ = handoff.take()
+        if jobs or handoff.registrations:
+            self._start(self._unregister(handoff, [(job.id, job.token or "") for job in jobs]))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name="windlass-valkey-seat")
+        task = asyncio.get_running_loop().create_task(work, name="windlass-valkey-handoff")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _leave(self, place: WorkerHandoff, leases: list[tuple[str, str]]) -> None:
-        """Leave the seat at the server, and give back what was given there."""
-        queue = rq.ClaimQueue(place.queue, 0, 0)
-        claim = rq.Claim(worker=place.worker, queues=[queue], limit=0, claim_id=new_id())
-        offer = HandoffOffer(place, claim)
-        asked = (claim.worker, claim.lease_ms, claim.claim_id, 0, [(1, 0, 0, 0, offer.says)])
+    async def _unregister(self, handoff: WorkerHandoff, leases: list[tuple[str, str]]) -> None:
+        """End the registration on the server, and release ``leases`` and the job that was leased under it."""
+        queue = rq.ClaimQueue(handoff.queue, 0, 0)
+        claim = rq.Claim(worker=handoff.worker, queues=[queue], limit=0, claim_id=new_id())
+        claiming = HandoffClaim(handoff, claim)
+        asked = (claim.worker, claim.lease_ms, claim.claim_id, 0, [(1, 0, 0, 0, claiming.flags)])
         try:
-            turn = await self._functions.work([self._root(place)], "", [], asked)
-        except StorageError as exc:  # the leases run out
-            offer.failed()
-            log.info("a seat could not be left: %s", exc)
+            turn = await self._functions.work([self._root(handoff)], "", [], asked)
+        except StorageError as exc:  # the leases will expire
+            claiming.failed()
+            log.info("the registration of an idle worker could not be ended: %s", exc)
         else:
-            offer.answered(turn)
-            if turn.leased and offer.left_open:
-                leases = [*leases, (turn.leased[1].decode(), offer.left + GIVEN)]
-        await self._give_back(place, leases)
+            claiming.answered(turn)
+            if turn.leased and claiming.left_open:
+                leases = [*leases, (turn.leased[1].decode(), claiming.left + GIVEN)]
+        await self._release(handoff, leases)
 
-    async def _give_back(self, place: WorkerHandoff, leases: list[tuple[str, str]]) -> None:
+    async def _release(self, handoff: WorkerHandoff, leases: list[tuple[str, str]]) -> None:
         ends: list[Any] = []
         for job_id, token in leases:
             end = Settlement(
-                queue=place.queue, id=job_id, token=token, outcome=Outcome.RELEASE, reason="declined"
+                queue=handoff.queue, id=job_id, token=token, outcome=Outcome.RELEASE, reason="declined"
             )
             ends.append(settlements.settlement(1, end))
         try:
             if ends:
-                await self._functions.work([self._root(place)], "", ends, 0)
-        except StorageError as exc:  # the leases run out
-            log.info("%d jobs that were not wanted could not be given back: %s", len(leases), exc)
+                await self._functions.work([self._root(handoff)], "", ends, 0)
+        except StorageError as exc:  # the leases will expire
+            log.info("%d jobs that were offered to a worker could not be released: %s", len(leases), exc)
 
-    def _root(self, place: WorkerHandoff) -> str:
-        return self._keys.queue(place.queue)
+    def _root(self, handoff: WorkerHandoff) -> str:
+        return self._keys.queue(handoff.queue)

@@ -1,4 +1,4 @@
-"""Looking at jobs, queues and logs. Nothing here changes anything."""
+"""Read jobs, queues, events, history and counters."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ async def get(session: ValkeySession, request: rq.GetJobs, now: str) -> list[Job
     return answers
 
 
-#: Beyond it the server's scripts write numbers with exponents.
+#: Lua writes larger numbers with exponents.
 _LAST_NUMBER = 2**53 - 1
 
 
-#: Where jobs stand by the time of an order.
+#: The indexes that have jobs of a state in the order of a time.
 _PLACES: dict[Sort, dict[JobState, str]] = {
     Sort.ADDED: {},
     Sort.DUE: dict.fromkeys((JobState.SCHEDULED, JobState.RETRYING, JobState.SUSPENDED), "d"),
@@ -47,18 +47,18 @@ _PLACES: dict[Sort, dict[JobState, str]] = {
 }
 
 
-#: What a hint is about, as the server's scripts know it.
+#: Where to search for the text of a hint, as ``list_jobs.lua`` reads it.
 _WHERE = {"error": 1, "payload": 2, "any": 3}
 
 
 async def list_jobs(session: ValkeySession, request: rq.ListJobs, now: str) -> rq.Page:
     if request.task is not None and shortest_fit(request.task) > TASK_CHARS:
-        return rq.Page([], None)  # no name fits, and the server takes some thousands of parts at most
+        return rq.Page([], None)  # no name can match, and Lua takes a limited number of arguments
     cursor, time, seq = -1, -1, -1
     if request.cursor is not None and request.sort is Sort.ADDED:
         cursor = min(int(request.cursor), _LAST_NUMBER)
         if cursor == 0 and request.newest_first:
-            return rq.Page([], None)  # nothing stands before the first, and the server takes no such place
+            return rq.Page([], None)  # there is nothing before the first job
     elif request.cursor is not None:
         place = place_after(request.cursor, newest_first=request.newest_first)
         time, seq = (min(number, _LAST_NUMBER) for number in place)
@@ -94,7 +94,7 @@ async def list_jobs(session: ValkeySession, request: rq.ListJobs, now: str) -> r
 
 
 def _in_head(request: rq.ListJobs) -> list[str]:
-    """Texts that stand in the head of every job that is wanted."""
+    """Texts that the head of every matching job contains, to skip others without decoding their heads."""
     of_task = max(re.split(r"[*?]", request.task or ""), key=len)
     return [text for text in (of_task, request.tag, request.group, request.worker) if text]
 
@@ -102,8 +102,8 @@ def _in_head(request: rq.ListJobs) -> list[str]:
 def lua_patterns(glob: str) -> list[bytes]:
     """A glob (``*`` and ``?``) as Lua patterns over UTF-8 bytes: one for each part between two stars.
 
-    A text fits when each part is found behind the one before. Lua's own ``.*`` would try the stars in every
-    combination, which holds the server up for hours.
+    A text matches if each part is found after the one before. With one pattern and ``.*`` Lua would try all
+    combinations, which can block the server for hours.
     """
     parts = [b"".join(_lua_character(char) for char in part) for part in glob.split("*")]
     parts[0] = b"^" + parts[0]
@@ -155,7 +155,7 @@ async def get_logs(session: ValkeySession, request: rq.GetLogs, now: str) -> rq.
 
 
 def _log_line(line: bytes) -> LogLine:
-    """A line as ``report.lua`` packs it, or the text of an earlier release."""
+    """A line as ``report.lua`` packs it, or plain text of an earlier release."""
     if not line.startswith(b"\x01"):
         return LogLine(line.decode())
     text, at_ms, level, attempt, run = records.decode(line[1:])
@@ -189,7 +189,7 @@ async def read_history(session: ValkeySession, request: rq.ReadHistory, now: str
         part = bad_records.read_or_none(entries[at + 1], read, what) if left > 0 else []
         rows += part or []
         if part is None:
-            upto = entries[at]  # it is passed over
+            upto = entries[at]  # unreadable: continue after it
         elif part:
             upto = part[-1][0]
     return rq.HistoryPage([record for _, record in rows], upto, last, oldest)

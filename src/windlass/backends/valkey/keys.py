@@ -1,15 +1,14 @@
 """Names of keys and channels.
 
-Everything of a queue carries the hash tag ``{namespace:queue}`` and so lives in one slot of a cluster; what
-belongs to the namespace as a whole carries ``{namespace}``. ``lua/includes/10_queue.lua`` lists what hangs
-below a root.
+All keys of a queue have the hash tag ``{namespace:queue}``, so they are in one slot of a cluster. Keys of the
+whole namespace have ``{namespace}``. ``lua/includes/10_queue.lua`` lists the keys below the root of a queue.
 """
 
 from __future__ import annotations
 
 PREFIX = "windlass:"
 
-#: What the keys below the root of a queue hold (see ``lua/includes``), except for those of one job or group.
+#: The types of the keys below the root of a queue (see ``lua/includes``), without keys of one job or group.
 KINDS: dict[str, str] = {
     "": "hash",
     **{f":{name}": "hash" for name in ("j", "m", "r", "g", "e", "y", "q", "K", "U", "G", "M", "schedules")},
@@ -20,7 +19,7 @@ KINDS: dict[str, str] = {
     ":minutes": "hash",
     ":hours": "hash",
 }
-#: Put behind the name of a key that held something else, when it is moved aside.
+#: Appended to the name of a key that had the wrong type, when it is moved aside.
 DAMAGED = ":damaged"
 
 
@@ -31,7 +30,7 @@ class Keys:
         self.namespace = namespace
         self.root = f"{PREFIX}{{{namespace}}}"
         self.queues = f"{self.root}:queues"
-        #: Names of the queues that ever had a schedule.
+        #: A set: names of the queues that ever had a schedule.
         self.scheduled = f"{self.root}:scheduled"
         self._known: dict[str, str] = {}
 
@@ -47,7 +46,7 @@ class Keys:
         kind, _, name = topic.partition(":")
         if not name or kind == "worker":
             return f"{self.root}:{topic}"
-        if kind == "to":  # what a queue gives one worker
+        if kind == "to":  # jobs that a queue hands to one worker
             queue, _, worker = name.partition(":")
             return f"{self.queue(queue)}:to:{worker}"
         return f"{self.queue(name)}:{kind}"

@@ -1,8 +1,8 @@
-"""What clients and server functions hand each other, field by field.
+"""The fields of the arrays that clients and server functions exchange and store.
 
-Each of these travels as an array. The Lua files know a field by the name that it has here: ``words.py`` makes
-their positions out of these classes, so a field is added here and nowhere else. Never move one: records that
-are stored have it in its place. New fields go to the end.
+The Lua files use the names of the fields: ``words.py`` derives their positions from these classes, so a new
+field is only added here. Add it at the end and never move a field, because stored records have the old
+positions.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import msgspec
 
 
 class Head(msgspec.Struct, array_like=True):
-    """What the server knows of a job; 0 and '' stand for "none".
+    """The part of a job that the server changes; 0 and '' mean "none".
 
-    The first ten fields are written by ``add``. In a head as added, place 0 means "as seq" and ready 0 "as
-    enqueued". Fields behind ``reason`` are there once one of them is needed.
+    ``add`` writes the first ten fields. There a place of 0 means "as seq", and a ready time of 0 "as
+    enqueued". Fields after ``reason`` are only stored once one of them is needed.
     """
 
     state: int
@@ -28,7 +28,7 @@ class Head(msgspec.Struct, array_like=True):
     due_ms: int
     expires_ms: int
     task: str
-    #: 0: all as usual; else the fields of ``Options``.
+    #: 0 if all are defaults, else the fields of ``Options``.
     options: int | list[Any]
     attempts: int = 0
     deliveries: int = 0
@@ -40,7 +40,7 @@ class Head(msgspec.Struct, array_like=True):
     worker: str = ""
     started_ms: int = 0
     finished_ms: int = 0
-    #: "=" and the reason, once a caller asked for it.
+    #: "=" and the reason, once a caller has asked to cancel the job.
     cancel: str = ""
     result_until_ms: int = 0
     reason: str = ""
@@ -49,21 +49,21 @@ class Head(msgspec.Struct, array_like=True):
     signals: int = 0
     streamed: int = 0
     turn: int = 0
-    #: 0, or what it waited for so far, see ``core.queue_time``.
+    #: 0, or the queue time so far, see ``core.queue_time``.
     queue_time: list[int] | int = 0
 
 
-#: The number of fields in every head that is not as it was added.
+#: The number of fields that every head has once it was changed.
 HEAD_SIZE = Head.__struct_fields__.index("reason") + 1
 
 
 class Options(NamedTuple):
-    """Options that the server must know; -1 stands for "none".
+    """Options that the server needs; -1 means "none".
 
-    A number that ``StoredOptions`` has under the same name is sent without a further line of code.
+    A number that ``StoredOptions`` has under the same name is sent without further code.
 
-    Those from ``group`` on are there for jobs of which one is not as its default here: they overrule what the
-    record says. Earlier releases did not write the last ones.
+    The fields from ``group`` on are stored if one of them differs from its default here. They override the
+    options in the record. Earlier releases did not write the last fields.
     """
 
     lease_ms: int
@@ -76,7 +76,7 @@ class Options(NamedTuple):
     keep_id_ms: int
     #: 0: none.
     tags: tuple[str, ...] | int
-    #: Of the result; 0: json.
+    #: The codec of the result; 0: json.
     codec: str | int
     #: 0: none.
     group: str | int = 0
@@ -86,21 +86,21 @@ class Options(NamedTuple):
     lifo: int = 0
     expires_total_ms: int = -1
     stall_delay_ms: int = 0
-    #: For history; 0: none. The schedule and its slot, the job that waits for this one, the top of its flow.
+    #: For the history: schedule and slot, the parent, the root of the flow. 0: none.
     schedule: str | int = 0
     slot_ms: int = -1
     parent: str | int = 0
     root: str | int = 0
 
 
-#: The number of options that all jobs have.
+#: The number of options that are always stored if any are.
 OPTIONS_SIZE = Options._fields.index("group")
-#: What the others are where a job does not have them.
+#: The values of the other options where they are not stored.
 OPTIONS_LEFT_OUT = tuple(Options._field_defaults.values())
 
 
 class PackedUnique(NamedTuple):
-    """A unique key; a ttl of -1: none."""
+    """A unique key; a ttl of -1 means "none"."""
 
     key: str
     mode: int
@@ -108,9 +108,9 @@ class PackedUnique(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A job to be added: the part that the server reads. What has a default is for jobs of a flow."""
+    """A job to be added: the part that the server reads. Fields with a default are for jobs of a flow."""
 
-    #: Which of the call's queues.
+    #: The position of its root among the keys of the call.
     queue: int
     id: str
     task: str
@@ -123,25 +123,25 @@ class Wanted(NamedTuple):
     #: 0, or the fields of ``Options``.
     options: int | tuple[Any, ...]
     lifo: int
-    #: 0 plain, 1 linked, 2 born blocked.
+    #: 0: without edges; 1: has a parent; 2: starts as blocked.
     kind: int = 0
-    #: Queue, id, on failure of each job that it waits for.
+    #: For each job that it waits for: queue, id, on failure.
     edges: Any = ()
-    #: Queue, id, on failure of the job that waits for it, or 0.
+    #: The parent: queue, id, on failure; 0: none.
     parent: Any = 0
-    #: Queue, id, sequence of jobs of other slots that wait for it.
+    #: For each job of another slot that waits for it: queue, id, sequence.
     links: Any = ()
-    #: 1: it names jobs that it depends on, whether they count for this mention of it or not.
+    #: 1: it has ``depends_on``, even if ``edges`` is empty for this mention of it.
     waits: int = 0
-    #: 1: a later mention of its id in the same request makes the job, this one is kept out; 2: an earlier one
-    #: makes it.
+    #: If the request mentions its id again: 1 if a later mention creates the job (this one is kept out), 2 if
+    #: an earlier one does.
     out: int = 0
 
 
 class Restored(NamedTuple):
-    """A job that is put back as it was."""
+    """A job that is restored."""
 
-    #: Which of the call's queues.
+    #: The position of its root among the keys of the call.
     queue: int
     id: str
     head: Head
@@ -155,7 +155,7 @@ class Restored(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What is said of an error; ``brief`` is what events say of it, ``said`` what history says (0: that)."""
+    """An error: ``brief`` is its message for events, ``said`` the one for history (0: the same)."""
 
     error_class: str
     message: str
@@ -168,33 +168,33 @@ class Failure(NamedTuple):
 class End(NamedTuple):
     """The end of an attempt."""
 
-    #: Which of the call's queues.
+    #: The position of its root among the keys of the call.
     queue: int
     id: str
     token: str
     outcome: int
-    #: -1: not known.
+    #: -1: unknown.
     duration_ms: int
     #: 0: none.
     result: Any
     delay_ms: int
-    #: Of a suspension: the signal that it waits for.
+    #: For a suspension: the name of the signal that it waits for.
     reason: str
     uses_attempt: int
     miss: int
     #: 0: none.
     error: int | Failure
     hold_ms: int
-    #: 0, or ``Options`` from ``result_ttl_ms`` to ``keep_failed_count``, each -2 where the job's own holds.
+    #: 0, or ``Options`` from ``result_ttl_ms`` to ``keep_failed_count``; -2 keeps the job's own value.
     filled: int | tuple[int, ...] = 0
-    #: What the worker says of itself, see ``settlements.facts_text``; 0: nothing.
+    #: Facts of the worker, see ``settlements.facts_text``; 0: none.
     facts: str | int = 0
 
 
 class GroupLimit(NamedTuple):
-    """The limits of a group; 0: no such limit. ``refill`` is in millionths of tokens per millisecond."""
+    """The limits of a group; 0 means no limit. ``refill`` is in millionths of a token per millisecond."""
 
-    #: As it was said.
+    #: The limits as JSON, as they were set.
     text: str
     most: int
     rate: int
@@ -207,10 +207,10 @@ class GroupLimit(NamedTuple):
 
 
 class EdgeRow(NamedTuple):
-    """An edge as its dependent keeps it, except for the value of the child."""
+    """An edge as its dependent stores it, without the value of the child."""
 
     number: int
-    #: Of the child; 0: not known yet.
+    #: The sequence of the child; 0: not known yet.
     seq: int
     on_failure: int
     status: int
@@ -233,7 +233,7 @@ class Fate(NamedTuple):
 
 
 class ScheduleState(msgspec.Struct, array_like=True):
-    """What the server knows of a schedule; -1 and '' stand for "none"."""
+    """The part of a schedule that the server reads and changes; -1 and '' mean "none"."""
 
     paused: int
     next_ms: int

@@ -1,4 +1,4 @@
-"""Limits of queues and groups: what was said about them; ``lua/includes/58_groups.lua`` is what follows."""
+"""Read and set limits of queues and groups. ``lua/includes/58_groups.lua`` applies them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from windlass.core.limit_rules import (
 )
 from windlass.errors import OrderedGroupError
 
-#: Instead of a number: leave the limit as it is.
-_AS_IT_IS = -1
+#: Instead of a number: do not change the limit.
+_UNCHANGED = -1
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(GroupLimits).decode
@@ -36,7 +36,7 @@ async def _listed(session: ValkeySession, queue: str, became_known: int) -> None
 
 async def set_queue(session: ValkeySession, request: lrq.SetQueueLimits, now: str) -> None:
     await session.list_queues([request.queue])
-    most, rate, per_ms = _AS_IT_IS, _AS_IT_IS, 0
+    most, rate, per_ms = _UNCHANGED, _UNCHANGED, 0
     if "concurrency" in request.fields:
         most = request.concurrency or 0
     if "rate" in request.fields:
@@ -48,7 +48,7 @@ async def set_queue(session: ValkeySession, request: lrq.SetQueueLimits, now: st
 
 
 def _for_server(limits: GroupLimits | None) -> GroupLimit | int:
-    """Limits as the server reads them."""
+    """Limits as the server reads them; 0 for none."""
     if limits is None:
         return 0
     rate, bucket = limits.rate, limits.bucket

@@ -1,10 +1,11 @@
-"""One function library out of many small Lua files.
+"""Builds one function library from many small Lua files.
 
-The library and its functions carry a number (``windlass_v2``, ``windlass_v2_add``). Libraries of different
-numbers live side by side, and a client loads its own where it is missing and never replaces or removes
-another. So a text that was released never changes: a change of a Lua file, or of a word that it has from
-Python (``words.py``), raises ``VERSION`` once per release and records the ``DIGEST`` of the new text. What is
-stored stays readable for the release before.
+The names of the library and of its functions contain a version (``windlass_v2``, ``windlass_v2_add``).
+Libraries of several versions exist side by side on a server. A client loads its own where it is missing, and
+never replaces or removes one. So the source of a released version never changes: the first change after a
+release, in a Lua file or in a constant from Python (``words.py``), raises ``VERSION``, and every change
+records the new ``DIGEST``. Comments are part of the source. The previous release must be able to read what a
+new version stores.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from importlib.resources import files
 from windlass.backends.valkey import words
 
 VERSION = 2
-#: Of the text that goes by this number; ``python -m windlass.backends.valkey.check`` compares them.
+#: The digest of the source of this version, which ``python -m windlass.backends.valkey.check`` compares.
 DIGEST = "e32971395043426f12d7c82b3bb0c787"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
@@ -27,7 +28,7 @@ _MORE = re.compile(r"^--  +(.*)$")
 
 @dataclass(frozen=True, slots=True)
 class FunctionFile:
-    """One server function: its name, what its header says, and its body."""
+    """One server function: its name, the fields of its header, and its whole text."""
 
     name: str
     header: dict[str, str]
@@ -39,7 +40,7 @@ class FunctionFile:
 
 
 def function_name(name: str, version: int = VERSION) -> str:
-    """The name under which the server knows the function."""
+    """The name of a function on the server."""
     return f"windlass_v{version}_{name}"
 
 
@@ -49,19 +50,19 @@ def library_name(version: int = VERSION) -> str:
 
 @cache
 def function_files() -> tuple[FunctionFile, ...]:
-    """Every function, by name."""
+    """All functions, sorted by name."""
     return tuple(_parse(name, text) for name, text in _texts("functions"))
 
 
 @cache
 def include_files() -> tuple[tuple[str, str], ...]:
-    """Name and text of the shared parts, in the order of their names."""
+    """Name and text of the shared files, sorted by name, which is their order in the library."""
     return tuple(_texts("includes"))
 
 
 @cache
 def library_source(version: int = VERSION) -> str:
-    """The text for ``FUNCTION LOAD``."""
+    """The source for ``FUNCTION LOAD``."""
     parts = [f"#!lua name={library_name(version)}", f"local LIBRARY_VERSION = {version}", words.source()]
     parts += [text for _, text in include_files()]
     parts += [_registration(function, version) for function in function_files()]
@@ -69,7 +70,7 @@ def library_source(version: int = VERSION) -> str:
 
 
 def digest() -> str:
-    """What ``DIGEST`` is to be."""
+    """The digest of the present source, which ``DIGEST`` must equal."""
     return hashlib.sha256(library_source().encode()).hexdigest()[:32]
 
 
@@ -96,16 +97,17 @@ def _parse(name: str, text: str) -> FunctionFile:
     return FunctionFile(name, header, text)
 
 
-#: What every call begins with: it takes the guard off the keys, and says whether it may only look.
+#: The first statement of every function: it removes the guard from the keys and notes whether the call
+#: only reads.
 _BEGIN = "begin(keys, {looks})"
 
 
 def guard_key(root: str) -> str:
-    """A key that never exists, in the slot of ``root``: the last key of every call in a cluster.
+    """A key that never exists, in the slot of ``root``. It is the last key of every call in a cluster.
 
-    While a slot moves from one server to another, a server refuses calls of which a declared key is missing.
-    Keys below a root are not declared, so a call could find some of them gone when it has already written
-    others; with the guard it is refused before it begins, and repeated when the slot has arrived.
+    While a slot is moved, the server refuses calls that declare a missing key. Keys below a root are not
+    declared. Without the guard, a call could find some of them missing after it has written others. With it,
+    the call is refused before it starts, and repeated when the slot has been moved.
     """
     return f"{root}:?"
 

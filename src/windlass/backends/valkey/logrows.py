@@ -1,4 +1,4 @@
-"""Events and attempts from the rows of the two logs, see ``lua/includes/30_notes.lua``."""
+"""Events and attempts from the entries of the two logs, see ``lua/includes/30_notes.lua``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 
 from windlass.backends.valkey import records, settlements
 from windlass.backends.valkey.codes import ATTEMPT_OUTCOMES, EVENTS, STATES
-from windlass.backends.valkey.records import decode, whole
+from windlass.backends.valkey.records import decode, wrap_unreadable
 from windlass.core.job import HISTORY_SCHEMA_VERSION, AttemptRecord, Event, WorkerFacts
 
 
-@whole
+@wrap_unreadable
 def events(last: int, fields: list[bytes], after: int = 0, limit: int | None = None) -> list[Event]:
-    """The events of one entry of the log, whose last one has the number ``last``: up to ``limit`` of those
-    after the number ``after``."""
+    """Up to ``limit`` events of one log entry, from the event after number ``after``.
+
+    ``last`` is the number of the last event in the entry.
+    """
     at_ms, packed_rows = decode(fields[1])
     rows = [row for packed in packed_rows for row in _unrolled(packed)]
     first = last - len(rows) + 1
@@ -25,7 +27,7 @@ def events(last: int, fields: list[bytes], after: int = 0, limit: int | None = N
 
 
 def _unrolled(row: list[Any]) -> list[list[Any]]:
-    """A row that stands for equal events of several jobs, as one row for each."""
+    """Expand a row for equal events of several jobs into one row for each job."""
     if row[0] >= 0:
         return [row]
     return [[-row[0], job_id, *row[2:]] for job_id in row[1].split(" ")]
@@ -41,11 +43,11 @@ def _event(number: int, at_ms: int, row: list[Any]) -> Event:
     return Event(number, at_ms, kind, row[1], row[2], data)
 
 
-@whole
+@wrap_unreadable
 def attempts(
     queue: str, last: int, fields: list[bytes], after: int = 0, limit: int | None = None
 ) -> list[tuple[int, AttemptRecord]]:
-    """Position and content of the rows of one entry of the history log, up to ``limit`` after ``after``."""
+    """Number and content of up to ``limit`` rows of one history entry, from the row after ``after``."""
     rows: list[AttemptRecord | tuple[int, int, list[Any]]] = []
     for at in range(0, len(fields), 2):
         if fields[at] == b"p":
@@ -65,17 +67,20 @@ def attempts(
     ]
 
 
-#: Behind the id of a plain job: duration, kind and number (not read), enqueued, started, length of token.
+#: After the id of a plain job: duration, kind and sequence (skipped), enqueued, started, length of token.
 _RUN = struct.Struct(">hI8xHIHIB").unpack_from
 
 
 def _plain_attempts(queue: str, packed: bytes, said: bytes | None) -> Iterator[AttemptRecord]:
-    """``said``: the field behind them, with the facts of their worker; earlier releases wrote none."""
+    """Read the rows of plain jobs.
+
+    ``said`` is the next field, with the facts of their worker; earlier releases did not write it.
+    """
     version = 1 if said is None else HISTORY_SCHEMA_VERSION
     facts = None if said is None else settlements.read_facts(decode(said)[0])
     most, worker_version, host = _said(facts)
     finished_ms, at, size = int.from_bytes(packed[:6], "big"), 6, len(packed)
-    names, worker, task = b"", "", ""  # those of the row before: most are equal
+    names, worker, task = b"", "", ""  # of the previous row; usually they are equal
     completed = ATTEMPT_OUTCOMES[1]
     while at < size:
         id_end = at + 2 + (packed[at] << 8 | packed[at + 1])
@@ -157,5 +162,5 @@ def _attempt(queue: str, version: int, finished_ms: int, row: list[Any]) -> Atte
     )
 
 
-#: The end of a row that has none.
+#: Values for a row that ends before these fields.
 _USUAL: list[Any] = [0, 0, -1, 0, 0, 1]

@@ -1,7 +1,7 @@
 """Roll-ups of the history, and marks.
 
-Rows are merged here, by the rules of ``core.rollups``: the server only compares the cursor and writes. Rows
-never change unless the cursor moves with them, so what was read at a cursor is true as long as it stands.
+Rows are merged here, by the rules of ``core.rollups``; the server compares the cursor and writes. Rows only
+change together with the cursor, so rows that were read are current as long as the cursor is the same.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class _Measure(msgspec.Struct, array_like=True):
 
 
 class _Row(msgspec.Struct, array_like=True):
-    """A row without what its key says."""
+    """A row without start and task, which are in its key."""
 
     outcomes: dict[str, int]
     wait: _Measure
     duration: _Measure
-    #: Rows of earlier releases end before.
+    #: Rows of earlier releases end before this field.
     depth: _Measure = msgspec.field(default_factory=lambda: _Measure(0, 0, 0, {}))
     age: _Measure = msgspec.field(default_factory=lambda: _Measure(0, 0, 0, {}))
 
@@ -60,7 +60,7 @@ def _measure(stored: _Measure) -> Measure:
     return Measure(count=stored.count, sum_ms=stored.sum_ms, max_ms=stored.max_ms, buckets=stored.buckets)
 
 
-@records.whole
+@records.wrap_unreadable
 def _read(key: bytes, stored: bytes) -> MetricsRow:
     row = _decode(stored)
     return MetricsRow(
@@ -102,7 +102,7 @@ async def add(session: ValkeySession, request: mq.AddMetrics, now: str) -> bool:
             old = bad_records.read_or_none(stored, partial(_read, key), f"a roll-up of task {row.task}")
             if old is not None:
                 row.merge(old)
-    await session.list_queues([request.queue])  # or no worker would ever prune them
+    await session.list_queues([request.queue])  # or no duty would prune them
     written = [part for row, key in zip(rows, keys, strict=True) for part in (key, _stored(row))]
     return await session.functions.metrics_add(root, now, request.after, request.upto, len(minutes), written)
 
@@ -129,7 +129,7 @@ def _start(at_ms: int) -> bytes:
 
 
 def _place(cursor: str) -> bytes:
-    """The key after which a page begins."""
+    """The key after which a page starts."""
     start_ms, task = mq.place_of(cursor)
     return _start(start_ms) + task.encode()
 

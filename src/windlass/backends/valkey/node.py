@@ -1,7 +1,6 @@
-"""One server: a few connections to it, each carrying one request at a time.
+"""A pool of connections to one server. Each connection carries one request at a time.
 
-What is written here is who uses which connection when. A request that was cut short leaves its connection
-unusable, so it is closed and replaced.
+A request that was cancelled before its answer was read leaves its connection unusable: it is closed.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ from windlass.backends.valkey.settings import Tls, ValkeySettings
 from windlass.speedups import valkey
 from windlass.speedups.valkey import ConnectionClosedError, ServerConnection, ask, pack_command
 
-#: A connection that rested longer is asked whether it is still there before it is used.
-_RESTED_S = 15.0
-_PING_S = 2.0
-#: Part of a request's time that connecting may take: the caller then learns that nothing was sent.
+#: A connection that was idle for longer is pinged before it is used.
+_PING_AFTER_S = 15.0
+_PING_TIMEOUT_S = 2.0
+#: The share of the timeout that connecting may take. The rest lets the caller learn that nothing was sent.
 _CONNECT = 0.8
 
 Resolve = Callable[[], Awaitable[tuple[str, int]]]
 
 
 _PING = pack_command("PING")
-#: Before a command about a slot that is just moving to its server.
+#: Sent before a command for a slot that is being moved to the server.
 ASKING = pack_command("ASKING")
 
 
@@ -43,13 +42,13 @@ class ServerNode:
         self._address = (host, port)
         self._resolve = resolve
         self._idle: list[tuple[ServerConnection, float]] = []
-        #: One entry for every connection that may be in use.
+        #: A semaphore: one entry for every further connection that may be in use.
         self._slots: asyncio.Queue[None] = asyncio.Queue()
         for _ in range(settings.connections):
             self._slots.put_nowait(None)
         self._loop = asyncio.get_running_loop()
         self._closed = False
-        self._ping_s = min(_PING_S, settings.timeout_s / 4)
+        self._ping_timeout_s = min(_PING_TIMEOUT_S, settings.timeout_s / 4)
 
     @property
     def where(self) -> str:
@@ -57,34 +56,34 @@ class ServerNode:
         return f"{host}:{port}" if host else "the sentinels in the URL"
 
     async def request(self, packed: bytes) -> Any:
-        """Send one command and give its answer. ``NotSentError`` when it surely did not reach the server."""
+        """Send a command and return its answer. ``NotSentError`` if it certainly did not reach the server."""
         connection = await self.reach()
         await self.send(connection, packed)
         return await self.answer(connection)
 
     def send_now(self, packed: bytes) -> ServerConnection | None:
-        """``reach`` and ``send`` if a connection is at hand; to be followed by ``answer`` at once."""
-        if not self._idle or self._loop.time() - self._idle[-1][1] >= _RESTED_S or self._slots.empty():
+        """``reach`` and ``send`` in one step if a connection is idle, else None. Call ``answer`` next."""
+        if not self._idle or self._loop.time() - self._idle[-1][1] >= _PING_AFTER_S or self._slots.empty():
             return None
         self._slots.get_nowait()
         connection, since = self._idle.pop()
         if connection.send_now(packed):
             return connection
-        self._idle.append((connection, since))  # ``reach`` sees to it
+        self._idle.append((connection, since))  # ``reach`` will close it
         self._slots.put_nowait(None)
         return None
 
     async def reach(self) -> ServerConnection:
-        """A connection that may be sent on; to be followed by ``send`` at once."""
+        """Take a connection from the pool, or open one. Call ``send`` next."""
         await self._slots.get()
         try:
-            return await self._take()
+            return await self._idle_or_new()
         except BaseException:
             self._slots.put_nowait(None)
             raise
 
     async def send(self, connection: ServerConnection, packed: bytes) -> None:
-        """Send one command; to be followed by ``answer`` at once."""
+        """Send one command. Call ``answer`` next."""
         try:
             await connection.send(packed)
         except BaseException as exc:
@@ -95,14 +94,14 @@ class ServerNode:
             raise
 
     async def answer(self, connection: ServerConnection, *, asked: bool = False) -> Any:
-        """The answer to what was sent; ``asked``: there is one to ``ASKING`` before it."""
+        """Read the answer and return the connection. With ``asked`` the answer to ``ASKING`` comes first."""
         try:
             return await self._read(connection, asked=asked)
         finally:
             self._slots.put_nowait(None)
 
     async def connect(self) -> ServerConnection:
-        """A connection of the caller's own, open, within the time that the settings give."""
+        """Open a connection outside of the pool, for the caller to close."""
         try:
             async with asyncio.timeout(_CONNECT * self._settings.timeout_s):
                 if self._resolve is None:
@@ -115,19 +114,19 @@ class ServerNode:
             hint = " (does it speak TLS?)" if self._settings.tls else ""
             raise NotSentError(OSError(f"it took too long to connect{hint}")) from exc
 
-    async def hang_up(self) -> None:
+    async def close_idle(self) -> None:
         """Close the idle connections; the next request opens a new one."""
         idle, self._idle = self._idle, []
         for connection, _ in idle:
             await connection.close()
 
     async def close(self) -> None:
-        """Close for good: connections still in use close when they come back."""
+        """Close the idle connections; those in use are closed when they are returned."""
         self._closed = True
-        await self.hang_up()
+        await self.close_idle()
 
     async def _read(self, connection: ServerConnection, *, asked: bool) -> Any:
-        """The answer that comes next, and the connection goes back unless it is in doubt."""
+        """Read the next answer. The connection goes back to the pool unless reading it was interrupted."""
         kept = False
         try:
             if asked:
@@ -144,21 +143,21 @@ class ServerNode:
                 await connection.close()
         return answer
 
-    async def _take(self) -> ServerConnection:
+    async def _idle_or_new(self) -> ServerConnection:
         while self._idle:
             connection, since = self._idle.pop()
-            rested = self._loop.time() - since >= _RESTED_S
-            if await connection.is_open() and (not rested or await _answers(connection, self._ping_s)):
+            stale = self._loop.time() - since >= _PING_AFTER_S
+            if await connection.is_open() and (not stale or await _answers(connection, self._ping_timeout_s)):
                 return connection
             await connection.close()
-            if rested:
-                await self.hang_up()  # the others rested even longer: do not ask each of them in vain
+            if stale:
+                await self.close_idle()  # the others were idle for even longer
         return await self.connect()
 
 
-async def _answers(connection: ServerConnection, patience_s: float) -> bool:
+async def _answers(connection: ServerConnection, timeout_s: float) -> bool:
     try:
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(timeout_s):
             await connection.send(_PING)
             await connection.read()
     except (RedisError, OSError, TimeoutError):
@@ -172,7 +171,7 @@ async def _answers(connection: ServerConnection, patience_s: float) -> bool:
 async def open_connection(
     settings: ValkeySettings, host: str, port: int, *, sentinel: bool = False
 ) -> ServerConnection:
-    """A connection that is open and has given its password. ``NotSentError`` when no server answers there."""
+    """Open a connection and log in. ``NotSentError`` if no server answers there."""
     try:
         context = _context(settings.tls) if settings.tls is not None else None
         connection = await valkey.open_connection(host, port, context)
@@ -194,7 +193,7 @@ async def _log_in(connection: ServerConnection, settings: ValkeySettings, *, sen
     if user or password:
         try:
             await ask(connection, "AUTH", *([user] if user else []), password or "")
-        except ResponseError as exc:  # also that there is no such user, or that no password is wanted
+        except ResponseError as exc:  # also for an unknown user, or if the server has no password
             raise AuthenticationError(str(exc)) from None
     if settings.db and not sentinel:
         await ask(connection, "SELECT", settings.db)
@@ -211,10 +210,10 @@ def _context(tls: Tls) -> ssl.SSLContext:
 
 
 async def _check_primary(connection: ServerConnection) -> None:
-    """Refuse a server that Sentinel names although it is a replica by now: it would answer with old news."""
+    """Refuse a server that has become a replica but that Sentinel still names: its data would be stale."""
     try:
         role = (await ask(connection, "ROLE"))[0].decode()
-    except NoPermissionError:  # then a write will show it
+    except NoPermissionError:  # then a write will fail instead
         return
     except BaseException:
         await connection.close()

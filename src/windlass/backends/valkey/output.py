@@ -1,4 +1,4 @@
-"""The live output of jobs."""
+"""The live output of jobs: append chunks and read them."""
 
 from __future__ import annotations
 

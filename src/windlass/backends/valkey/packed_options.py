@@ -1,4 +1,4 @@
-"""The options of a job as the server keeps them: a list of numbers, see ``layouts.Options``."""
+"""The options of a job as the server keeps them: an array, see ``layouts.Options``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windlass.core.options import StoredOptions
 
 
 def server_options(options: StoredOptions, codec: str) -> int | tuple[Any, ...]:
-    """The options that the server must know; 0 when all of them are the usual ones."""
+    """The options that the server needs; 0 if all of them are defaults."""
     found = pack_options(options, codec)
     if found[OPTIONS_SIZE:] != OPTIONS_LEFT_OUT:
         return found
@@ -23,7 +23,7 @@ def server_options(options: StoredOptions, codec: str) -> int | tuple[Any, ...]:
 
 
 def pack_options(options: StoredOptions, codec: str) -> Options:
-    """All options, with -1 or 0 for those that are not set: Lua's lists have no place for a null."""
+    """All options, with -1 or 0 for those that are not set: Lua arrays cannot contain nil."""
     numbers = {name: or_none(value) for name, value in zip(_NUMBERS, _numbers_of(options), strict=True)}
     return Options(
         **numbers,
@@ -48,8 +48,9 @@ def server_unique(unique: StoredUnique) -> PackedUnique:
 
 
 def read_options(options: StoredOptions, kept: list[Any]) -> StoredOptions:
-    """``options`` as they were sent, overruled by what the server keeps."""
-    known, said = Options(*kept[: len(Options._fields)]), pack_options(options, "")  # a later one has more
+    """``options`` of the record, with the values that the server has changed since."""
+    known = Options(*kept[: len(Options._fields)])  # a later release may have written more
+    said = pack_options(options, "")
     if known.result_ttl_ms != said.result_ttl_ms:
         options = msgspec.structs.replace(options, result_ttl_ms=known.result_ttl_ms)
     if known[_KEEPS] != said[_KEEPS]:
@@ -83,14 +84,14 @@ def or_none(value: int | None) -> int:
     return -1 if value is None else value
 
 
-#: Options that the server receives as they are, by the name that ``StoredOptions`` has for them.
+#: Numeric options that are sent unchanged, by their names in ``StoredOptions``.
 _NUMBERS = tuple(
     field.name
     for field in msgspec.structs.fields(StoredOptions)
     if field.name in Options._fields and field.type in (int, int | None)
 )
 _numbers_of = attrgetter(*_NUMBERS)
-#: Where ``Options`` says how long records stay.
+#: The fields of ``Options`` about the retention of records.
 _KEEPS = slice(Options._fields.index("keep_completed_ms"), Options._fields.index("keep_failed_count") + 1)
-#: The options of a job that says nothing; nearly all have these, and the server keeps a 0 for them.
+#: The options of a job without any; the server keeps 0 for them, since nearly all jobs have these.
 USUAL = pack_options(StoredOptions(), "json")[:OPTIONS_SIZE]

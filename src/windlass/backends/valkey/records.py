@@ -1,7 +1,7 @@
 """Records of jobs, built from the bytes that the server stores.
 
-See ``layouts.py`` for the fields of a head, ``lua/includes/70_add.lua`` for the layout of a record and
-``15_plain.lua`` for both of plain jobs. ``sent_records.py`` makes the bytes of new jobs.
+``layouts.py`` has the fields of a head, ``lua/includes/70_add.lua`` the layout of a record, ``15_plain.lua``
+the layout of both for plain jobs. ``sent_records.py`` makes the bytes of new jobs.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ T = TypeVar("T")
 _WAITING, _ACTIVE, _COMPLETED = (
     STATE_NUMBERS[state] for state in (JobState.WAITING, JobState.ACTIVE, JobState.COMPLETED)
 )
-#: Why a job failed whose record cannot be read; the second is what earlier versions called it.
+#: The reason of a job whose record cannot be read; the second is from earlier versions.
 _BAD_RECORD = frozenset({bad_records.BAD_RECORD, "damaged record"})
 
 
 class RecordMeta(msgspec.Struct, array_like=True):
-    """The rest of a job. The server reads the request id (1: the job's), and whether its key extends."""
+    """The second part of a record. A request id of 1 stands for the id of the job."""
 
     request_id: int | str
     codec: str
@@ -50,22 +50,22 @@ decode = msgspec.msgpack.Decoder().decode
 
 _metas: dict[bytes, RecordMeta] = {}
 _CACHED = 512
-#: Of a plain record: its mark and its sequence in one, the time of its adding in two.
+#: The start of a plain record: first byte and sequence as one number, the time of the add as two.
 _numbers = struct.Struct(">QHI").unpack_from
 _SEQ = (1 << 56) - 1
 
 
 class _Common(NamedTuple):
-    """The part of plain records that many of them share: its bytes, and what they say."""
+    """The part that plain records with the same task and options share: its bytes, and what it contains."""
 
     text: bytes
     request_id: int | str
-    #: A record of such a job that is leased for the first time, except for what is its own and its lease's.
+    #: A template: the record of such a job on its first lease, without fields of the job or of the lease.
     model: Any
 
 
 _commons: dict[bytes, _Common] = {}
-#: The one that was met last. Its bytes are those of no record to begin with.
+#: The last one that was used. At first its bytes match no record.
 _last_common = _Common(b"\xff" * 300, 1, None)
 
 
@@ -80,8 +80,8 @@ def _read_meta(packed: bytes) -> RecordMeta:
     return found
 
 
-def whole(read: Callable[P, T]) -> Callable[P, T]:
-    """Bytes that cannot be read are an error of the store, whatever is wrong with them."""
+def wrap_unreadable(read: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that decodes stored bytes: what it cannot read becomes a ``StorageError``."""
 
     @wraps(read)
     def reading(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -98,8 +98,8 @@ def job_record(
 ) -> JobRecord:
     """The record of a job from its stored bytes, its head (empty: as added) and its errors.
 
-    ``StorageError`` when a part that only clients read cannot be read. What the server could not read has a
-    head that says so.
+    Raises ``StorageError`` if a part that only clients read is damaged. A head that the
+    server could not read has the reason ``bad_record``.
     """
     known = bad_records.read_or_none(errors, _read_errors, f"the errors of job {job_id}") if errors else None
     return _job_record(queue, job_id, stored, packed_head, known or [])
@@ -109,13 +109,13 @@ def _read_errors(packed: bytes) -> list[ErrorInfo]:
     return [ErrorInfo(*row) for row in decode(packed)]
 
 
-@whole
+@wrap_unreadable
 def _job_record(
     queue: str, job_id: str, stored: bytes, packed_head: bytes, errors: list[ErrorInfo]
 ) -> JobRecord:
     head = _read_head(packed_head) if packed_head else None
     if head is not None and head.reason in _BAD_RECORD:
-        meta, payload = _UNREADABLE, stored  # people see its bytes as they are
+        meta, payload = _UNREADABLE, stored  # users see the stored bytes
     else:
         if stored[0] == PLAIN:
             at = 15 + stored[14]
@@ -166,7 +166,7 @@ def _job_record(
 
 
 def read_queue_time(fields: list[int] | int) -> QueueTime | None:
-    """What a job waited for, from a head or from a row of history."""
+    """The queue time from a head or from a row of history."""
     return QueueTime(*fields) if isinstance(fields, list) else None
 
 
@@ -192,7 +192,7 @@ def _read_head(packed: bytes) -> Head:
 
 
 def lean(packed: bytes, at: int) -> tuple[int, int, int, str, str, str, int]:
-    """Sequence, enqueued, started, token, worker and task of a plain job, and where they end."""
+    """Sequence, enqueued, started, token, worker and task of the head of a plain job, and where they end."""
     seq = int.from_bytes(packed[at : at + 7], "big")
     enqueued_ms = int.from_bytes(packed[at + 7 : at + 13], "big")
     started_ms = int.from_bytes(packed[at + 13 : at + 19], "big")
@@ -205,7 +205,7 @@ def lean(packed: bytes, at: int) -> tuple[int, int, int, str, str, str, int]:
 
 
 class Lease(NamedTuple):
-    """What the jobs of one claim have in common."""
+    """Start, worker and deadline that the jobs of one claim share."""
 
     now_ms: int
     worker: str
@@ -217,16 +217,16 @@ def leased(
 ) -> list[JobRecord]:
     """The records of plain jobs that were leased just now, for the first time.
 
-    To be called from what is ``whole``.
+    It raises what decoding raises; callers use ``wrap_unreadable``.
     """
     found: list[JobRecord] = []
     common = _last_common
     now_ms, worker, until_ms = lease
     for job_id, text, token in zip(ids, stored, tokens, strict=True):
-        # The common text implies its length: nothing else begins like it.
+        # The common part contains its own length, so no other record starts with it.
         if not text.startswith(common.text, 14):
             common = _read_common(text)
-        record: JobRecord = common.model.__copy__()  # in a third of the time that a new one takes
+        record: JobRecord = common.model.__copy__()  # takes a third of the time of a new record
         record.queue, record.worker, record.started_ms, record.lease_until_ms = (
             queue,
             worker,
@@ -259,7 +259,7 @@ def _leased_model(task: str, meta: RecordMeta) -> JobRecord:
 
 
 def _read_common(stored: bytes) -> _Common:
-    """What the record of a plain job has in common with those of the same task and options."""
+    """The part that the record shares with others of the same task and options, from a cache."""
     global _last_common
     at = 15 + stored[14]
     end = at + 4 + int.from_bytes(stored[at : at + 4], "big")
@@ -278,7 +278,7 @@ def _read_common(stored: bytes) -> _Common:
     return found
 
 
-@whole
+@wrap_unreadable
 def _completed(news: bytes) -> list[Completed]:
     found, at, size = [], 1, len(news)
     while at < size:
@@ -295,18 +295,18 @@ def _completed(news: bytes) -> list[Completed]:
 
 
 def completed(news: bytes) -> list[Completed]:
-    """What a hint says about completed jobs, see ``lua/includes/30_notes.lua``; none: one has to look."""
+    """The completed jobs in a hint, see ``lua/includes/30_notes.lua``. If empty, read the store instead."""
     if not news or news[0] != NEWS:
         return []
     took("valkey.news")
     try:
         return _completed(news)
-    except StorageError:  # hints are not to be trusted
+    except StorageError:  # a hint is optional: the caller reads the store
         return []
 
 
 def _shown(queue: str, job_id: str, stored: bytes, packed: bytes, errors: bytes | None) -> JobRecord:
-    """As ``job_record``; what replaces a job whose record cannot be read."""
+    """As ``job_record``, with a stand-in for a record that cannot be read."""
     try:
         return job_record(queue, job_id, stored, packed, errors)
     except StorageError as exc:
@@ -337,9 +337,9 @@ def _fresh_head(stored: bytes) -> Head:
     return _read_head(stored[2 : int.from_bytes(stored[:2], "big") + 2])
 
 
-@whole
+@wrap_unreadable
 def viewed(queue: str, view: list[Any] | None) -> JobRecord | None:
-    """The record in a view, see ``lua/functions/get.lua``."""
+    """The record in a view (see ``lua/functions/get.lua``); None if there is no such job."""
     if view is None:
         return None
     job_id, stored, head, result, progress, errors, lease, signals = view
@@ -352,9 +352,9 @@ def viewed(queue: str, view: list[Any] | None) -> JobRecord | None:
     return record
 
 
-@whole
+@wrap_unreadable
 def read_signals(fields: list[bytes]) -> dict[str, SignalValue]:
-    """Signals by name, see ``lua/includes/12_flows.lua``."""
+    """The signals of a job by name, see ``lua/includes/12_flows.lua``."""
     found = {}
     for name, value in zip(fields[::2], fields[1::2], strict=True):
         at = 7 + value[6]

@@ -1,9 +1,9 @@
-"""Notifying dependents of other slots how their children ended.
+"""Notify dependents in other slots how their children ended.
 
-The end of a child puts an entry into the outbox of its queue, in the step that ends it. A client that finds
-it there notifies the dependents and then removes the entry: doing that twice changes nothing, so a client may
-die at any point, and several may carry the same entry. On one server an end reaches its dependents in its own
-step, and only what is more than that step may do is left to the outbox.
+The step that ends a child adds an entry to the outbox of the child's queue. A client that reads the entry
+notifies the dependents and then removes it. Notifying twice changes nothing, so a client may die at any point
+and several clients may process the same entry. On one server a child notifies its dependents in the step that
+ends it; only those beyond the limit of that step are left to the outbox.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from windlass.errors import StorageError
 
 log = logging.getLogger("windlass.valkey")
 
-#: A flow whose adding takes longer than this has lost the client that added it.
+#: If adding a flow takes longer than this, its client is presumed dead.
 LINKING_MS = 60_000
-#: The fate of a child that does not exist (any more).
+#: The fate of a child that does not exist, or no longer does.
 GONE = Fate(0, 0, b"json", b"removed", b"", 0, b"")
 
 _decode = msgspec.msgpack.Decoder().decode
 
 
 class Dependent(NamedTuple):
-    """A job that waits, with the sequence of its record."""
+    """A job that waits for another, with its sequence (an id may be used again)."""
 
     ref: JobRef
     seq: int
@@ -44,7 +44,7 @@ class Dependent(NamedTuple):
 
 
 class Notification(NamedTuple):
-    """Something that a dependent is to receive."""
+    """The end of a child that a dependent is to be notified of."""
 
     dependent: Dependent
     child: JobRef
@@ -52,7 +52,7 @@ class Notification(NamedTuple):
 
 
 class OutboxEntry(NamedTuple):
-    """An end in the outbox of a queue, with some of those that are to be notified of it."""
+    """An entry of an outbox: the end of a child, with some of the dependents to notify."""
 
     queue: str
     number: int
@@ -64,34 +64,34 @@ class OutboxEntry(NamedTuple):
 
 
 async def relay(session: ValkeySession, request: fl.Relay, now: str) -> fl.Relayed:
-    """The duty: all outboxes, and flows whose adding was cut off."""
+    """The duty ``relay``: process all outboxes, and complete flows whose client died while adding them."""
     names: list[str] = []
     for group in await session.all_groups():
         entries, late = await _outbox(session, group, now, 1)
         names += group.names if entries else []
         if late:
             names += await _link_late(session, late, now)
-    return await carry(session, names, now, request.limit)
+    return await process_outboxes(session, names, now, request.limit)
 
 
 async def after(session: ValkeySession, names: Iterable[str], now: str) -> bool:
-    """Relay at once what a request left in these outboxes, one step of it; whether something is left.
+    """Process up to ``RELAY_STEP`` dependents of these outboxes now; return whether some are left.
 
-    On one server the request itself has made that step. A slot that cannot be reached now is left to the
-    duty: what was asked for is done.
+    On one server the request itself has done this. If a slot cannot be reached, the duty does it later: the
+    request that called this has succeeded.
     """
     wanted = list(names)
     if not wanted or session.client.settings.kind != "cluster":
         return bool(wanted)
     try:
-        return (await carry(session, wanted, now, RELAY_STEP)).more
+        return (await process_outboxes(session, wanted, now, RELAY_STEP)).more
     except StorageError as exc:
         log.warning("dependents in other slots will be notified later: %s", exc)
         return True
 
 
-async def carry(session: ValkeySession, names: Iterable[str], now: str, limit: int) -> fl.Relayed:
-    """Notify about ``limit`` dependents of what these outboxes, and those that follow, hold for them."""
+async def process_outboxes(session: ValkeySession, names: Iterable[str], now: str, limit: int) -> fl.Relayed:
+    """Notify up to about ``limit`` dependents, also those in outboxes that fill up meanwhile."""
     pending = dict.fromkeys(names)
     count, room = 0, limit
     while pending:
@@ -99,11 +99,13 @@ async def carry(session: ValkeySession, names: Iterable[str], now: str, limit: i
             return fl.Relayed(count, more=True)
         entries = await _next_entries(session, list(pending), now, room)
         used = sum(max(len(entry.dependents), 1) for entry in entries)
-        if used < room:  # else there was no look at the others
+        if used < room:  # otherwise some outboxes were not read
             pending = dict.fromkeys(entry.queue for entry in entries)
-        tells = [Notification(one, entry.child, entry.fate) for entry in entries for one in entry.dependents]
-        notified, left = await notify(session, tells, now, room)
-        await _take_out(session, entries)
+        notifications = [
+            Notification(one, entry.child, entry.fate) for entry in entries for one in entry.dependents
+        ]
+        notified, left = await notify(session, notifications, now, room)
+        await _remove_entries(session, entries)
         count += notified
         room -= max(notified, used)
         pending.update(dict.fromkeys(left))
@@ -111,7 +113,7 @@ async def carry(session: ValkeySession, names: Iterable[str], now: str, limit: i
 
 
 async def _next_entries(session: ValkeySession, names: list[str], now: str, room: int) -> list[OutboxEntry]:
-    """What comes next in these outboxes, for ``room`` dependents."""
+    """The next entries of these outboxes, with up to ``room`` dependents."""
     entries: list[OutboxEntry] = []
     for group in session.grouped(names):
         found, _ = await _outbox(session, group, now, room)
@@ -142,13 +144,13 @@ async def _outbox(
 
 
 async def notify(
-    session: ValkeySession, tells: list[Notification], now: str, limit: int = RELAY_STEP
+    session: ValkeySession, notifications: list[Notification], now: str, limit: int = RELAY_STEP
 ) -> tuple[int, list[str]]:
-    """Notify dependents; returns how many edges that settled, and the queues with something to relay."""
+    """Notify dependents. Returns the number of settled edges, and the queues whose outbox has entries."""
     count = 0
     left: list[str] = []
-    for first in range(0, len(tells), RELAY_STEP):
-        part = tells[first : first + RELAY_STEP]
+    for first in range(0, len(notifications), RELAY_STEP):
+        part = notifications[first : first + RELAY_STEP]
         for group in session.grouped(one.dependent.ref.queue for one in part):
             notified, names = await _notify_slot(session, group, part, now, limit)
             count += notified
@@ -157,14 +159,14 @@ async def notify(
 
 
 async def _notify_slot(
-    session: ValkeySession, group: SlotGroup, tells: list[Notification], now: str, limit: int
+    session: ValkeySession, group: SlotGroup, notifications: list[Notification], now: str, limit: int
 ) -> tuple[int, list[bytes]]:
     ends: dict[tuple[JobRef, int], int] = {}
     packed: list[Any] = []
     values: list[bytes] = []
     items = []
     for index, at in zip(group.indexes, group.positions, strict=True):
-        dependent, child, fate = tells[at]
+        dependent, child, fate = notifications[at]
         end = ends.get((child, id(fate)))
         if end is None:
             end = ends[child, id(fate)] = len(ends) + 1
@@ -175,7 +177,7 @@ async def _notify_slot(
 
 
 def packed_fate(fate: Fate) -> tuple[Any, ...]:
-    """How a child ended, as the server reads it, except for the value."""
+    """A fate as the server reads it, without the value."""
     seq, completed, codec, reason, error, has_value, _ = fate
     return seq, completed, _text(codec), _text(reason), _text(error), has_value
 
@@ -188,7 +190,7 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-async def _take_out(session: ValkeySession, entries: list[OutboxEntry]) -> None:
+async def _remove_entries(session: ValkeySession, entries: list[OutboxEntry]) -> None:
     for group in session.grouped(entry.queue for entry in entries):
         items = []
         for index, at in zip(group.indexes, group.positions, strict=True):
@@ -197,12 +199,12 @@ async def _take_out(session: ValkeySession, entries: list[OutboxEntry]) -> None:
         await session.functions.flow_notified(group.roots, items)
 
 
-# --- children that were not linked ----------------------------------------------------------------------
+# --- linking children ----------------------------------------------------------------------------------
 
 
 async def link(session: ValkeySession, links: list[tuple[Dependent, JobRef]], now: str) -> list[Notification]:
-    """Link children to dependents of other slots; returns the fates of those that have ended or are gone."""
-    tells: list[Notification] = []
+    """Link children to dependents of other slots. Returns notifications of ended and missing children."""
+    notifications: list[Notification] = []
 
     async def one(group: SlotGroup, part: list[tuple[Dependent, JobRef]]) -> None:
         items = []
@@ -212,16 +214,18 @@ async def link(session: ValkeySession, links: list[tuple[Dependent, JobRef]], no
         answers = await session.functions.flow_link(group.roots, now, items)
         for at, answer in zip(group.positions, answers, strict=True):
             if answer != 1:
-                tells.append(Notification(*part[at], Fate(*answer) if isinstance(answer, list) else GONE))
+                notifications.append(
+                    Notification(*part[at], Fate(*answer) if isinstance(answer, list) else GONE)
+                )
 
     for first in range(0, len(links), RELAY_STEP):
         part = links[first : first + RELAY_STEP]
         await together(*(one(group, part) for group in session.grouped(child.queue for _, child in part)))
-    return tells
+    return notifications
 
 
 async def linked(session: ValkeySession, refs: list[JobRef]) -> None:
-    """All children of these dependents are linked."""
+    """Remove dependents from the lists of unfinished flows: all of their children are linked."""
     for group, items in session.grouped_refs(refs):
         await session.functions.flow_linked(group.roots, items)
 
@@ -229,7 +233,7 @@ async def linked(session: ValkeySession, refs: list[JobRef]) -> None:
 async def open_edges(
     session: ValkeySession, refs: list[JobRef], *, missed: bool = False
 ) -> dict[JobRef, tuple[int, list[JobRef]]]:
-    """The sequence of each job, and what it waits for; ``missed``: what did not complete instead."""
+    """The sequence of each job and the children it waits for (``missed``: that did not complete)."""
     found: dict[JobRef, tuple[int, list[JobRef]]] = {}
     for first in range(0, len(refs), 100):
         part = refs[first : first + 100]
@@ -241,7 +245,7 @@ async def open_edges(
 
 
 async def missed_children(session: ValkeySession, refs: list[JobRef]) -> list[tuple[Dependent, JobRef]]:
-    """Children of these jobs that did not complete."""
+    """Pairs of these jobs and each of their children that did not complete."""
     return [
         (Dependent(ref, seq), child)
         for ref, (seq, children) in (await open_edges(session, refs, missed=True)).items()
@@ -250,7 +254,7 @@ async def missed_children(session: ValkeySession, refs: list[JobRef]) -> list[tu
 
 
 async def _link_late(session: ValkeySession, refs: list[JobRef], now: str) -> list[str]:
-    """Finish what a client that died left: a child that was never added has failed."""
+    """Link the children of a flow whose client died. A child that was never added counts as failed."""
     links = [
         (Dependent(ref, seq), child)
         for ref, (seq, children) in (await open_edges(session, refs)).items()

@@ -1,4 +1,4 @@
-"""Put jobs back as they were: ``restore``."""
+"""The verb ``restore``: store jobs again as they were."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
 
 
 async def restore(session: ValkeySession, request: rq.Restore, now: str) -> list[rq.Added]:
-    """Each slot by itself; the answers in the order of the jobs."""
+    """One call per slot; the answers are in the order of the jobs."""
     jobs = request.jobs
     answers: list[Any] = [None] * len(jobs)
 

@@ -1,6 +1,7 @@
-"""Schedules. One belongs to its queue's slot, so that firing is one step with the adding of its jobs.
+"""Schedules. A schedule is in the slot of its queue, so that firing it and adding its jobs are one step.
 
-Which queues have schedules is known in one place: a queue is entered there before its first one, and stays.
+One set of the namespace lists the queues with schedules. A queue is entered before its first schedule and is
+never removed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from windlass.core import bad_records
 from windlass.core.schedule_rules import ScheduleRecord
 from windlass.errors import ConfigError
 
-#: Queues that one part of a listing looks at.
+#: The number of queues that one part of a listing reads.
 _PART = 100
 _TOPIC = "schedules"
 _CHANGED = 2
@@ -31,7 +32,7 @@ _decode_state = msgspec.msgpack.Decoder(ScheduleState).decode
 
 
 def _state(new: ScheduleRecord) -> ScheduleState:
-    """The state of a schedule that no one has put before."""
+    """The state of a new schedule."""
     return ScheduleState(
         paused=int(new.paused),
         next_ms=or_none(new.next_ms),
@@ -48,7 +49,7 @@ def _state(new: ScheduleRecord) -> ScheduleState:
 
 
 def _joined(record: ScheduleRecord, packed: bytes) -> ScheduleRecord:
-    """``record`` as it was put, with what changed since."""
+    """``record`` as it was put, updated with its state."""
     state = _decode_state(packed)
     record.paused = bool(state.paused)
     record.next_ms = None if state.next_ms < 0 else state.next_ms
@@ -58,7 +59,7 @@ def _joined(record: ScheduleRecord, packed: bytes) -> ScheduleRecord:
     return record
 
 
-@records.whole
+@records.wrap_unreadable
 def _read(stored: bytes) -> ScheduleRecord:
     end = 4 + int.from_bytes(stored[:4], "big")
     return _joined(_decode(stored[end:]), stored[4:end])
@@ -84,7 +85,7 @@ async def put(session: ValkeySession, request: sq.PutSchedule, now: str) -> Sche
     )
     if known:
         await session.list_again([new.queue])
-    if first:  # the server may have been emptied under us
+    if first:  # the data of the server may have been flushed since
         await session.client.command(keys.scheduled, "SADD", keys.scheduled, new.queue)
     await _notify(session)
     return _joined(_decode(packed), state)
@@ -126,7 +127,7 @@ async def fire(session: ValkeySession, request: sq.FireSchedule, now: str) -> sq
 
 
 async def _queues(session: ValkeySession) -> list[str]:
-    """Every queue that ever had a schedule, by name."""
+    """The names of all queues that ever had a schedule, sorted."""
     found = await session.client.command(session.keys.scheduled, "SMEMBERS", session.keys.scheduled)
     return sorted(name.decode() for name in found)
 
@@ -168,8 +169,8 @@ async def list_schedules(session: ValkeySession, request: sq.ListSchedules, now:
 async def _list_part(
     session: ValkeySession, request: sq.ListSchedules, now: str, names: list[str], start: tuple[str, str]
 ) -> tuple[list[ScheduleRecord], tuple[str, str] | None]:
-    """Schedules of some queues, and the place up to which that is all of them (None: it is the end)."""
-    most = request.limit + 1  # one more shows that there are more
+    """Schedules of some queues, and the position up to which they are complete (None: to the end)."""
+    most = request.limit + 1  # one extra shows whether there are more
     what = (most, request.name or "", int(request.source is not None), request.source or "")
 
     async def one(group: SlotGroup) -> list[Any]:

@@ -1,7 +1,7 @@
-"""Jobs as bytes that are sent to the server: new ones, and those that are put back.
+"""Jobs as bytes that are sent to the server: new jobs and restored ones.
 
-See ``layouts.py`` for the fields of a head, ``lua/includes/70_add.lua`` for the layout of a record and
-``15_plain.lua`` for both of plain jobs. ``records.py`` reads what the server stores.
+``layouts.py`` has the fields of a head, ``lua/includes/70_add.lua`` the layout of a record, ``15_plain.lua``
+the layout of both for plain jobs. ``records.py`` reads stored records.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from windlass.core.options import StoredOptions
 pack = msgspec.msgpack.Encoder().encode
 
 _NULL = msgspec.Raw(b"\xa4null")
-#: Kept in memory: the encoded options of this many different options and codecs.
+#: The most pairs of options and codec whose encoding is cached.
 _CACHED = 512
-#: Options that jobs share are encoded once: by the identity of the (frozen, kept) object.
+#: Encoded options by the identity of the options object, which is frozen and which the entry keeps alive.
 _shared: dict[tuple[int, str], _EncodedOptions] = {}
 
 
 class _EncodedOptions(NamedTuple):
     options: StoredOptions
     for_server: int | tuple[Any, ...]
-    #: Whether nothing about them keeps a job from being plain.
+    #: Whether a job with these options may be plain.
     plain: bool
     encoded: bytes
     plain_meta: bytes
 
 
 def text(value: str) -> str:
-    """``value`` as it can be stored: text that is not proper Unicode is escaped."""
+    """``value`` with characters escaped that UTF-8 cannot encode (lone surrogates)."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -59,7 +59,7 @@ def new_job(index: int, new: NewJob) -> Wanted:
 
 
 def restored(index: int, job: JobRecord) -> Restored:
-    """A job that is put back: all that the server keeps of it."""
+    """A restored job: everything that the server keeps of it."""
     head = Head(
         state=STATE_NUMBERS[job.state],
         seq=0,
@@ -123,7 +123,7 @@ def tail(new: NewJob | JobRecord) -> bytes:
 
 
 def plain_job(new: NewJob) -> bytes | None:
-    """The text of a plain job; None when there is anything special about it."""
+    """The encoded job, or None if it is not plain: it has a priority, a delay or options of its own."""
     if new.priority or new.delay_ms or new.run_at_ms is not None or new.expires_in_ms is not None:
         return None
     shared = _share(new)
@@ -138,7 +138,7 @@ def plain_job(new: NewJob) -> bytes | None:
 
 
 def plain_jobs(jobs: list[NewJob]) -> list[str | bytes] | None:
-    """Id and text of every job when all of them are plain; what they share is put together once."""
+    """Ids and encoded jobs if all of them are plain, else None. Parts that jobs share are encoded once."""
     first = jobs[0]
     if len(jobs) == 1:
         alone = plain_job(first)
@@ -185,7 +185,7 @@ def _share(new: NewJob | JobRecord) -> _EncodedOptions:
 
 
 def as_text(data: bytes) -> msgspec.Raw:
-    """Bytes packed as text: the server's library knows no other kind."""
+    """Bytes packed as a MessagePack string: the decoder of the server knows no binary type."""
     if data == b"null":
         return _NULL
     size = len(data)
@@ -197,5 +197,5 @@ def as_text(data: bytes) -> msgspec.Raw:
 
 
 def packed_result(result: bytes | None) -> Any:
-    """A result as the server reads it; 0: none."""
+    """A result as the server reads it; 0 if there is none."""
     return 0 if result is None else as_text(result)

@@ -1,4 +1,4 @@
-"""What the servers say about themselves, for ``windlass doctor``: persistence, memory, version."""
+"""Persistence, memory and version of the servers, for ``windlass doctor``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from windlass.backends.valkey.node import ServerNode
 from windlass.backends.valkey.session import ValkeySession
 from windlass.speedups.valkey import pack_command
 
-#: Settings that INFO does not show; managed servers may refuse to.
+#: Settings that INFO does not contain. Managed servers may refuse CONFIG GET.
 _SETTINGS = ("appendfsync", "save")
 _FACTS = (
     "aof_enabled",
@@ -25,9 +25,9 @@ _FACTS = (
 
 
 async def server_settings(session: ValkeySession) -> list[dict[str, str]]:
-    """One entry for each server that holds jobs."""
+    """One entry for each server that is known to hold jobs."""
     topology = session.client.topology
-    await topology.node(0)  # a cluster learns of its nodes
+    await topology.node(0)  # makes a cluster read its slots
     return [await _ask(node) for node in topology.nodes()]
 
 

@@ -1,4 +1,4 @@
-"""One client of one namespace on one event loop: its connections, its functions, what it knows of queues."""
+"""A client of one namespace on one event loop: connections, server functions, grouping of queues by slot."""
 
 from __future__ import annotations
 
@@ -13,33 +13,36 @@ from windlass.backends.valkey.keys import Keys
 from windlass.backends.valkey.settings import ValkeySettings
 from windlass.core.job import JobRef
 
-#: Most queues in one call that looks at all of them.
+#: The most queues in one call that reads all of them.
 _PART = 100
 
 
 class SlotGroup(NamedTuple):
-    """Items whose queues share a slot: their roots, and the items with the position of their root."""
+    """Items whose queues share a hash slot, so that one call can serve them."""
 
+    #: The root keys of the queues.
     roots: list[str]
-    #: Position of each item in the request, for putting answers back in order.
+    #: Position of each item in the request, to put the answers in the order of the request.
     positions: list[int]
-    #: Position of each item's queue in ``roots``, beginning with 1.
+    #: Position of each item's queue in ``roots``, from 1 as in Lua.
     indexes: list[int]
+    #: The names of the queues, in the order of ``roots``.
     names: list[str]
 
 
 class ValkeySession:
-    """What the verbs work with."""
+    """What every verb is called with: client, functions, keys, and the queues that are known to be listed."""
 
     def __init__(self, settings: ValkeySettings, keys: Keys) -> None:
         self.keys = keys
         self.client = ValkeyClient(settings)
         self.functions = Functions(self.client)
+        #: Queues that this client has entered in the list of queues.
         self.listed: set[str] = set()
-        self.seats = Handoffs(self.functions, keys)
+        self.handoffs = Handoffs(self.functions, keys)
 
     def grouped(self, queues: Iterable[str]) -> list[SlotGroup]:
-        """Put items (named by their queues) together by slot; on one server that is one group."""
+        """Group items, given by their queues, by slot. On one server that is one group."""
         queues = list(queues)
         if queues and queues.count(queues[0]) == len(queues):  # the usual case
             amount = len(queues)
@@ -62,31 +65,31 @@ class ValkeySession:
         return list(groups.values())
 
     def grouped_refs(self, refs: list[JobRef]) -> list[tuple[SlotGroup, list[tuple[int, str]]]]:
-        """The same for references to jobs, with what the functions want to see of each."""
+        """Group jobs by slot, with the pair (index of the queue, job id) that server functions take."""
         return [
             (group, [(index, refs[at].id) for index, at in zip(group.indexes, group.positions, strict=True)])
             for group in self.grouped(ref.queue for ref in refs)
         ]
 
     async def list_queues(self, names: Iterable[str]) -> None:
-        """Enter queues in the list of queues before their first job: a queue must never be overlooked."""
+        """Enter queues in the list of queues: before their first job, or duties would miss them."""
         new = [name for name in dict.fromkeys(names) if name not in self.listed]
         if new:
             await self.client.command(self.keys.queues, "SADD", self.keys.queues, *new)
             self.listed.update(new)
 
     async def list_again(self, names: list[str]) -> None:
-        """Enter queues that the server did not know: it may have been emptied under us."""
+        """Enter queues again that were new to the server: its data may have been flushed since."""
         self.listed.difference_update(names)
         await self.list_queues(names)
 
     async def queue_names(self) -> list[str]:
-        """Every queue that ever held a job, by name."""
+        """The names of all queues that ever held a job, sorted."""
         found = await self.client.command(self.keys.queues, "SMEMBERS", self.keys.queues)
         return sorted(name.decode() for name in found)
 
     async def all_groups(self) -> list[SlotGroup]:
-        """Every queue, in groups of bounded size."""
+        """All queues, by slot, in groups of bounded size."""
         return self.bounded_groups(await self.queue_names())
 
     def bounded_groups(self, names: list[str]) -> list[SlotGroup]:
@@ -99,7 +102,7 @@ class ValkeySession:
         ]
 
     async def now_ms(self, now: str) -> int:
-        """The store's time, for an answer that no function gave."""
+        """The store's time, for an answer that did not come from a server function."""
         if now:
             return int(now)
         seconds, micros = await self.client.command(self.keys.root, "TIME")
@@ -110,7 +113,7 @@ class ValkeySession:
 
 
 async def together(*calls: object) -> list[object]:
-    """Await calls to several slots; all of them end before the first error is raised."""
+    """Await calls to several slots. All of them end before the first error is raised."""
     answers = await asyncio.gather(*calls, return_exceptions=True)  # type: ignore[call-overload]
     for answer in answers:
         if isinstance(answer, BaseException):

@@ -1,4 +1,4 @@
-"""What a URL says about the server, checked."""
+"""Parse and check the URL of a store on Valkey or Redis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILES = ("ca", "cert", "key")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """Whom to trust, and who we are: files, and how far the server's certificate is checked."""
+    """Paths of certificates and keys, and how the server's certificate is verified."""
 
     ca: str | None = None
     cert: str | None = None
@@ -40,7 +40,7 @@ class ValkeySettings:
     password: str | None = field(default=None, repr=False)
     db: int = 0
     primary: str = ""
-    #: No request takes longer; a listening connection that is silent for twice as long is asked for a sign.
+    #: The most time for a request. A listening connection is pinged after twice this time.
     timeout_s: float = 5.0
     connections: int = 8
     sentinel_username: str | None = None
@@ -48,7 +48,7 @@ class ValkeySettings:
 
 
 def parse(url: BackendUrl) -> ValkeySettings:
-    """The settings in ``url``, or ``ConfigError``."""
+    """The settings in ``url``. Raises ``ConfigError``."""
     url.check_options(_OPTIONS)
     base, _, suffix = url.scheme.partition("+")
     tls = base in ("valkeys", "rediss")

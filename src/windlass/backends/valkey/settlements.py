@@ -1,4 +1,4 @@
-"""Ends of attempts as the server reads them, and what workers say of themselves."""
+"""Ends of attempts and facts of workers, encoded for the server."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from windlass.core.outcome import Filled, Outcome, Settlement
 
 
 class Run(NamedTuple):
-    """Completed jobs of the queue in place ``queue``, as the server reads them."""
+    """Completed jobs of one queue, as the server reads them. ``queue`` is the position of its root."""
 
     queue: int
     ids: list[str]
     tokens: list[str]
-    #: Of each, or the one of all: what is equal need not be read again and again.
+    #: A list with one value for each job, or a single value if all are equal.
     durations: list[int] | int
     results: list[Any] | Any
-    #: What the worker says of itself; 0: nothing.
+    #: See ``facts_text``.
     facts: str | int
 
 
 def completions(queue: int, ends: list[Settlement]) -> Run:
-    """Ends of one queue that completed and hold no group, with the same facts."""
+    """A run of completions of one queue, none of which holds its group, all with the same facts."""
     durations = [-1 if end.duration_ms is None else end.duration_ms for end in ends]
     results = [end.result for end in ends]
     return Run(
@@ -44,13 +44,13 @@ def completions(queue: int, ends: list[Settlement]) -> Run:
 
 @lru_cache(maxsize=128)
 def facts_text(facts: WorkerFacts | None) -> str | int:
-    """What a worker says of itself, as history keeps it: text, which the server only hands on."""
+    """The facts of a worker as JSON for the history; the server does not read it. 0 if there are none."""
     return 0 if facts is None else msgspec.json.encode(facts).decode()
 
 
 @lru_cache(maxsize=1024)
 def read_facts(text: str | int) -> WorkerFacts | None:
-    """The same, from a row of history."""
+    """The facts of a worker from a row of history."""
     return msgspec.json.decode(text, type=WorkerFacts) if isinstance(text, str) else None
 
 
@@ -59,7 +59,7 @@ def _are_equal(values: list[Any]) -> bool:
 
 
 def settlement(index: int, end: Settlement) -> End:
-    """Another end as the server reads it."""
+    """One end of an attempt that is not part of a run."""
     outcome = COMPLETE_AND_HOLD if end.outcome is Outcome.COMPLETE else OUTCOME_NUMBERS[end.outcome]
     return End(
         index,
@@ -91,7 +91,7 @@ def _failure(error: ErrorInfo) -> Failure:
 
 
 def _filled(filled: Filled) -> tuple[int, ...]:
-    """What a settlement says of options, as the server reads it; -2: nothing."""
+    """The options that a settlement fills in; -2 for one that it leaves as it is."""
     kept: list[int] = []
     for keep in (filled.keep_completed, filled.keep_failed):
         kept += (-2, -2) if keep is None else (or_none(keep.age_ms), or_none(keep.count))

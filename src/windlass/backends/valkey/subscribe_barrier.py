@@ -1,4 +1,8 @@
-"""Holds requests back while a subscription is on its way. Shared by all clients of a store in one process."""
+"""Makes requests wait while a subscription is being confirmed. Shared by all clients of a store in a process.
+
+A caller that listens and then reads the store must miss no hint: its request waits here until the server has
+confirmed the subscription.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +11,36 @@ import threading
 from concurrent.futures import Future
 
 #: No request waits longer than this for a subscription, nor longer than this share of its timeout.
-_PATIENCE_S, _SHARE = 1.0, 0.2
+_MAX_WAIT_S, _SHARE = 1.0, 0.2
 
 
 class SubscribeBarrier:
-    """Open unless a client subscribes right now."""
+    """Open unless a client has a subscription that is not confirmed yet. Usable from any thread."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._patience_s = min(_PATIENCE_S, _SHARE * timeout_s)
+        self._max_wait_s = min(_MAX_WAIT_S, _SHARE * timeout_s)
         self._lock = threading.Lock()
-        self._shut: dict[int, Future[None]] = {}
-        #: Read without the lock: one attribute look-up per request when no client subscribes.
-        self.is_shut = False
+        self._closed_by: dict[int, Future[None]] = {}
+        #: Read without the lock, because every request looks at it.
+        self.is_closed = False
 
-    def shut(self, owner: object) -> None:
+    def close(self, owner: object) -> None:
+        """Make requests wait until ``owner`` opens the barrier."""
         with self._lock:
-            self._shut.setdefault(id(owner), Future())
-            self.is_shut = True
+            self._closed_by.setdefault(id(owner), Future())
+            self.is_closed = True
 
     def open(self, owner: object) -> None:
+        """Let requests pass, as far as ``owner`` is concerned."""
         with self._lock:
-            future = self._shut.pop(id(owner), None)
-            self.is_shut = bool(self._shut)
+            future = self._closed_by.pop(id(owner), None)
+            self.is_closed = bool(self._closed_by)
         if future is not None:
             future.set_result(None)
 
-    async def passed(self) -> None:
-        """Wait until all subscriptions that are on their way have arrived."""
+    async def wait(self) -> None:
+        """Wait until all clients that have closed the barrier have opened it, or the time is over."""
         with self._lock:
-            waiting = [asyncio.wrap_future(future) for future in self._shut.values()]
+            waiting = [asyncio.wrap_future(future) for future in self._closed_by.values()]
         if waiting:
-            await asyncio.wait(waiting, timeout=self._patience_s)
+            await asyncio.wait(waiting, timeout=self._max_wait_s)

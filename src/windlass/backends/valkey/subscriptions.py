@@ -1,9 +1,8 @@
-"""Hints from the server: connections that do nothing but listen, one per server that is listened to.
+"""Hints from the server: one connection per server that does nothing but listen.
 
-Functions publish on a (sharded) channel per queue and kind, which lives where the queue lives. A client that
-listens first subscribes and only then looks at the store: a request waits for subscriptions that are still on
-their way, so nothing that happens after ``listen`` is missed. After a lost connection all listeners are
-woken, because something may have been missed.
+Server functions publish on a sharded channel for each queue and kind of hint, in the slot of the queue. A
+listener misses nothing that happens after ``listen``: requests wait until its subscriptions are confirmed
+(``subscribe_barrier.py``). After a lost connection all listeners are woken, because hints may have been lost.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
 
 
 class SubscriptionListener:
-    """See ``backend.protocol.Listener``: its topics are subscribed to as long as it is open."""
+    """See ``backend.protocol.Listener``. Its topics are subscribed to as long as it is open."""
 
-    def __init__(self, waker: Subscriber, topics: Iterable[str], receive: Receive | None = None) -> None:
-        self._inner = waker.hub.listen(topics)
-        self._waker: Subscriber | None = waker
+    def __init__(self, subscriber: Subscriber, topics: Iterable[str], receive: Receive | None = None) -> None:
+        self._inner = subscriber.hub.listen(topics)
+        self._subscriber: Subscriber | None = subscriber
         self.topics = self._inner.topics
         self._receive = receive
-        #: The worker that listens and the only queue that it serves, if this is such a listener.
-        self.place = worker_and_queue(self.topics)
+        #: Worker and queue, if the listener is that of a worker with one queue: it may be offered jobs.
+        self.handoff_target = worker_and_queue(self.topics)
 
     def receive(self, topic: str, news: bytes) -> None:
-        """Pass on what the hint says, or only that there was one."""
+        """Pass completed jobs that the hint contains to the callback, or else wake the listener."""
         found = completed(news) if news and self._receive is not None else []
         if found and self._receive is not None:
             self._receive(found)
@@ -63,41 +62,41 @@ class SubscriptionListener:
 
     def decline(self) -> None:
         """See ``backend.protocol.OfferedListener``."""
-        if self._waker is not None and self.place is not None:
-            self._waker.decline(self.place[0])
+        if self._subscriber is not None and self.handoff_target is not None:
+            self._subscriber.decline(self.handoff_target[0])
 
     def on_offer(self, begin: Begin) -> None:
         """See ``backend.protocol.OfferedListener``."""
-        if self._waker is not None and self.place is not None:
-            self._waker.on_offer(self.place[0], begin)
+        if self._subscriber is not None and self.handoff_target is not None:
+            self._subscriber.on_offer(self.handoff_target[0], begin)
 
     def close(self) -> None:
         self._inner.close()
-        waker, self._waker = self._waker, None
-        if waker is not None:
-            waker.drop(self)
+        subscriber, self._subscriber = self._subscriber, None
+        if subscriber is not None:
+            subscriber.drop(self)
 
     @property
     def subscriptions(self) -> list[str]:
-        """Its topics, and what its queue has for its worker."""
-        if self.place is None:
+        """Its topics, and the topic of jobs that are handed to its worker."""
+        if self.handoff_target is None:
             return list(self.topics)
-        worker, queue = self.place
+        worker, queue = self.handoff_target
         return [*self.topics, f"to:{queue}:{worker}"]
 
 
 class _SubscriberConnection:
-    """One connection, and what is subscribed to on it."""
+    """One connection, and the channels that are subscribed to on it."""
 
-    def __init__(self, connection: ServerConnection, waker: Subscriber) -> None:
+    def __init__(self, connection: ServerConnection, subscriber: Subscriber) -> None:
         self.connection = connection
         self.channels: set[str] = set()
         self.pongs: list[asyncio.Future[None]] = []
-        #: Answers that are still to come, by channel: a channel may be left and joined again in between.
+        #: Confirmations that are still to come, by channel. A channel may be left and joined again meanwhile.
         self._joining: Counter[str] = Counter()
         self._leaving: Counter[str] = Counter()
-        self._waker = waker
-        self.reader = asyncio.create_task(connection.listen(self._hear), name="windlass-valkey-read")
+        self._subscriber = subscriber
+        self.reader = asyncio.create_task(connection.listen(self._on_message), name="windlass-valkey-read")
 
     async def send(self, *parts: str) -> None:
         await self.connection.send(pack_command(*parts))
@@ -114,15 +113,15 @@ class _SubscriberConnection:
         await self.send("SUNSUBSCRIBE", channel)
 
     def is_joined(self, channel: str) -> bool:
-        """Whether whatever is published on ``channel`` from now on is received here."""
+        """Whether messages on ``channel`` are received from now on."""
         return channel in self.channels and not self._joining[channel]
 
     async def ping(self) -> None:
-        """Return when everything that was published before has been read."""
+        """Return when every message that was published before has been read. Raises ``TimeoutError``."""
         pong: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.pongs.append(pong)
         await self.send("PING")
-        timeout_s = self._waker.timeout_s
+        timeout_s = self._subscriber.timeout_s
         await asyncio.wait([pong, self.reader], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if not pong.done():
             raise TimeoutError("the connection for hints went silent")
@@ -133,14 +132,14 @@ class _SubscriberConnection:
             await self.reader
         await self.connection.close()
 
-    def _hear(self, answer: Any) -> None:
+    def _on_message(self, answer: Any) -> None:
         if isinstance(answer, Exception):
             raise answer
         if answer[0] == b"smessage":
-            self._waker.received(answer[1].decode(), answer[2])
+            self._subscriber.received(answer[1].decode(), answer[2])
         elif answer[0] == b"ssubscribe":
             self._joined(answer[1].decode())
-        elif answer == b"PONG" or answer[0] == b"pong":  # the first when nothing is subscribed to
+        elif answer == b"PONG" or answer[0] == b"pong":  # the first form when there is no subscription
             pong = self.pongs.pop(0)
             if not pong.done():
                 pong.set_result(None)
@@ -150,41 +149,41 @@ class _SubscriberConnection:
     def _joined(self, channel: str) -> None:
         self._joining[channel] -= 1
         if self.is_joined(channel):
-            self._waker.confirmed(channel)
+            self._subscriber.confirmed(channel)
 
     def _left(self, channel: str) -> None:
         if not self._leaving[channel]:
-            raise OSError("a slot moved away")  # we did not ask for it
+            raise OSError("a slot moved away")  # the server ended the subscription
         self._leaving[channel] -= 1
 
 
 class Subscriber:
-    """Subscriptions of one event loop."""
+    """The subscriptions of one event loop, kept up by a task."""
 
-    def __init__(self, session: ValkeySession, gate: SubscribeBarrier) -> None:
+    def __init__(self, session: ValkeySession, barrier: SubscribeBarrier) -> None:
         self.hub = Hub()
         self.timeout_s = session.client.settings.timeout_s
         self._topology = session.client.topology
         self._keys = session.keys
-        self._seats = session.seats
-        self._gate = gate
+        self._handoffs = session.handoffs
+        self._barrier = barrier
         self._loop = asyncio.get_running_loop()
         self._wanted: Counter[str] = Counter()
         self._listeners: dict[str, list[SubscriptionListener]] = {}
         self._topics: dict[str, str] = {}
         self._pending: set[str] = set()
-        self._lines: dict[ServerNode, _SubscriberConnection] = {}
+        self._connections: dict[ServerNode, _SubscriberConnection] = {}
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
-        #: How often in a row the subscriptions could not be kept.
+        #: How often in a row a connection could not be opened or was lost.
         self._failures = 0
 
     def listen(self, topics: Iterable[str], receive: Receive | None = None) -> SubscriptionListener:
-        """Hints about ``topics`` from now on; their content goes to ``receive``."""
+        """Listen for hints about ``topics`` from now on; completed jobs in them go to ``receive``."""
         listener = SubscriptionListener(self, topics, receive)
-        if listener.place is not None:
-            self._seats.open(*listener.place)
+        if listener.handoff_target is not None:
+            self._handoffs.add_listener(*listener.handoff_target)
         for topic in listener.subscriptions:
             channel = self._keys.channel(topic)
             self._listeners.setdefault(channel, []).append(listener)
@@ -193,28 +192,28 @@ class Subscriber:
             if self._wanted[channel] == 1:
                 self._pending.add(channel)
         if self._pending:
-            self._gate.shut(self)
+            self._barrier.close(self)
         self._changed.set()
         if self._task is None and not self._closed:
             self._task = self._loop.create_task(self._run(), name="windlass-valkey-wake")
         return listener
 
     def drop(self, listener: SubscriptionListener) -> None:
-        """``listener`` is closed. From any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is gone, and the connection with it
+        """Unsubscribe a closed listener. Callable from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its connections with it
             self._loop.call_soon_threadsafe(self._forget, listener)
 
     def decline(self, worker: str) -> None:
-        """``worker`` wants no job until it claims again. From any thread."""
+        """Offer ``worker`` no job until it claims again. Callable from any thread."""
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._seats.decline, worker)
+            self._loop.call_soon_threadsafe(self._handoffs.decline, worker)
 
     def on_offer(self, worker: str, begin: Begin) -> None:
-        self._seats.on_offer(worker, begin)
+        self._handoffs.on_offer(worker, begin)
 
     def _forget(self, listener: SubscriptionListener) -> None:
-        if listener.place is not None:
-            self._seats.shut(listener.place[0])
+        if listener.handoff_target is not None:
+            self._handoffs.remove_listener(listener.handoff_target[0])
         for topic in listener.subscriptions:
             channel = self._keys.channel(topic)
             self._listeners[channel].remove(listener)
@@ -227,41 +226,43 @@ class Subscriber:
         self._changed.set()
 
     async def sync(self) -> None:
-        """Return when every hint that was published before has been given out. For tests that drive time."""
-        for line in list(self._lines.values()):
+        """Return when every hint published before has reached its listeners. For tests that set the time."""
+        for connection in list(self._connections.values()):
             with contextlib.suppress(RedisError, OSError, TimeoutError):
-                await line.ping()
+                await connection.ping()
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Close the connections. Listeners receive nothing any more."""
         self._closed = True
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        self._let_pass()
+        self._open_barrier()
 
     def received(self, channel: str, news: bytes = b"") -> None:
+        """Pass a message to the listeners of its topic."""
         topic = self._topics.get(channel)
         if topic is None:
             return
         if topic.startswith("to:"):
             _, queue, worker = topic.split(":", 2)
-            if not self._seats.received(worker, news):
+            if not self._handoffs.received(worker, news):
                 return
             topic, news = f"ready:{queue}", b""
         for listener in self._listeners.get(channel, ()):
             listener.receive(topic, news)
 
     def confirmed(self, channel: str) -> None:
+        """Note that a channel is subscribed to or not wanted any more; open the barrier with the last one."""
         self._pending.discard(channel)
         if not self._pending:
-            self._gate.open(self)
+            self._barrier.open(self)
 
-    def _let_pass(self) -> None:
+    def _open_barrier(self) -> None:
         self._pending.clear()
-        self._gate.open(self)
+        self._barrier.open(self)
 
     # --- the connections --------------------------------------------------------------------------
 
@@ -273,16 +274,16 @@ class Subscriber:
                 log.info("hints from the server are interrupted: %s", exc)
                 await self._topology.learn(exc)
             finally:
-                lines, self._lines = self._lines, {}
-                for line in lines.values():
-                    await line.close()
-            self._let_pass()  # no request waits for a server that is not there
+                connections, self._connections = self._connections, {}
+                for connection in connections.values():
+                    await connection.close()
+            self._open_barrier()  # requests must not wait for a server that cannot be reached
             self._failures += 1
             pause_s = min(_FIRST_PAUSE_S * 2 ** min(self._failures - 1, 16), _LAST_PAUSE_S)
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # not all clients at the same instant
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # clients must not return all at once
 
     async def _serve(self) -> None:
-        """Keep the subscriptions as wanted until a connection breaks or goes silent."""
+        """Keep the subscriptions up to date until a connection breaks or does not answer a ping."""
         asked = self._loop.time()
         while True:
             self._changed.clear()
@@ -290,7 +291,7 @@ class Subscriber:
             if self._failures:
                 self._failures = 0
                 self.hub.wake_all()
-            readers = {line.reader for line in self._lines.values()}
+            readers = {connection.reader for connection in self._connections.values()}
             waiter = self._loop.create_task(self._changed.wait(), name="windlass-valkey-wait")
             left_s = asked + 2 * self.timeout_s - self._loop.time()
             try:
@@ -301,25 +302,26 @@ class Subscriber:
                 if reader.done():
                     reader.result()
             if self._loop.time() >= asked + 2 * self.timeout_s:
-                for line in list(self._lines.values()):
-                    await line.ping()  # a dead connection must not go unnoticed
+                for connection in list(self._connections.values()):
+                    await connection.ping()  # a dead connection may look like a quiet one
                 asked = self._loop.time()
 
     async def _subscribe(self) -> None:
+        """Open connections and send what is missing: new subscriptions, and ends of unwanted ones."""
         wanted: dict[ServerNode, dict[int, set[str]]] = {}
         for channel in list(self._wanted):
             slot = self._topology.slot(channel)
             node = await self._topology.node(slot)
             wanted.setdefault(node, {}).setdefault(slot, set()).add(channel)
         for node, slots in wanted.items():
-            line = self._lines.get(node)
-            if line is None:
-                line = self._lines[node] = _SubscriberConnection(await node.connect(), self)
+            connection = self._connections.get(node)
+            if connection is None:
+                connection = self._connections[node] = _SubscriberConnection(await node.connect(), self)
             for channels in slots.values():
-                if new := channels - line.channels:
-                    await line.join(new)
-                for channel in filter(line.is_joined, channels):
-                    self.confirmed(channel)  # left and wanted again before it took effect
-        for line in self._lines.values():
-            for channel in line.channels - self._wanted.keys():
-                await line.leave(channel)
+                if new := channels - connection.channels:
+                    await connection.join(new)
+                for channel in filter(connection.is_joined, channels):
+                    self.confirmed(channel)  # a topic was left and wanted again before that took effect
+        for connection in self._connections.values():
+            for channel in connection.channels - self._wanted.keys():
+                await connection.leave(channel)

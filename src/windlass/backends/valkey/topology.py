@@ -1,4 +1,4 @@
-"""Which server holds what: one for all, the one that Sentinel names, or by slot in a cluster."""
+"""Which server serves a slot: the only one, the primary that Sentinel names, or a node of a cluster."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ Address = tuple[str, int]
 
 
 class ServerTopology(Protocol):
-    """Where requests go. Belongs to one event loop."""
+    """Finds the server for a request. Belongs to one event loop."""
 
     @property
     def where(self) -> str:
-        """Where requests go, in words, as long as no server was spoken to."""
+        """Where requests go, for error messages about a request that no server was found for."""
         ...
 
     def slot(self, root: str) -> int:
-        """Roots of equal slot may share one call."""
+        """The slot of a root. Roots of one slot may share a call."""
         ...
 
     def known(self, slot: int) -> ServerNode | None:
-        """The primary that serves ``slot``, if that is known without asking."""
+        """The primary that serves ``slot``, if that is known without a request."""
         ...
 
     async def node(self, slot: int) -> ServerNode:
-        """The primary that serves ``slot``."""
+        """The primary that serves ``slot``. ``NotSentError`` if there is none."""
         ...
 
     def at(self, host: str, port: int) -> ServerNode:
-        """The server at an address that another one named."""
+        """The server at an address from an ASK or MOVED reply."""
         ...
 
     async def learn(self, error: BaseException) -> None:
-        """Look again where things are, after ``error``."""
+        """Update what is known of the servers after ``error``. Never raises ``NotSentError``."""
         ...
 
     async def suspect(self, node: ServerNode) -> None:
-        """``node`` did not answer in time: do not trust its connections, nor that it is still in charge."""
+        """``node`` did not answer in time: close its idle connections, and distrust its slots."""
         ...
 
     def nodes(self) -> list[ServerNode]:
-        """All servers that were ever spoken to."""
+        """All servers that a request was ever sent to."""
         ...
 
 
@@ -80,10 +80,10 @@ class Single:
         return self._node
 
     async def learn(self, error: BaseException) -> None:
-        await self._node.hang_up()
+        await self._node.close_idle()
 
     async def suspect(self, node: ServerNode) -> None:
-        await node.hang_up()
+        await node.close_idle()
 
     def nodes(self) -> list[ServerNode]:
         return [self._node]
@@ -116,16 +116,16 @@ async def _ask_sentinel(settings: ValkeySettings, host: str, port: int) -> Any:
 
 
 class Cluster:
-    """Primaries by slot, learned from any node and again whenever one says that things have moved."""
+    """Primaries by slot, read from any node, and read again after a MOVED reply."""
 
     def __init__(self, settings: ValkeySettings) -> None:
         self._settings = settings
         self._nodes: dict[Address, ServerNode] = {}
         self._slots: dict[int, ServerNode] = {}
-        #: Every server of the cluster, as far as we know, in the order to ask them in.
+        #: Known servers of the cluster, in the order in which they are asked for the slots.
         self._members: list[Address] = list(settings.addresses)
         self._lock = asyncio.Lock()
-        self._looks = 0
+        self._slot_reads = 0
         self._roots: dict[str, int] = {}
 
     @property
@@ -143,7 +143,7 @@ class Cluster:
 
     async def node(self, slot: int) -> ServerNode:
         if not self._slots:
-            await self._look()
+            await self._read_slots()
         found = self._slots.get(slot)
         if found is None:
             raise NotSentError(OSError(f"no server of the cluster serves slot {slot}"))
@@ -161,10 +161,10 @@ class Cluster:
             self._ask_first((host, error.port))
             self._slots[error.slot_id] = self.at(host, error.port)
         with contextlib.suppress(NotSentError):
-            await self._look()
+            await self._read_slots()
 
     async def suspect(self, node: ServerNode) -> None:
-        await node.hang_up()
+        await node.close_idle()
         address = next((at for at, known in self._nodes.items() if known is node), None)
         if address in self._members:
             self._members.remove(address)
@@ -177,11 +177,11 @@ class Cluster:
     def _ask_first(self, address: Address) -> None:
         self._members = list(dict.fromkeys([address, *self._members]))
 
-    async def _look(self) -> None:
-        """Read the map of slots from the first server that answers; those who wait share one look."""
-        looks = self._looks
+    async def _read_slots(self) -> None:
+        """Read the slots from the first server that answers. Concurrent callers share one read."""
+        reads = self._slot_reads
         async with self._lock:
-            if self._looks != looks:
+            if self._slot_reads != reads:
                 return
             last: BaseException = OSError("no address in the URL")
             for address in dict.fromkeys([*self._members, *self._settings.addresses]):
@@ -191,15 +191,15 @@ class Cluster:
                 except (RedisError, OSError, TimeoutError, NotSentError) as exc:
                     last = exc
                     continue
-                if rows:  # a server that just joined knows nothing yet
-                    self._remember(rows, address)
-                    self._looks += 1
+                if rows:  # a server that has just joined has none yet
+                    self._store_slots(rows, address)
+                    self._slot_reads += 1
                     return
             if isinstance(last, (AuthenticationError, ResponseError)):
                 raise last
             raise last if isinstance(last, NotSentError) else NotSentError(last)
 
-    def _remember(self, rows: list[Any], asked: Address) -> None:
+    def _store_slots(self, rows: list[Any], asked: Address) -> None:
         slots: dict[int, ServerNode] = {}
         primaries: dict[Address, None] = {}
         replicas: dict[Address, None] = {}
@@ -212,5 +212,5 @@ class Cluster:
 
 
 def make_topology(settings: ValkeySettings) -> ServerTopology:
-    """The topology that the URL asks for, for the running event loop."""
+    """The topology for the kind of URL. Call it on the event loop that will use it."""
     return Cluster(settings) if settings.kind == "cluster" else Single(settings)

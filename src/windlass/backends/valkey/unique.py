@@ -1,4 +1,4 @@
-"""Unique keys: looked at and freed by hand (``lua/includes/57_unique.lua`` describes what an add does)."""
+"""Read and free unique keys. ``lua/includes/57_unique.lua`` has the rules for adds."""
 
 from __future__ import annotations
 

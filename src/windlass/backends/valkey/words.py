@@ -1,10 +1,9 @@
-"""The words of the Lua files: codes, positions of fields, bounds and defaults, all from what Python says.
+"""The constants of the Lua files: codes, positions of fields, bounds and defaults, derived from Python.
 
-``source`` is plain Lua, the first part of the library: one table for each subject (``HEAD.STATE``,
-``EVENT.STARTED``, ``KEPT.ERRORS``). Tables, because Lua allows 200 locals in all and 60 in one function. A
-field of one costs the server little more than the bare number would: adding, claiming and ending jobs took
-1.02 of its time for plain jobs, 1.04 for others. What only the server knows, its own records and bounds, is
-named in the Lua files.
+``source`` is the first part of the library: one Lua table for each subject (``HEAD.STATE``,
+``EVENT.STARTED``, ``KEPT.ERRORS``). They are tables because Lua allows 200 locals, and 60 upvalues in one
+function. Compared with plain numbers, adding, claiming and ending jobs takes 1.02 times as long for plain
+jobs and 1.04 times for others. Constants that only the server uses are defined in the Lua files.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Words = Mapping[str, Value]
 
 
 def tables() -> dict[str, Words]:
-    """Every table of words, by its name in Lua."""
+    """The tables of constants, by their names in Lua."""
     return {
         "HEAD": _positions(layouts.Head.__struct_fields__),
         "STATE": {"NOWHERE": codes.NOWHERE} | _named(codes.STATES),
@@ -68,7 +67,7 @@ def tables() -> dict[str, Words]:
             "NEWS": codes.NEWS,
         },
         "FLAG": {"NEW_QUEUE": codes.NEW_QUEUE, "ALONE": codes.ALONE, "GIVEN_AWAY": codes.GIVEN_AWAY},
-        "SEAT": {"TAKE": codes.TAKE, "LEAVE": codes.LEAVE, "TAKEN": codes.TAKEN, "GIVEN": codes.GIVEN},
+        "HANDOFF": {"TAKE": codes.TAKE, "LEAVE": codes.LEAVE, "TAKEN": codes.TAKEN, "GIVEN": codes.GIVEN},
         "KEPT": _bounds(),
         "SAID": {
             "STALLED": transitions.STALLED_CLASS,
@@ -88,7 +87,7 @@ def tables() -> dict[str, Words]:
 
 
 def lists() -> dict[str, Iterable[Value]]:
-    """Every list of words, by its name in Lua."""
+    """The lists of constants, by their names in Lua."""
     return {
         "USUAL": [value for value in packed_options.USUAL if isinstance(value, int | str)],
         "BLANK_HEAD": [_blank(field.type) for field in _head_fields()],
@@ -97,7 +96,7 @@ def lists() -> dict[str, Iterable[Value]]:
 
 
 def source() -> str:
-    """The words as Lua."""
+    """The constants as Lua source."""
     lines = [
         f"local STEP = {job.STEP}",
         f"local MICRO = {limit_rules.MICRO}",
@@ -112,7 +111,7 @@ def source() -> str:
 
 
 def _bounds() -> Words:
-    """How much is kept, and how long."""
+    """How many entries are kept, and for how long."""
     return {
         "BRIEF": job.BRIEF_CHARS,
         "ERRORS": job.ERRORS_KEPT,

@@ -1,8 +1,8 @@
-"""A worker's turn: settle, claim, extend. One call per slot touched; on one server that is one call.
+"""A worker's turn: settle, claim, extend. One call for each slot that is touched; on one server that is one.
 
-In a cluster the queues of a claim may live in several slots. Their shares are asked for at once, each cut so
-that the sum never exceeds the limit; what is then still free goes to queues that said they hold more, in
-order, up to their caps. Tokens begin with the claim's id and name the part they came from.
+In a cluster the queues of a claim may be in several slots. The first calls go out together, with shares that
+add up to at most the limit. Room that is left then goes to queues that have more jobs, in the order of the
+claim, up to their caps. Each call has its own claim id, made from the claim's, so that tokens are unique.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from windlass.errors import StorageError
 
 
 async def settle(session: ValkeySession, request: rq.Settle, now: str) -> rq.SettleResult:
-    """Ends and, in the same step, the next jobs."""
+    """End attempts and, in the same step, claim the next jobs."""
     claim = request.claim
     if not request.items and claim is None:
         return rq.SettleResult([], None)
@@ -38,11 +38,11 @@ async def settle(session: ValkeySession, request: rq.Settle, now: str) -> rq.Set
 
 
 async def claim(session: ValkeySession, request: rq.Claim, now: str) -> rq.Claimed:
-    """The next jobs."""
+    """Claim the next jobs."""
     if not request.queues:
         return rq.Claimed([], await session.now_ms(now), None)
-    if (given := session.seats.claimed(request)) is not None:
-        return given
+    if (offered := session.handoffs.claimed(request)) is not None:
+        return offered
     result = await settle(session, rq.Settle(items=[], claim=request), now)
     assert result.claimed is not None
     return result.claimed
@@ -75,37 +75,37 @@ async def _one_slot(
     count, claim = len(request.items), request.claim
     ends = _ends(request.items, group.indexes[:count])
     asked: Any = 0
-    offer = None
+    handoff = None
     if claim is not None:
         lines: list[tuple[int, ...]] = [
             (index, line.share, line.cap, 0)
             for index, line in zip(group.indexes[count:], claim.queues, strict=True)
         ]
-        offer = session.seats.offer(claim)
-        if offer is not None:
-            lines = [(*lines[0], offer.says)]
-        asked = _claim(claim, claim.claim_id, claim.limit if offer is None else offer.limit, lines)
+        handoff = session.handoffs.prepare(claim)
+        if handoff is not None:
+            lines = [(*lines[0], handoff.flags)]
+        asked = _claim(claim, claim.claim_id, claim.limit if handoff is None else handoff.limit, lines)
     try:
         turn = await session.functions.work(group.roots, now, ends, asked)
     except BaseException:
-        if offer is not None:
-            offer.failed()
+        if handoff is not None:
+            handoff.failed()
         raise
-    if offer is not None:
-        offer.answered(turn)
+    if handoff is not None:
+        handoff.answered(turn)
     items = [SETTLED[status] for status in turn.statuses]
     left = await relay.after(session, [name.decode() for name in turn.relay], now) if turn.relay else False
     if claim is None:
         return rq.SettleResult(items, None, left)
     jobs = await _read(session, turn, group, claim, claim.claim_id, now)
     claimed = rq.Claimed(jobs, turn.now_ms, _due(turn.next_due_in_ms))
-    if offer is not None:
-        claimed.jobs, claimed.held_ms = offer.joined(jobs), offer.held_ms
+    if handoff is not None:
+        claimed.jobs, claimed.held_ms = handoff.joined(jobs), handoff.held_ms
     return rq.SettleResult(items, claimed, left)
 
 
 def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
-    """The ends, in order; completions of one queue in a row as one run, see ``lua/functions/work.lua``."""
+    """The ends in order; consecutive completions of a queue as one run, see ``lua/functions/work.lua``."""
     ends: list[Any] = []
     at, size = 0, len(items)
     while at < size:
@@ -122,7 +122,7 @@ def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
 
 
 def _is_plain(end: Settlement) -> bool:
-    """Whether it completed, and that is all."""
+    """Whether it is a completion that neither holds its group nor fills in options."""
     return end.outcome is Outcome.COMPLETE and not end.hold_ms and end.filled is None
 
 
@@ -137,13 +137,13 @@ def _due(next_due_in_ms: int) -> int | None:
 async def _read(
     session: ValkeySession, turn: Turn, group: SlotGroup, claim: rq.Claim, claim_id: str, now: str
 ) -> list[JobRecord]:
-    """The leased jobs. One that cannot be read is set aside: the others must not suffer for it."""
+    """Read the leased jobs. A job that cannot be read is failed, and the others are returned."""
     try:
         return _leased(turn, group, claim, claim_id)
     except StorageError:
         pass
     jobs: list[JobRecord] = []
-    for number, one in enumerate(_apart(turn.leased)):
+    for number, one in enumerate(_single_jobs(turn.leased)):
         try:
             jobs += _leased(turn._replace(leased=one), group, claim, claim_id, number)
         except StorageError as exc:
@@ -153,8 +153,8 @@ async def _read(
     return jobs
 
 
-def _apart(leased: list[Any]) -> Iterator[list[Any]]:
-    """The parts of an answer, as answers that are about one job each."""
+def _single_jobs(leased: list[Any]) -> Iterator[list[Any]]:
+    """Split an answer into answers with one job each."""
     at = 0
     while at < len(leased):
         if leased[at] > 0:
@@ -169,7 +169,7 @@ def _apart(leased: list[Any]) -> Iterator[list[Any]]:
 async def _set_aside(
     session: ValkeySession, root: str, job_id: bytes, token: str, why: StorageError, now: str
 ) -> None:
-    """Fail a job that no worker could read, with the reason; its bytes stay where they are."""
+    """Fail a job that no worker can read. Its bytes stay stored."""
     name = job_id.decode("utf-8", "backslashreplace")
     bad = bad_records.stand_in(root, name, b"", why)
     end = Settlement(
@@ -178,7 +178,7 @@ async def _set_aside(
     await session.functions.work([root], now, _ends([end], [1]), 0)
 
 
-@records.whole
+@records.wrap_unreadable
 def _leased(turn: Turn, group: SlotGroup, claim: rq.Claim, claim_id: str, first: int = 0) -> list[JobRecord]:
     jobs: list[JobRecord] = []
     found, size, at = turn.leased, len(turn.leased), 0
@@ -215,7 +215,7 @@ async def _many_slots(
     items: list[Settled] = [Settled.GONE] * count
     lines = request.claim.queues if request.claim else []
     allowed = _cut_shares(lines, request.claim.limit if request.claim else 0)
-    round_one = _Round(session, request.claim, lines, now)
+    claims = _SlotClaims(session, request.claim, lines, now)
 
     async def one(number: int, group: SlotGroup) -> None:
         mine = [(at, index) for at, index in zip(group.positions, group.indexes, strict=True) if at < count]
@@ -223,21 +223,22 @@ async def _many_slots(
             at - count: index for at, index in zip(group.positions, group.indexes, strict=True) if at >= count
         }
         ends = _ends([request.items[at] for at, _ in mine], [index for _, index in mine])
-        turn = await round_one.ask(group, f"{number}", asked, {at: allowed[at] for at in asked}, ends)
+        turn = await claims.ask(group, f"{number}", asked, {at: allowed[at] for at in asked}, ends)
         for (at, _), status in zip(mine, turn.statuses, strict=True):
             items[at] = SETTLED[status]
 
     await together(*(one(number, group) for number, group in enumerate(groups)))
     left = False
-    if round_one.relay:
-        left = await relay.after(session, round_one.relay, now)
-        round_one.expect_more()  # what is unblocked here can be claimed here
+    if claims.relay:
+        left = await relay.after(session, claims.relay, now)
+        claims.expect_more()  # so that jobs which were unblocked can be claimed now
     if request.claim is not None:
-        await round_one.fill(groups, count, request.claim.limit)
-    return rq.SettleResult(items, round_one.claimed() if request.claim is not None else None, left)
+        await claims.fill(groups, count, request.claim.limit)
+    return rq.SettleResult(items, claims.claimed() if request.claim is not None else None, left)
 
 
 def _cut_shares(lines: list[rq.ClaimQueue], limit: int) -> list[int]:
+    """The shares of the queues, cut in order so that their sum is at most ``limit``."""
     cut = []
     for line in lines:
         cut.append(max(min(line.share, limit), 0))
@@ -245,8 +246,8 @@ def _cut_shares(lines: list[rq.ClaimQueue], limit: int) -> list[int]:
     return cut
 
 
-class _Round:
-    """Claims over several slots: who gave what, and who holds more."""
+class _SlotClaims:
+    """A claim over several slots: the jobs of each queue, and the queues that have more."""
 
     def __init__(
         self, session: ValkeySession, claim: rq.Claim | None, lines: list[rq.ClaimQueue], now: str
@@ -255,13 +256,13 @@ class _Round:
         self._claim = claim
         self._lines = lines
         self._now = now
-        self._given: dict[int, list[JobRecord]] = {}
+        self._by_line: dict[int, list[JobRecord]] = {}
         self._jobs: list[JobRecord] = []
         self._more: set[int] = set()
         self._due: dict[str, int] = {}
         self._now_ms = 0
         self._taken: Counter[int] = Counter()
-        #: Queues that hold something to relay.
+        #: Queues whose outbox has entries to relay.
         self.relay: list[str] = []
 
     async def ask(
@@ -272,7 +273,11 @@ class _Round:
         bounds: dict[int, int],
         ends: list[Any],
     ) -> Turn:
-        """One call to one slot. ``asked``: line -> position of its root; ``bounds``: line -> most jobs."""
+        """Make one call to one slot.
+
+        A line is the position of a queue in the claim. ``asked`` has the position of its root in ``group``,
+        ``bounds`` the most jobs to claim from it.
+        """
         claim: Any = 0
         claim_id = ""
         if self._claim is not None and asked:
@@ -293,15 +298,15 @@ class _Round:
         for (line, _), left in zip(asked.items(), turn.left, strict=True):
             (self._more.add if left == ord("1") else self._more.discard)(line)
         for job in jobs:
-            self._given.setdefault(by_name[job.queue], []).append(job)
+            self._by_line.setdefault(by_name[job.queue], []).append(job)
             self._taken[by_name[job.queue]] += 1
 
     def expect_more(self) -> None:
-        """Ask all queues again when there is room."""
+        """Make ``fill`` ask all queues again."""
         self._more.update(range(len(self._lines)))
 
     async def fill(self, groups: list[SlotGroup], first: int, limit: int) -> None:
-        """What the first calls left free: to the shares that were cut, then up to the caps, in order."""
+        """Claim for the room that is left: first for shares that were cut, then up to the caps, in order."""
         for bound in ("share", "cap"):
             for line, asked in enumerate(self._lines):
                 room = min(getattr(asked, bound) - self._taken[line], limit - sum(self._taken.values()))
@@ -309,7 +314,7 @@ class _Round:
                     group = next(group for group in groups if first + line in group.positions)
                     index = group.indexes[group.positions.index(first + line)]
                     await self.ask(group, f"{line}{bound[0]}", {line: index}, {line: room}, [])
-            self._jobs += [job for line in range(len(self._lines)) for job in self._given.pop(line, [])]
+            self._jobs += [job for line in range(len(self._lines)) for job in self._by_line.pop(line, [])]
 
     def claimed(self) -> rq.Claimed:
         due = [ms for ms in self._due.values() if ms >= 0]
@@ -317,9 +322,9 @@ class _Round:
 
 
 async def reconcile(session: ValkeySession, request: rq.Reconcile, now: str) -> int:
-    """Give back leases that no worker holds, queue by queue."""
-    session.seats.forget(request.worker)
-    given = 0
+    """Release leases that the worker does not hold, queue by queue; return their number."""
+    session.handoffs.invalidate(request.worker)
+    released = 0
     left: list[str] = []
     for name in await session.queue_names():
         skip = 0
@@ -328,8 +333,8 @@ async def reconcile(session: ValkeySession, request: rq.Reconcile, now: str) -> 
             count, skip, names = await session.functions.reconcile(
                 root, now, request.worker, request.held, skip
             )
-            given += count
+            released += count
             left += [queue.decode() for queue in names]
             await asyncio.sleep(0)
     await relay.after(session, left, now)
-    return given
+    return released
