@@ -68,9 +68,9 @@ def _value(name: str, word: str) -> str:
         (codes, "PLAIN", "MARK", "PLAIN"),
         (codes, "LEAN", "MARK", "LEAN"),
         (codes, "NEWS", "MARK", "NEWS"),
-        (codes, "TAKE", "SEAT", "TAKE"),
-        (codes, "LEAVE", "SEAT", "LEAVE"),
-        (codes, "TAKEN", "SEAT", "TAKEN"),
+        (codes, "TAKE", "HANDOFF", "TAKE"),
+        (codes, "LEAVE", "HANDOFF", "LEAVE"),
+        (codes, "TAKEN", "HANDOFF", "TAKEN"),
         (codes, "ALONE", "FLAG", "ALONE"),
     ],
 )
@@ -203,7 +203,7 @@ OWN_NUMBERS = {
     "58_groups": {13: "fields", 11: "fields", 12: "fields", 10: "fields"},
     "59_group_settings": {10: "steps"},
     "60_pick": {256: "fits a byte", 250: "fits a byte"},
-    "78_handoff": {1000: "seats", 200: "fits a byte"},
+    "78_handoff": {1000: "registrations", 200: "fits a byte"},
     "90_rows": {100: "looked at"},
     "94_metrics": {500000: "rows of one queue"},
     "95_sweep": {100: "read at once", 10: "steps"},
@@ -235,7 +235,7 @@ def test_no_lua_file_counts_the_fields_of_what_clients_send_and_read() -> None:
 def test_no_lua_file_types_a_text_that_python_names() -> None:
     owned = {
         str(value)
-        for name in ("SAID", "SEAT")
+        for name in ("SAID", "HANDOFF")
         for value in words.tables()[name].values()
         if isinstance(value, str)
     } | {bad_records.BAD_RECORD}

@@ -20,7 +20,7 @@ from windlass.backends.valkey import words
 
 VERSION = 2
 #: The digest of the source of this version, which ``python -m windlass.backends.valkey.check`` compares.
-DIGEST = "e32971395043426f12d7c82b3bb0c787"
+DIGEST = "5588cd13f1084c0a4e321973c3c0b4f0"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")
@@ -99,7 +99,7 @@ def _parse(name: str, text: str) -> FunctionFile:
 
 #: The first statement of every function: it removes the guard from the keys and notes whether the call
 #: only reads.
-_BEGIN = "begin(keys, {looks})"
+_BEGIN = "begin(keys, {read_only})"
 
 
 def guard_key(root: str) -> str:
@@ -113,7 +113,7 @@ def guard_key(root: str) -> str:
 
 
 def _registration(function: FunctionFile, version: int) -> str:
-    begin = _BEGIN.format(looks="true" if "no-writes" in function.flags else "false")
+    begin = _BEGIN.format(read_only="true" if "no-writes" in function.flags else "false")
     flags = ", ".join(f"'{flag}'" for flag in function.flags)
     return (
         f"redis.register_function({{ function_name = '{function_name(function.name, version)}', "

@@ -1,9 +1,9 @@
--- add: adds jobs, each to its queue, in one step; ids that are known answer for themselves.
+-- add: adds jobs to their queues in one step; the answer for a known id describes the existing job.
 -- KEYS: queue roots
 -- ARGV: now or '', packed jobs {queue, id, task, priority, delay or 0, run at or -1, expires in or -1, options,
---       1 when lifo}, then one tail per job: length of meta, meta, payload
--- returns: now, queues that became known, then per job 0 (waiting, added now) or {outcome, state, enqueued, due,
---          view, what was not taken}; an outcome is one of ADDED; state 0: only the id is kept
+--       1 if lifo}, then one tail per job: length of meta, meta, payload
+-- returns: now, positions of new queues, then per job 0 (added, waiting) or {outcome, state, enqueued, due, view,
+--          options that were not taken}; an outcome is one of ADDED; state 0: only the id is kept
 -- emits: enqueued, scheduled, blocked, parked, deduplicated, changed, removed
 local now = now_from(args[1])
 local jobs = cmsgpack.unpack(args[2])

@@ -1,8 +1,7 @@
--- add_plain: adds plain jobs to one queue in one step; ids that are known answer for themselves.
+-- add_plain: adds plain jobs to one queue in one step; the answer for a known id describes the existing job.
 -- KEYS: queue root
--- ARGV: now or '', then of every job its id and its text: length of task (1 byte), task, tail as `add` takes it
--- returns: now, the sum of FLAGs that hold, then position and answer (as `add` gives it) of every job that was
---          not simply added and waits now
+-- ARGV: now or '', then for each job its id and: length of task (1 byte), task, tail as `add` takes it
+-- returns: now, a sum of FLAGs, then position and answer (as of `add`) of each job for which `add` would not answer 0
 -- emits: enqueued, deduplicated, removed; started, drained
 local now, micros = now_from(args[1])
 local done = #args == 3 and adds.add_alone(keys[1], args[2], args[3], now, micros)

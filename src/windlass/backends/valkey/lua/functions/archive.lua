@@ -1,4 +1,4 @@
--- archive: an archiver reports how far it has copied the history of queues; that never goes back.
+-- archive: records how far an archiver has copied the history of queues; positions never decrease.
 -- KEYS: namespace root
 -- ARGV: now or '', name, packed {queue, position, ...}
 -- returns: 0

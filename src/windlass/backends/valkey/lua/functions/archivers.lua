@@ -1,7 +1,7 @@
--- archivers: who copies history, and how far they are.
+-- archivers: the archivers and how far each has copied the history.
 -- KEYS: namespace root
--- ARGV: now or '', how long one may be silent
--- returns: name and packed {last seen, queue, position, ...} of every archiver that was seen since
+-- ARGV: now or '', milliseconds after which an archiver is left out
+-- returns: name and packed {last seen, queue, position, ...} of each archiver that was seen since
 -- flags: no-writes
 local now = now_from(args[1])
 local found, answer = redis.call('HGETALL', keys[1] .. ':archivers'), {}

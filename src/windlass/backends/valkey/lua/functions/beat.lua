@@ -1,6 +1,6 @@
--- beat: a worker's heartbeat, or its farewell.
+-- beat: stores a worker's heartbeat, or removes the worker.
 -- KEYS: namespace root
--- ARGV: now or '', worker id, 1 when it goes, its description
+-- ARGV: now or '', worker id, 1 if the worker stops, its description
 -- returns: the last command for the worker, or nil
 -- flags: allow-oom
 local now = now_from(args[1])

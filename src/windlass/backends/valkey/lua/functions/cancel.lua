@@ -1,8 +1,7 @@
--- cancel: ends pending jobs now, asks the workers of active ones. `dead`: what waits for a retry has failed.
+-- cancel: cancels pending jobs and asks the workers of active ones to stop. `dead`: a retrying job fails instead.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {reason, {{queue, id}, ...}, dead: 0 or 1}
--- returns: one character per job, one of CANCEL, queues with
---          something to relay, then the workers to notify
+-- returns: one character per job, one of CANCEL, queues whose outbox got entries, then the workers to notify
 -- emits: cancelled, cancelling, failed
 -- flags: allow-oom
 local request = cmsgpack.unpack(args[2])

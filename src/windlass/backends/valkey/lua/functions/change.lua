@@ -1,4 +1,4 @@
--- change: priority, due time or payload of a pending job; with its token, the payload of an active one.
+-- change: changes priority, due time or payload of a pending job, or with its token the payload of an active one.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, token or '', has priority, priority, delay or -1, has payload}, payload
 -- returns: status, one of CHANGED, and state

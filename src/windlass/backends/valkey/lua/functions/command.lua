@@ -1,7 +1,7 @@
--- command: leaves a command for a worker, which receives it with its next beat; a hint hurries the beat.
+-- command: stores a command for a worker, which gets it with its next heartbeat; a hint makes it send one soon.
 -- KEYS: namespace root
 -- ARGV: worker id, command
--- returns: 1, or 0 when no such worker is known
+-- returns: 1, or 0 if there is no such worker
 -- flags: allow-oom
 if redis.call('HEXISTS', keys[1] .. ':workers', args[1]) == 0 then
   return 0

@@ -1,7 +1,7 @@
 -- counters: lifetime counters of queues.
 -- KEYS: queue roots
 -- ARGV: none
--- returns: per queue the fields of its root that count: 'c:<outcome>:<task>', total, ...
+-- returns: per queue the counters of its root: 'c:<outcome>:<task>', total, ...
 -- flags: no-writes
 local answer = {}
 for index, root in ipairs(keys) do

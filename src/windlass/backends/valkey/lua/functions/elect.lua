@@ -1,7 +1,7 @@
--- elect: takes, keeps or gives up the leadership of a role.
+-- elect: acquires, renews or resigns the leadership of a role.
 -- KEYS: namespace root
 -- ARGV: now or '', role, holder, ttl (-1: resign)
--- returns: 1 when that was granted
+-- returns: 1 if that was granted
 -- flags: allow-oom
 local now = now_from(args[1])
 local key, role, holder, ttl = keys[1] .. ':leaders', args[2], args[3], tonumber(args[4])

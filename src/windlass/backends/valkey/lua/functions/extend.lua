@@ -1,4 +1,4 @@
--- extend: moves lease deadlines; only the newest token may.
+-- extend: moves lease deadlines, for the newest tokens only.
 -- KEYS: queue roots
 -- ARGV: now or '', packed leases {queue, id, token, lease}
 -- returns: one character per lease, one of EXTENDED

@@ -1,10 +1,10 @@
--- flow_add: adds jobs with their edges, in one step; what cannot be reached from here is left to the caller.
+-- flow_add: adds jobs with their edges in one step; edges to jobs in other slots are left to the caller.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {jobs, see `73_add_flow.lua`, parents of known jobs {queue, id, child's queue, child, on failure}},
 --       then one tail per job
--- returns: now, queues that became known, queues with something to relay, per job {answer as `add` gives it but never 0,
---          sequence, positions of edges yet to be linked, parent {sequence or 0, 1: yet to be linked}, link answers},
---          per parent {sequence or 0, 1: yet to be linked}
+-- returns: now, positions of new queues, queues whose outbox got entries, per job {answer as of `add`, but never 0,
+--          sequence, positions of edges still to be linked, parent {sequence or 0, 1: still to be linked}, link answers},
+--          per parent {sequence or 0, 1: still to be linked}
 -- emits: enqueued, scheduled, blocked, promoted, failed, deduplicated, removed
 local now = now_from(args[1])
 local jobs, parents = unpack(cmsgpack.unpack(args[2]))

@@ -1,4 +1,4 @@
--- flow_edge: single edges.
+-- flow_edge: reads single edges.
 -- KEYS: queue roots
 -- ARGV: packed {1 with values, {{queue, dependent, its sequence, child <queue>:<id>}, ...}}
 -- returns: per edge its bytes (see `55_flows.lua`), or nil

@@ -1,7 +1,7 @@
--- flow_edges: edges of dependents, some 1,000 of each at a time, in no order.
+-- flow_edges: reads the edges of dependents, about 1,000 of each at a time, in no order.
 -- KEYS: queue roots
 -- ARGV: packed {1 with values, {{queue, id, cursor (0: from the start)}, ...}}
--- returns: per job {cursor to continue from (0: that was all), child <queue>:<id>, edge (see `55_flows.lua`), ...}
+-- returns: per job {cursor to continue from (0: there is no more), child <queue>:<id>, edge (see `55_flows.lua`), ...}
 -- flags: no-writes
 local valued, items = unpack(cmsgpack.unpack(args[1]))
 local answer = {}

@@ -1,4 +1,4 @@
--- flow_link: registers dependents of other slots with their children; answers which children have ended already.
+-- flow_link: links children to dependents of other slots; returns the fates of children that have ended already.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {{queue, id, {queue, id and sequence of a dependent}}, ...}
 -- returns: per job 1 (it will notify), 0 (no such job), or its fate, see `55_flows.lua`

@@ -1,4 +1,4 @@
--- flow_linked: all children of dependents are linked.
+-- flow_linked: notes that all children of these dependents are linked.
 -- KEYS: queue roots
 -- ARGV: packed {{queue, id}, ...}
 -- returns: 0

@@ -1,7 +1,7 @@
--- flow_links: whom a job notifies when it ends, in the order of their making.
+-- flow_links: the dependents that a job notifies when it ends, in the order in which they were linked.
 -- KEYS: queue root
 -- ARGV: packed {id, number of the last link seen or 0, limit}
--- returns: sequence of the job (0: no such job), then number and dependent <sequence>:<queue>:<id> of every link
+-- returns: sequence of the job (0: no such job), then number and dependent <sequence>:<queue>:<id> of each link
 -- flags: no-writes
 local id, after, limit = unpack(cmsgpack.unpack(args[1]))
 local q = open(keys[1], 0)

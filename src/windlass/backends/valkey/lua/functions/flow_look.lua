@@ -1,10 +1,10 @@
--- flow_look: what is known of jobs that a flow names.
+-- flow_look: reads the jobs that a new flow names.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {{queue, id, request id, child <queue>:<id> or '', unique {key, mode} or 0,
 --       group or 0, 1: has a priority or is lifo}, ...}
--- returns: per job {state or 0, what adding it would answer (see `73_add_flow.lua`), number of its edges, 1 when one of
---          them is to that child, id of the job whose unique key would answer ('': none), its state or 0,
---          how many jobs its group takes (-1: any number)}
+-- returns: per job {state or 0, what adding it would answer (see `73_add_flow.lua`), number of its edges, 1 if one of
+--          them is to that child, id of the job that holds the unique key ('': none), its state or 0,
+--          how many more jobs its group takes (-1: any number)}
 -- flags: no-writes
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))

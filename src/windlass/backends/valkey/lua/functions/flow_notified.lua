@@ -1,6 +1,7 @@
--- flow_notified: every dependent up to a link was notified of an end, which leaves the outbox when those were all.
+-- flow_notified: notes that the dependents up to a link were notified of an end; removes the end from the outbox if
+--                these were all.
 -- KEYS: queue roots
--- ARGV: packed {{queue, number of the end, id, sequence, how far, 1 when that was all}, ...}
+-- ARGV: packed {{queue, number of the end, id, sequence, number of the link, 1 if these were all}, ...}
 -- returns: 0
 -- flags: allow-oom
 for _, item in ipairs(cmsgpack.unpack(args[1])) do
@@ -14,7 +15,7 @@ for _, item in ipairs(cmsgpack.unpack(args[1])) do
     if redis.call('HINCRBY', q.y, text(seq), -1) <= 0 then
       redis.call('HDEL', q.y, text(seq))
       local head = head_of(q, id)
-      if not head or head[HEAD.SEQ] ~= seq then -- the record went before
+      if not head or head[HEAD.SEQ] ~= seq then -- the record was removed before
         redis.call('UNLINK', links)
       end
     end

@@ -1,8 +1,8 @@
--- flow_notify: notifies dependents how their children ended; an edge is settled once, however often it is relayed.
+-- flow_notify: notifies dependents how their children ended; an edge is settled once, no matter how often it is relayed.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {limit, {{child <queue>:<id>, sequence, completed, codec, reason, error, has value}, ...},
---       {{queue, dependent, its sequence, position of the end}, ...}}, then the value of every end
--- returns: how many edges were settled, also by what followed from it; queues with something to relay
+--       {{queue, dependent, its sequence, position of the end}, ...}}, then the value of each end
+-- returns: how many edges were settled, including those of jobs that ended because of it; queues whose outbox got entries
 -- emits: promoted, scheduled, failed
 -- flags: allow-oom
 local limit, ends, items = unpack(cmsgpack.unpack(args[2]))
@@ -10,10 +10,10 @@ local queues = open_all(keys, now_from(args[1]))
 local count = 0
 batch.load_items(queues, items)
 for _, item in ipairs(items) do
-  local told = ends[item[4]]
-  local fate = { unpack(told, 2) } -- behind the child
+  local sent = ends[item[4]]
+  local fate = { unpack(sent, 2) } -- without the child
   fate[FATE.VALUE] = args[2 + item[4]]
-  count = count + flow.settle_edge(queues[item[1]], item[2], item[3], told[1], fate)
+  count = count + flow.settle_edge(queues[item[1]], item[2], item[3], sent[1], fate)
 end
 count = count + flow.notify_dependents(queues, limit - count)
 close_all(queues)

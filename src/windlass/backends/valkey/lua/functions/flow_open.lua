@@ -1,4 +1,4 @@
--- flow_open: what jobs wait for, or missed.
+-- flow_open: the children that jobs wait for, or those that did not complete.
 -- KEYS: queue roots
 -- ARGV: packed {1: children that did not complete, 0: those that are open; {{queue, id}, ...}}
 -- returns: per job {sequence or 0, child <queue>:<id>, ...}

@@ -1,11 +1,11 @@
--- flow_outbox: ends that were not relayed yet, oldest first in each queue, and dependents of which some child was not linked
---              in time: the client that added them has died, or is very slow.
+-- flow_outbox: ends that are not relayed yet, oldest first in each queue, and dependents with children that were not linked
+--              in time, because the client that added them has died or is very slow.
 -- KEYS: queue roots
--- ARGV: now or '', packed {most dependents to notify, how long linking may take}
--- returns: {per end {queue, number, id, packed fate, value, how far its links are notified after these, 1 when that is all,
+-- ARGV: now or '', packed {most dependents to return, how long linking may take}
+-- returns: {per end {queue, number, id, packed fate, value, number of the last link in this list, 1 if there are no more,
 --          dependents}}, {queue, dependent, ...}
 -- flags: no-writes
-local limit, patience = unpack(cmsgpack.unpack(args[2]))
+local limit, linking_ms = unpack(cmsgpack.unpack(args[2]))
 local queues = open_all(keys, now_from(args[1]))
 local ends, late = {}, {}
 for index, q in ipairs(queues) do
@@ -25,7 +25,7 @@ for index, q in ipairs(queues) do
         { index, tonumber(number), fields[2], fields[4], fields[6], done and number or last, done and 1 or 0, dependents }
     end
   end
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', q.L, '-inf', q.now - patience, 'LIMIT', 0, 100)) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', q.L, '-inf', q.now - linking_ms, 'LIMIT', 0, 100)) do
     late[#late + 1] = index
     late[#late + 1] = id
   end

@@ -1,6 +1,6 @@
--- get: records by id.
+-- get: reads jobs by id.
 -- KEYS: queue roots
--- ARGV: now or '', packed {{queue, id}, ...}, 1 to show results that are past their time
+-- ARGV: now or '', packed {{queue, id}, ...}, 1 to return results whose time to live has passed
 -- returns: per job a view {id, record, head, result, progress, errors, lease deadline, signals}, or nil
 -- flags: no-writes
 local items = cmsgpack.unpack(args[2])

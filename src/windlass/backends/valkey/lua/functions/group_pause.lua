@@ -1,7 +1,7 @@
--- group_pause: starts no more jobs of a group, or continues.
+-- group_pause: pauses or resumes a group.
 -- KEYS: queue root
 -- ARGV: now or '', group, 1 (pause) or 0 (resume)
--- returns: 1 when that changed something, 1 when the queue became known
+-- returns: 1 if that changed something, 1 if the queue is new
 -- emits: promoted, failed
 -- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))

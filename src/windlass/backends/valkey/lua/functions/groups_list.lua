@@ -1,8 +1,8 @@
--- groups_list: groups with jobs or settings, by name; looks at no more than 1,000 of them.
+-- groups_list: groups with jobs or settings, by name; reads at most 1,000 of them.
 -- KEYS: queue root
--- ARGV: now or '', limit, name after which to begin ('': from the first on)
--- returns: 1 when there may be more, the name to continue from, then name, size, waiting, parked, active, when the next can be
---          let in (-1: not by time), 1 when paused of each
+-- ARGV: now or '', limit, name after which to start ('': from the first)
+-- returns: 1 if there may be more, the name to continue from, then for each name, size, waiting, parked, active, when the
+--          next parked job may start (-1: no known time), 1 if paused
 -- flags: no-writes
 local q = open(keys[1], now_from(args[1]))
 local limit, names = tonumber(args[2]), groups.names(q, args[3])

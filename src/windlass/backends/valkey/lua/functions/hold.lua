@@ -1,7 +1,7 @@
--- hold: starts nothing of a queue or of a group before now + ms.
+-- hold: starts no job of a queue or of a group before now + ms.
 -- KEYS: queue root
--- ARGV: now or '', packed {ms (0: continue), 1 when it is about a group}, group
--- returns: until when, 1 when the queue became known
+-- ARGV: now or '', packed {ms (0: ends the hold), 1 for a group}, group
+-- returns: until when, 1 if the queue is new
 -- emits: promoted, failed
 -- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))

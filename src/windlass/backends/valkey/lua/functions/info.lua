@@ -1,8 +1,8 @@
--- info: what a queue holds.
+-- info: counts of a queue.
 -- KEYS: queue roots
--- ARGV: now or '', packed {1: also look for the oldest waiting job}
+-- ARGV: now or '', packed {1: also find the oldest waiting job}
 -- returns: per queue {known, paused, waiting, scheduled and retrying, active, completed, failed, cancelled, retrying,
---          ready time of the oldest waiting job or -1, blocked, suspended without and with a limit, parked}
+--          ready time of the oldest waiting job or -1, blocked, suspended without and with a timeout, parked}
 -- flags: no-writes
 local queues = open_all(keys, now_from(args[1]))
 local deep = cmsgpack.unpack(args[2])[1] == 1

@@ -1,9 +1,9 @@
 -- limits_get: the limits of a queue, of every group, and of some groups.
 -- KEYS: queue root
 -- ARGV: now or '', then names of groups
--- returns: most at once, most starts per time, that time (0: no such limit), held until or 0, limits of every group as they
---          were sent ('': none), milliseconds until the rate and the hold let the next job start, revoked tasks in one list: name, until (-1: restored) and 1 for the
---          next start only; then per group its own limits ('': none), 1 when paused, held until or 0
+-- returns: concurrency, starts per time, that time (0: no limit), held until or 0, limits of every group as they were sent
+--          ('': none), milliseconds until rate and hold allow the next start, revoked tasks in one list: name, until (-1: until
+--          restored) and 1 for the next start only; then per group its own limits ('': none), 1 if paused, held until or 0
 -- flags: no-writes
 local q = open(keys[1], now_from(args[1]))
 local own = limits.settings(q).own or { 0, 0, 0, 0, 0 }

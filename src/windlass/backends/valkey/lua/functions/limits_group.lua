@@ -1,7 +1,7 @@
--- limits_group: replaces the limits of a group, or of every group that has none of its own.
+-- limits_group: replaces the limits of a group, or of every group without its own limits.
 -- KEYS: queue root
 -- ARGV: now or '', packed {group, 1: every group, limits (see `14_limits.lua`) or 0}
--- returns: 1 when the queue became known; the name of a group that cannot be made ordered ('': all went well)
+-- returns: 1 if the queue is new; the name of a group that cannot be made ordered ('': none)
 -- emits: promoted, failed
 -- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))

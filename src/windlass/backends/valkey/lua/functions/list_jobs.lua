@@ -1,11 +1,11 @@
--- list_jobs: records of a queue in order of their adding, or by due time or end; looks at no more than 1,000 of them.
+-- list_jobs: jobs of a queue by sequence, due time or end; reads at most 1,000 of them.
 -- KEYS: queue root
 -- ARGV: now or '', packed {newest first, cursor or -1, limit, {state, ...}, tag or '',
---       has error class, error class, {place, ...} to list by time or {}, time and sequence to continue from,
---       group or '', worker or '', has fingerprint, fingerprint, end from or -1, end before or -1, {{where, text}, ...}, only tops,
---       {text, ...} that stand in the head of every wanted job},
---       Lua patterns that the task's name fits one after the other, one argument each
--- returns: cursor to continue from (-1: that was all; by time 'time.sequence'), how many were looked at, then one view per job
+--       has error class, error class, {index, ...} to list by time or {}, time and sequence to continue from,
+--       group or '', worker or '', has fingerprint, fingerprint, end from or -1, end before or -1, {{where, text}, ...},
+--       only roots of flows, {text, ...} that the head of every matching job contains},
+--       then Lua patterns that the name of the task must match, one after the other
+-- returns: cursor to continue from (-1: there is no more; by time 'time.sequence'), how many were read, then a view per job
 -- flags: no-writes
 local q = open(keys[1], now_from(args[1]))
 local request = cmsgpack.unpack(args[2])

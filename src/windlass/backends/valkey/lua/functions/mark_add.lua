@@ -1,6 +1,6 @@
--- mark_add: puts a mark at the present time; one that is there stays as it is.
+-- mark_add: adds a mark at the present time; an existing one is not changed.
 -- KEYS: namespace root
--- ARGV: now or '', id, label, most marks that are kept
+-- ARGV: now or '', id, label, most marks to keep
 -- returns: its time, its label
 local key, now = keys[1] .. ':marks', now_from(args[1])
 local known = redis.call('HGET', key, args[2])

@@ -1,6 +1,6 @@
--- marks: marks from an instant on, oldest first.
+-- marks: marks from a time on, oldest first.
 -- KEYS: namespace root
--- ARGV: instant
+-- ARGV: time
 -- returns: id, time and label of each
 -- flags: no-writes
 local key, answer = keys[1] .. ':marks', {}

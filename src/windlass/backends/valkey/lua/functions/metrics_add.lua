@@ -1,7 +1,7 @@
--- metrics_add: writes rows and moves the cursor, if it is still where they begin.
+-- metrics_add: writes rows and moves the cursor, if it has the expected value.
 -- KEYS: queue root
 -- ARGV: now or '', cursor, new cursor, number of minutes, then key and row of minutes and of hours
--- returns: 1, or 0 when the cursor is elsewhere
+-- returns: 1, or 0 if the cursor has another value
 -- flags: allow-oom
 if metrics.cursor(keys[1]) ~= tonumber(args[2]) then
   return 0

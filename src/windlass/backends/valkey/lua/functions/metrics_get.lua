@@ -1,4 +1,4 @@
--- metrics_get: rows that are to be merged with new ones.
+-- metrics_get: reads rows to merge new ones into.
 -- KEYS: queue root
 -- ARGV: number of minutes, then keys (see `94_metrics.lua`) of minutes and of hours
 -- returns: the last history row that was rolled up, then the row under each key, or nil

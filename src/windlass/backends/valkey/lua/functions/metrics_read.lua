@@ -1,8 +1,8 @@
--- metrics_read: rows by time and task; looks at no more than 5,000 of them.
+-- metrics_read: rows by time and task; reads at most 5,000 of them.
 -- KEYS: queue root
--- ARGV: step (1 minutes, 2 hours), first and last key as ZRANGEBYLEX takes them, most of them, 1 when only one task is
---       wanted, task
--- returns: the last key that it looked at when there may be more, else '', then key and row
+-- ARGV: step (1 minutes, 2 hours), first and last key as ZRANGEBYLEX takes them, limit, 1 for only one
+--       task, task
+-- returns: the last key that was read if there may be more, else '', then keys and rows
 -- flags: no-writes
 local key, limit = keys[1] .. METRICS_STEPS[2 * args[1] - 1], tonumber(args[4])
 local most = args[5] == '1' and 5 * STEP or limit + 1

@@ -1,7 +1,7 @@
--- peek: the earliest scores of an index, to share a limit between queues of several slots.
+-- peek: the earliest scores of an index, to divide a limit among queues of several slots.
 -- KEYS: queue roots
--- ARGV: now or '', packed {'d' (due), 'a' (lease deadlines) or 'z' (what may expire), limit}
--- returns: per queue, sequence and score of those that have passed, earliest first
+-- ARGV: now or '', packed {'d' (due), 'a' (lease deadlines) or 'z' (deadlines of pending jobs), limit}
+-- returns: per queue sequence and score of members whose score has passed, earliest first
 -- flags: no-writes
 local now = now_from(args[1])
 local request = cmsgpack.unpack(args[2])

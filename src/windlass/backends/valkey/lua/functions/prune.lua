@@ -1,9 +1,9 @@
--- prune: removes what is past its keep: records, kept ids, unique keys, idle groups, history, roll-ups, events of quiet queues, empty streams. Fills
---        indexes that earlier releases did not write.
+-- prune: removes what is past its retention: records, kept ids, unique keys, idle groups, history, roll-ups, events of quiet
+--        queues, empty streams. Fills indexes that earlier releases did not write.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {limit of records, how far all archivers have copied the history of each queue (-1: no
 --       archivers), limit of rows of roll-ups}
--- returns: records, ids, history rows removed, 1 when a bound was reached, rows of roll-ups and unique keys removed
+-- returns: records, ids, history rows removed, 1 if a bound was reached, rows of roll-ups and unique keys removed
 -- flags: allow-oom
 local now = now_from(args[1])
 local limit, copied, most_rows = unpack(cmsgpack.unpack(args[2]))

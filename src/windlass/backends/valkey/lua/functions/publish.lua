@@ -1,7 +1,7 @@
--- publish: puts an event of the application's own into the log of a queue.
+-- publish: adds a custom event to the log of a queue.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id of a job or '', name, data}
--- returns: 1 when the queue became known
+-- returns: 1 if the queue is new
 -- emits: custom
 local q = open(keys[1], now_from(args[1]))
 local id, name, data = unpack(cmsgpack.unpack(args[2]))

@@ -1,7 +1,7 @@
--- purge: removes jobs of a queue by state, oldest first; can forget the queue itself.
+-- purge: removes jobs of a queue by state, oldest first; can remove the queue itself.
 -- KEYS: queue root
 -- ARGV: now or '', packed {{state, ...}, grace, limit, force, forget}
--- returns: queues with something to relay, then ids of removed jobs
+-- returns: queues whose outbox got entries, then ids of removed jobs
 -- emits: removed
 -- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
@@ -21,7 +21,7 @@ end
 table.sort(found, function(one, two)
   return one[1] < two[1] or (one[1] == two[1] and one[2] < two[2])
 end)
-local seen = {} -- one that cannot be read has failed since its state was looked at
+local seen = {} -- an unreadable job may be found in two states: it was failed meanwhile
 for at = 1, #found do
   local id = found[at][3]
   if #ids < limit and not seen[id] then
@@ -45,6 +45,6 @@ if forget == 1 and redis.call('HLEN', q.j) == 0 then
   redis.call('UNLINK', q.K, q.Y, q.E, q.Z, q.U, q.M, q.n)
   groups.forget_all(q)
 end
-local queues = close(q) -- the events of this call are the first of what is left
+local queues = close(q) -- the log starts again with the events of this call
 table.insert(ids, 1, flow.open_outboxes(queues))
 return ids

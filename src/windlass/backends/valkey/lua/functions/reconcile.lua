@@ -1,7 +1,7 @@
--- reconcile: gives back the leases of a worker that it does not hold, at their old places.
+-- reconcile: releases leases that a worker does not hold, to their old places.
 -- KEYS: queue root
--- ARGV: now or '', packed {worker, held tokens, how many active jobs to pass over}
--- returns: leases given back, active jobs to pass over next time (-1: that was all), queues with something to relay
+-- ARGV: now or '', packed {worker, held tokens, how many active jobs to skip}
+-- returns: leases released, active jobs to skip next time (-1: there is no more), queues whose outbox got entries
 -- emits: released, cancelled
 -- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))

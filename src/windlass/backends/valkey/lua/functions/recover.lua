@@ -1,8 +1,8 @@
--- recover: takes back expired leases, then ends what is pending past its time, earliest first over all queues given.
+-- recover: takes back expired leases, then fails expired pending jobs, earliest first over all queues.
 -- KEYS: queue roots
--- ARGV: now or '', packed {limit of leases, limit of those past their time}
--- returns: queues with something to relay, then queue, id, 1 (waits again, or ended as cancelled), 0 (failed as stalled) or
---          2 (failed as expired), deadline, sequence of every job
+-- ARGV: now or '', packed {limit of leases, limit of expired jobs}
+-- returns: queues whose outbox got entries, then per job queue, id, 1 (waits again, or was cancelled), 0 (failed: stalled)
+--          or 2 (failed: expired), deadline, sequence
 -- emits: stalled, failed, cancelled
 -- flags: allow-oom
 local queues = open_all(keys, now_from(args[1]))
@@ -28,7 +28,7 @@ end
 chosen = sweep.passed(queues, 'z', others)
 batch.load_items(queues, chosen.order)
 for index, q in ipairs(queues) do
-  for _, member in ipairs(chosen[index]) do -- also of those that ran or went under an earlier release
+  for _, member in ipairs(chosen[index]) do -- also of jobs that ran or were removed by an earlier release
     put(q.zrem, q.z, member)
   end
 end

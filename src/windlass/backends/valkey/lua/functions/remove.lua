@@ -1,7 +1,7 @@
--- remove: deletes records; active ones only by force.
+-- remove: removes jobs; active ones only by force.
 -- KEYS: queue roots
 -- ARGV: now or '', packed {force, {{queue, id}, ...}}
--- returns: queues with something to relay, then status, one of CHANGED, and state of every job
+-- returns: queues whose outbox got entries, then status, one of CHANGED, and state per job
 -- emits: removed
 -- flags: allow-oom
 local request = cmsgpack.unpack(args[2])

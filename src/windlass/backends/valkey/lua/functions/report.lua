@@ -1,4 +1,4 @@
--- report: progress of a running attempt, or from outside without a token, and log lines.
+-- report: stores progress and log lines of a job; without a token from outside of its attempt.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, token or '', has progress, log lines kept, level}, progress, then log lines
 -- returns: status, one of CHANGED, and state

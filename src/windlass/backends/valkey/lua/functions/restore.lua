@@ -1,9 +1,9 @@
--- restore: puts jobs back as they were, each into its queue; ids that are known are left alone.
+-- restore: restores jobs as they were; ids that are known are not changed.
 -- KEYS: queue roots
--- ARGV: now or '', packed jobs {queue, id, head, request id, result or 0, progress or 0, errors or 0, signals: name, value, ...},
---       then one tail per job: length of meta, meta, payload
--- returns: now, queues that became known, then per job {outcome, state, enqueued, due}; an outcome is one of ADDED; state 0: only
---          the id, or its key, is known
+-- ARGV: now or '', packed jobs {queue, id, head, request id, result or 0, progress or 0, errors or 0, signals: name,
+--       value, ...}, then one tail per job: length of meta, meta, payload
+-- returns: now, positions of new queues, then per job {outcome, state, enqueued, due}; an outcome is one of ADDED;
+--          state 0: only the id, or its key, is known
 -- emits: changed, parked, failed
 local now = now_from(args[1])
 local jobs = cmsgpack.unpack(args[2])

@@ -1,8 +1,8 @@
--- retry: puts finished jobs back with a fresh budget; makes retrying ones ready now.
+-- retry: retries finished jobs with attempts and stalls reset; makes retrying ones ready now.
 -- KEYS: queue roots
--- ARGV: now or '', packed {{queue, id, what is known of children in other slots: {child <queue>:<id> -> 1 (open) or its fate,
---       see `55_flows.lua`, but the number of its value}}, ...}, then those values
--- returns: status, one of CHANGED, and state of every job
+-- ARGV: now or '', packed {{queue, id, children in other slots: {child <queue>:<id> -> 1 (open) or its fate, see
+--       `55_flows.lua`, with the number of its value}}, ...}, then those values
+-- returns: status, one of CHANGED, and state per job
 -- emits: enqueued, blocked, promoted
 local items = cmsgpack.unpack(args[2])
 local queues = open_all(keys, now_from(args[1]))

@@ -1,8 +1,8 @@
--- schedule_fire: adds the jobs of due slots and moves on to the next slot, if the slot is still the one to be fired.
+-- schedule_fire: adds the jobs of due slots and sets the next slot, if the slot was not fired before.
 -- KEYS: queue root
--- ARGV: now or '', name, packed {slot (-1: by hand), next slot or -1, {slot, ...}, jobs as `add` takes them}, then one
+-- ARGV: now or '', name, packed {slot (-1: on request), next slot or -1, {slot, ...}, jobs as `add` takes them}, then one
 --       tail per job as `add` takes it
--- returns: 1 when the slot was ours to fire, jobs added, 1 when the queue became known
+-- returns: 1 if the slot was fired, jobs added, 1 if the queue is new
 -- emits: enqueued, scheduled, deduplicated, removed
 local q = open(keys[1], now_from(args[1]))
 local slot, next_ms, slots, jobs = unpack(cmsgpack.unpack(args[3]))

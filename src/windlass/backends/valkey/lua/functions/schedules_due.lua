@@ -1,7 +1,7 @@
 -- schedules_due: schedules whose next slot has come, earliest first.
 -- KEYS: queue roots
--- ARGV: now or '', most of them
--- returns: now, slot of the first of the others (-1: none), then stored text (see `87_schedules.lua`) of each
+-- ARGV: now or '', limit
+-- returns: now, the next slot after these (-1: none), then stored text (see `87_schedules.lua`) of each
 -- flags: no-writes
 local now, limit = now_from(args[1]), tonumber(args[2])
 local coming = {}

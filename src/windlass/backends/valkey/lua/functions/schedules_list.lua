@@ -1,8 +1,8 @@
--- schedules_list: schedules of queues by queue and name; looks at no more than 1,000 of them.
+-- schedules_list: schedules of queues by queue and name; reads at most 1,000 of them.
 -- KEYS: queue roots
--- ARGV: now or '', packed {most of them, name or '', 1 when they must come from the source given, source}, for the
---       first queue the name after which to begin, or ''
--- returns: now, 0 (that was all) or the position of the queue where it stopped, the last name that it looked at there,
+-- ARGV: now or '', packed {limit, name or '', 1 if they must have the given source, source}, the name after
+--       which to start in the first queue, or ''
+-- returns: now, 0 (there is no more) or the position of the queue where it stopped, the last name that was read there,
 --          then stored text (see `87_schedules.lua`) of each
 -- flags: no-writes
 local now = now_from(args[1])

@@ -1,4 +1,4 @@
--- signal: keeps a signal with a job; one that is suspended on it waits for a worker again.
+-- signal: stores a signal for a job; a job that is suspended on it becomes ready.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, name, most names per job, codec}, data
 -- returns: status, one of CHANGED (-1: too many names), and state

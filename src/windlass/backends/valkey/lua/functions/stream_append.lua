@@ -1,4 +1,4 @@
--- stream_append: appends to the live output of a running job; chunks that are there already are skipped.
+-- stream_append: appends to the live output of a running job; chunks that exist already are skipped.
 -- KEYS: queue root
 -- ARGV: now or '', packed {id, token, number of the first chunk within this attempt, most chunks, most bytes}, then chunks
 -- returns: status, one of CHANGED (-1: it would leave a gap), and state

@@ -1,7 +1,7 @@
 -- stream_read: live output of a job after a chunk.
 -- KEYS: queue root
 -- ARGV: packed {id, after, limit}
--- returns: state or 0, codec, number of the newest and of the oldest chunk, then number, delivery and data of each
+-- returns: state or 0, codec, number of the newest and of the oldest chunk, then number, delivery and data per chunk
 -- flags: no-writes
 local id, after, limit = unpack(cmsgpack.unpack(args[1]))
 local q = open(keys[1], 0)

@@ -1,7 +1,7 @@
--- sweep: forgets workers that are silent for long and leaders whose time is over.
+-- sweep: removes workers without a heartbeat for long, and expired leaders.
 -- KEYS: namespace root
--- ARGV: now or '', how long a silent worker is remembered
--- returns: workers forgotten
+-- ARGV: now or '', how long a worker without a heartbeat is kept
+-- returns: workers removed
 -- flags: allow-oom
 local now = now_from(args[1])
 local silent = redis.call('ZRANGEBYSCORE', keys[1] .. ':beats', '-inf', now - args[2], 'LIMIT', 0, STEP)

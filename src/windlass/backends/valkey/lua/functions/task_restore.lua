@@ -1,7 +1,7 @@
--- task_restore: lets jobs of a revoked task start again.
+-- task_restore: ends the revocation of a task.
 -- KEYS: queue root
 -- ARGV: now or '', task
--- returns: 1 when it was revoked
+-- returns: 1 if it was revoked
 -- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local held = limits.revoked(q)

@@ -1,7 +1,7 @@
--- task_revoke: lets jobs of a task that would start end as cancelled instead.
+-- task_revoke: revokes a task: its jobs are cancelled instead of started.
 -- KEYS: queue root
--- ARGV: now or '', packed {task, until (-1: it is restored), for (-1: see until), 1 for the next start only}
--- returns: 1 when it was done (0: too many are revoked), 1 when the queue became known
+-- ARGV: now or '', packed {task, until (-1: until it is restored), for (-1: use until), 1 for the next start only}
+-- returns: 1, or 0 if too many tasks are revoked, 1 if the queue is new
 -- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
 local task, until_ms, for_ms, once = unpack(cmsgpack.unpack(args[2]))

@@ -1,7 +1,7 @@
--- trim_events: forgets all events of a queue but the newest.
+-- trim_events: removes all events of a queue except for the newest.
 -- KEYS: queue root
--- ARGV: packed {how many stay}
--- returns: how many went
+-- ARGV: packed {how many to keep}
+-- returns: how many were removed
 -- flags: allow-oom
 local keep = cmsgpack.unpack(args[1])[1]
 local marks = redis.call('HMGET', keys[1], 'ev', 'ev0')

@@ -1,4 +1,4 @@
--- unique_get: who holds a unique key.
+-- unique_get: the job that holds a unique key.
 -- KEYS: queue root
 -- ARGV: now or '', key
 -- returns: nil, or id and until (-1: no time)

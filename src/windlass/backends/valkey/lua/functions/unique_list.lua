@@ -1,7 +1,7 @@
--- unique_list: unique keys that are held, by key; looks at no more than 1,000 of them.
+-- unique_list: unique keys that are held, by key; reads at most 1,000 of them.
 -- KEYS: queue root
--- ARGV: now or '', packed {limit, 1 when there is a cursor}, cursor: the key after which to begin
--- returns: 1 when there may be more, the last key that was looked at, then key, id, until (-1: no time) of each
+-- ARGV: now or '', packed {limit, 1 if there is a cursor}, cursor: the key after which to start
+-- returns: 1 if there may be more, the last key that was read, then key, id, until (-1: no time) of each
 -- flags: no-writes
 local q = open(keys[1], now_from(args[1]))
 local limit, beyond = unpack(cmsgpack.unpack(args[2]))

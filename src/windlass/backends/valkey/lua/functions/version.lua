@@ -1,4 +1,4 @@
--- version: the number of the library that answers.
+-- version: the version of the library.
 -- KEYS: none
 -- ARGV: none
 -- returns: LIBRARY_VERSION

@@ -1,7 +1,7 @@
--- workers: those with a heartbeat in the last while.
+-- workers: the workers with a recent heartbeat.
 -- KEYS: namespace root
--- ARGV: now or '', how long a worker may be silent
--- returns: time of the last beat, stored text ('<started> <description>') and last command (or '') of every worker
+-- ARGV: now or '', milliseconds after which a worker is left out
+-- returns: time of the last beat, stored text ('<started> <description>') and last command (or '') per worker
 -- flags: no-writes
 local now = now_from(args[1])
 local answer = {}

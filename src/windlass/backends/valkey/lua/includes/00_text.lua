@@ -1,7 +1,7 @@
--- Numbers as text. Names in capitals come from Python, see `words.py`, unless a file says what they are.
+-- Numbers as text. Names in capitals come from Python (`words.py`) unless a Lua file defines them.
 
-local PLACE_OFFSET = 4503599627370496 -- 2^52: microseconds until the year 2112, and as many below 0
-local INTEGER = nil -- '%d' is quicker, but some servers have integers of 32 bits
+local PLACE_OFFSET = 4503599627370496 -- 2^52: more than the microseconds until the year 2112
+local INTEGER = nil -- '%d' is faster, but integers of some servers have 32 bits
 
 local function text(number)
   INTEGER = INTEGER or (string.format('%d', PLACE_OFFSET) == '4503599627370496' and '%d' or '%.0f')

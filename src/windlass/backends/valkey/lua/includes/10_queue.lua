@@ -1,39 +1,39 @@
--- One queue during one call: its keys, the heads read so far, and what is still to be written.
+-- One queue during one call: its keys, the heads that were read, and the writes that are pending.
 --
 -- Every key of a queue is its root (declared in KEYS) plus a suffix, so all of them share its hash tag:
 --   (root)  hash    seq, cur, passed, ev, ev0, hi, hi0, ro, ro_ms, paused, known, revoked, ix, and counters c:<outcome>:<task>
 --   :j      hash    id -> record as added, see `15_plain.lua` and `70_add.lua`
 --   :m      hash    id -> head, once anything about the job changed
---   :f      stream  jobs of priority 0 that were added ready, by sequence. Those up to `cur` were picked: they
---                   stay for listings until their record goes, and `passed` counts them
---   :w      zset    all others that wait: score -priority, member see `22_line.lua`
+--   :f      stream  jobs of priority 0 that were ready when they were added, by sequence. Entries up to `cur` were picked:
+--                   they stay for listings until the record is removed, and `passed` counts them
+--   :w      zset    all other waiting jobs: score -priority, member see `22_line.lua`
 --   :d      zset    scheduled and retrying: score due time, member sequence + id
---   :t      set     ids of those that are retrying
+--   :t      set     ids of retrying jobs
 --   :a      zset    active: score lease deadline, member sequence + id
---   :P      zset    completed with the usual options: score finish time, member sequence + id
---   :C :F :X zset   other completed, failed, cancelled: the same
---   :z      zset    those that may still end because their time passes: score when, member sequence + id
---   :o      zset    finished, but those in :P: score the time from which the record is too old
---   :k      zset    ids kept beyond their record: score until when
---   :i      zset    every job that is not in :f, by sequence, for listings
---   :J :I   zset    jobs that have an error, tops of flows: score sequence, member id. `ix` says whether all are in them, see
---                   `91_indexes.lua`
+--   :P      zset    completed with default options: score finish time, member sequence + id
+--   :C :F :X zset   other completed, failed, cancelled: like :P
+--   :z      zset    pending jobs that can expire: score when, member sequence + id
+--   :o      zset    finished, without those in :P: score when the record may be removed
+--   :k      zset    ids that outlive their record (`keep_id`): score until when
+--   :i      zset    all jobs that are not in :f, by sequence, for listings
+--   :J :I   zset    jobs with an error, roots of flows: score sequence, member id; see `91_indexes.lua`
 --   :r :g :e hash   id -> result, progress, errors
 --   :l:<id> list    log lines: 1, packed {text, time, level, attempt, delivery}; earlier releases wrote texts
 --   :v :h   stream  events and history, one entry per call, id = number of its last row; see `30_notes.lua`
--- and what `12_flows.lua`, `13_unique.lua`, `14_limits.lua`, `42_stubs.lua`, `78_handoff.lua`, `87_schedules.lua` and `94_metrics.lua` describe.
+-- `12_flows.lua`, `13_unique.lua`, `14_limits.lua`, `42_stubs.lua`, `78_handoff.lua`, `87_schedules.lua` and
+-- `94_metrics.lua` describe further keys.
 
-local LOG_LINE = '\1' -- before what a line of a log is packed in
-local LIST = 'list' -- of what `write_indexes` writes
+local LOG_LINE = '\1' -- the first byte of a packed log line
+local LIST = 'list' -- a list of pending writes, see `write_indexes`
 local TABLES = {
   heads = true, fresh = true, lost = true, aside = true, records = true, packed = true, members = true, lean = true, inline = true,
   dirty = true, events = true, history = true, counts = true, workers = true,
   zadd = LIST, zrem = LIST, hset = LIST, hdel = LIST, sadd = LIST, srem = LIST,
   xdel = LIST, xdel_passed = LIST, unlink = LIST,
-  groups = true, touched = true, joins = true, -- see `58_groups.lua`; joins: heads with a new place
+  groups = true, touched = true, joins = true, -- see `58_groups.lua`; joins: heads that have got a new place
 }
 
--- Tables, and keys that few calls need, are made when they are first asked for: q.heads, q.zadd, q.r, ...
+-- Creates tables, and keys that few calls need, on first use: q.heads, q.zadd, q.r, ...
 local PARTS = {
   __index = function(q, name)
     local part = nil
@@ -48,7 +48,7 @@ local PARTS = {
   end,
 }
 
--- The time of this call in milliseconds, the server's unless a test says one; and the server's in microseconds.
+-- The time of this call in milliseconds (the server's, unless a test gives one), and the server's in microseconds.
 local function now_from(argument)
   local time = redis.call('TIME')
   local micros = time[1] * 1000000 + time[2]
@@ -59,8 +59,8 @@ local function open(root, now)
   return setmetatable({
     root = root, now = now, picked = 0, noted = 0, recorded = 0, has_lists = false,
     a = root .. ':a', d = root .. ':d', f = root .. ':f', j = root .. ':j', m = root .. ':m', w = root .. ':w',
-    run = false, inserted = false, ready = false, done = false, freed = false, -- asked for again and again
-    marked = false, cursor = false, last = false, completed = false, leased = false, told = false,
+    run = false, inserted = false, ready = false, done = false, freed = false, -- read often: present, so that PARTS is not asked
+    marked = false, cursor = false, last = false, completed = false, leased = false,
   }, PARTS)
 end
 
@@ -76,8 +76,8 @@ local function name_of(q)
   return string.match(q.root, ':([^:}]*)}$')
 end
 
--- Calls `command` with a list of any length, in parts that fit Lua's stack; returns the sum of the answers. `size`: of the
--- list, when more is in it than counts.
+-- Calls `command` with a list of any length, in parts that fit Lua's stack; returns the sum of the answers. Only the first
+-- `size` values of the list are used, if it is given.
 local function send(command, key, list, size)
   size = size or #list
   if size > 0 and size <= 4000 then
@@ -114,11 +114,11 @@ local function list_of(kind, key)
   return list
 end
 
--- Remembers to write: `put(q.zadd, key, score, member)`, `put(q.zrem, key, member)`, ...
+-- Adds a pending write: `put(q.zadd, key, score, member)`, `put(q.zrem, key, member)`, ...
 local function put(kind, key, one, two)
   local list = list_of(kind, key)
   local size = #list
-  if type(one) == 'number' then -- scores repeat: making text of them is what costs
+  if type(one) == 'number' then -- scores often repeat, and formatting one is slow
     if list.score ~= one then
       list.score, list.score_text = one, text(one)
     end
@@ -130,11 +130,11 @@ local function put(kind, key, one, two)
   end
 end
 
-local WRITES = { 'zrem', 'srem', 'hdel', 'hset', 'zadd', 'sadd' } -- what goes first, what comes after
+local WRITES = { 'zrem', 'srem', 'hdel', 'hset', 'zadd', 'sadd' } -- removals first
 
--- Everything in :f up to this number was picked; it is a text.
+-- The sequence, as text, up to which all entries of :f were picked.
 local function cursor_of(q)
-  if q.last then -- the record of the plain job that was picked last
+  if q.last then -- the record of the last plain job that was picked
     q.cursor, q.last = text((struct.unpack('>I7', q.last, 2))), false
   end
   q.cursor = q.cursor or redis.call('HGET', q.root, 'cur') or '0'
@@ -155,7 +155,7 @@ local function write_indexes(q)
     q.xdel_passed = nil
   end
   if q.picked > 0 then
-    redis.call('HSET', q.root, 'cur', cursor_of(q)) -- everything up to there was picked
+    redis.call('HSET', q.root, 'cur', cursor_of(q))
     q.picked = 0
   end
   if passed ~= 0 then
@@ -188,7 +188,7 @@ local function write_heads(q)
   for id, head in pairs(q.dirty) do
     local packed = cmsgpack.pack(head)
     q.packed[id] = packed
-    if q.inline[id] then -- its result was part of the head
+    if q.inline[id] then -- its lean head contained the result
       redis.call('HSET', q.r, id, q.inline[id])
       q.inline[id] = nil
     end

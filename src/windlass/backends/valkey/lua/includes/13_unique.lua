@@ -1,12 +1,12 @@
--- Unique keys: who holds them. The same rules as `windlass.core.unique_rules`, in `57_unique.lua`.
+-- Keys of unique keys. `57_unique.lua` has the rules, which are those of `windlass.core.unique_rules`.
 --
---   :K      hash    key -> packed {id of its holder, until or -1, request id of the last add that replaced its data}
---   :Y      zset    all keys, of score 0: listings are in order of keys
---   :E      zset    keys with a time: score until when
+--   :K      hash    key -> packed entry, see ENTRY in `57_unique.lua`
+--   :Y      zset    all keys, with score 0: in the order of listings
+--   :E      zset    keys with a ttl: score until when
 
 local unique = {}
 
--- What these options say of a key: nil when nothing.
+-- The unique key in these options, or nil.
 function unique.of(options)
   local found = options ~= 0 and options[OPTION.UNIQUE]
   return found ~= 0 and found or nil

@@ -1,33 +1,33 @@
--- Limits of queues and groups, and fair turns: their keys and records. The same rules as `windlass.core.limit_rules`.
+-- Limits of queues and groups, and fair turns: keys, records, limits of a queue. The rules of `windlass.core.limit_rules`.
 --
--- In the root: `limits` (of the whole queue) and `every` (of every group without limits of its own), packed as below;
--- `groups` once there was a group; `turns` once a job of a group waited, from when on turns are counted; `refit` and
--- `tidy`, names of groups up to which a new `every` was applied and groups were pruned; `revoked`, packed task -> {until (-1:
--- it is restored), 1 for the next start only}.
+-- Fields of the root: `limits` (of the queue) and `every` (of every group without its own limits), packed as below; `groups`,
+-- set by the first group; `turns`, set when a job of a group first waits: from then on turns are counted; `refit` and `tidy`,
+-- the last group that a new `every` was applied to, and that was pruned; `revoked`, packed task -> {until (-1: until it is
+-- restored), 1 for the next start only}.
 --   :G      hash    group -> its record
---   :A      zset    names of groups, of score 0: listings are in order of names
---   :H      zset    groups whose line time alone opens: score when
+--   :A      zset    names of groups, with score 0: in the order of listings
+--   :H      zset    groups whose next parked job may start at a known time: score when
 --   :Q      zset    all parked jobs: score enqueued, member sequence + id
---   :R      zset    names of groups that have unfinished jobs with a priority or `lifo`, of score 0
---   :G:<g>  zset    the line of a group, its parked jobs: score -priority, member place + id
---   :V:<g>  zset    jobs of a group that are due later: score 0 when they ran before, else 1, member place + id
---   :W:<g>  zset    waiting jobs of a group, as they are in :w; :W: those without a group. Only where turns are counted
---   :s:<g>  zset    starts of a group that count for its rate; :s: those of the whole queue: score time, member number
+--   :R      zset    names of groups with unfinished jobs that have a priority or `lifo`, with score 0
+--   :G:<g>  zset    parked jobs of a group: score -priority, member place + id
+--   :V:<g>  zset    jobs of a group that are due later: score 0 if they ran before, else 1, member place + id
+--   :W:<g>  zset    waiting jobs of a group, as in :w; `:W:` for jobs without a group. Only while turns are counted
+--   :s:<g>  zset    starts that count for the rate of a group; `:s:` for the whole queue: score time, member number
 
--- Of a queue: most at once, most per time, that time (0: no such limit), nothing starts before, number of the last start.
+-- Limits of a queue: concurrency, starts per time, that time (0: no limit), held until, number of the last start.
 local LIMIT = { MOST = 1, RATE = 2, PER = 3, HOLD = 4, NUMBER = 5 }
 
--- A group: how many of its jobs are what, its settings, what it used: LEVEL in millionths of tokens at LEVEL_AT (-1: it is
--- full), when time opens its line (-1: not by time), number of the last start, limits of its own or 0. KEPT ran and are due to
--- run again later, RANKED have a priority or are `lifo`.
+-- The record of a group: numbers of its jobs, settings, and use of its limits. LEVEL is the level of the bucket in millionths
+-- of a token at LEVEL_AT (-1: full), NEXT when its next parked job may start (-1: no known time), NUMBER the number of the last
+-- start, OWN its own limits or 0. KEPT jobs ran and are due again later, RANKED jobs have a priority or are `lifo`.
 local GROUP = {
   SIZE = 1, WAITING = 2, WAITING_COST = 3, ACTIVE = 4, PARKED = 5, KEPT = 6, PAUSED = 7, HOLD = 8,
   LEVEL = 9, LEVEL_AT = 10, NEXT = 11, NUMBER = 12, OWN = 13, RANKED = 14,
 }
 
-local STARTS_KEPT_MS = 86400000 -- for this long starts are kept, if no window needs them longer
+local STARTS_KEPT_MS = 86400000 -- starts are kept for this long, or for the window of the rate if that is longer
 
-limits.none = { '', 0, 0, 0, 0, 0, 0, 0, 0 } -- of a group
+limits.none = { '', 0, 0, 0, 0, 0, 0, 0, 0 } -- for a group
 
 -- The settings of a queue, read once per call.
 function limits.settings(q)
@@ -67,17 +67,17 @@ function limits.in_window(q, name, per)
   return redis.call('ZCOUNT', limits.starts_key(q, name), '(' .. text(q.now - per), '+inf')
 end
 
--- The time of a start, counted from the newest: -1, -2, ...
+-- The time of a start by its rank: -1 is the newest.
 function limits.start_at(q, name, rank)
   return tonumber(redis.call('ZRANGE', limits.starts_key(q, name), rank, rank, 'WITHSCORES')[2])
 end
 
--- Keeps no more than the newest `most`.
+-- Keeps only the newest `most` starts.
 function limits.trim(q, name, most)
   redis.call('ZREMRANGEBYRANK', limits.starts_key(q, name), 0, -most - 1)
 end
 
--- Records `count` starts, numbered behind `number`.
+-- Records `count` starts with the numbers after `number`.
 function limits.note_starts(q, name, number, count, most)
   local key, at = limits.starts_key(q, name), text(q.now)
   for each = number + 1, number + count do
@@ -88,7 +88,7 @@ end
 
 -- --- the whole queue ----------------------------------------------------------------------------------
 
--- How many jobs may start now; if none, from when on by time alone (nil: not by time).
+-- How many jobs may start now. If none may, also the time from which one may (nil: no known time).
 function limits.room(q)
   local own = limits.settings(q).own
   if not own then
@@ -120,14 +120,14 @@ function limits.save(q)
   end
 end
 
--- The limits of a queue, to be changed and saved.
+-- The limits of a queue; call `save` after a change.
 function limits.open(q)
   limits.settings(q)
   q.own = q.own or { 0, 0, 0, 0, 0 }
   return q.own
 end
 
--- Jobs of the queue started.
+-- Records starts of jobs of the queue.
 function limits.started(q, count)
   local own = limits.settings(q).own
   if own and own[LIMIT.RATE] > 0 and count > 0 then
@@ -137,7 +137,7 @@ function limits.started(q, count)
   end
 end
 
--- Sets most at once, most per time and that time, each unless it is -1.
+-- Sets concurrency and rate, each unless it is -1.
 function limits.set(q, most, rate, per)
   local own = limits.open(q)
   if most >= 0 then
@@ -154,7 +154,7 @@ function limits.set(q, most, rate, per)
   limits.save(q)
 end
 
--- Starts nothing for `ms` (0: continue); returns until when.
+-- Starts no job for `ms` (0: ends the hold); returns until when.
 function limits.hold(q, ms)
   local own = limits.open(q)
   local until_ms = ms > 0 and math.max(own[LIMIT.HOLD], q.now + ms) or 0
@@ -163,7 +163,7 @@ function limits.hold(q, ms)
   return until_ms
 end
 
--- Whether other jobs may wait for a job to end.
+-- Whether a job that ends may make room for another.
 function limits.is_bounded(q)
   if not q.marked and redis.call('HEXISTS', q.root, 'limits') == 0 then -- most queues have none
     return false
@@ -174,7 +174,7 @@ end
 
 -- --- revoked tasks -----------------------------------------------------------------------------------
 
--- The revoked tasks of a queue, without those whose time is over.
+-- The revoked tasks of a queue, without expired revocations.
 function limits.revoked(q)
   local held = {}
   for task, one in pairs(limits.settings(q).revoked or {}) do
@@ -185,7 +185,7 @@ function limits.revoked(q)
   return held
 end
 
--- Writes the revoked tasks; without any, claims need not look at them.
+-- Writes the revoked tasks. The field is removed when there are none, so that claims need not check.
 function limits.save_revoked(q, held)
   if next(held) then
     redis.call('HSET', q.root, 'revoked', cmsgpack.pack(held))
@@ -196,8 +196,8 @@ function limits.save_revoked(q, held)
   end
 end
 
--- Drops revocations that are over, before a claim.
-function limits.fit_revoked(q)
+-- Removes expired revocations, before a claim.
+function limits.prune_revoked(q)
   local held = limits.revoked(q)
   for task in pairs(q.revoked) do
     if not held[task] then
@@ -206,7 +206,7 @@ function limits.fit_revoked(q)
   end
 end
 
--- Whether a task is revoked; a revocation for one start is spent by asking.
+-- Whether a task is revoked. A revocation for one start is removed by this call.
 function limits.uses_revocation(q, task)
   local found = q.revoked[task]
   if found and found[2] == 1 then
@@ -218,7 +218,7 @@ end
 
 -- --- upkeep -------------------------------------------------------------------------------------------
 
--- Forgets starts that no longer count.
+-- Removes starts that no longer count.
 function limits.prune(q)
   local own = limits.settings(q).own
   if own then

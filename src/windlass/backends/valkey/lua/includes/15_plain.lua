@@ -1,19 +1,18 @@
--- Plain jobs: those with nothing special about them, which are nearly all. They travel and rest as bytes of fixed
--- layout, so that nothing has to be unpacked and packed again on their way from `add` to `completed`. As soon as
--- anything else happens to one, it gets a head like all others.
+-- Plain jobs. A plain job has priority 0, was ready when it was added, never expires and has default options; nearly all jobs
+-- are plain. They are stored as bytes of a fixed layout, so that nothing is unpacked and packed again from `add` to
+-- `completed`. On any other change a plain job gets a full head.
 --
--- A plain job has priority 0, was ready at once, never expires and has the usual options.
 --   record in :j      255, sequence (7 bytes), enqueued (6), length and text of task (1 + n), tail as sent
---   head in :m        1, sequence, enqueued, started (6), length and text of token, of worker, of task; and when it
+--   head in :m        1, sequence, enqueued, started (6), length and text of token, of worker, of task; once it has
 --                     completed, also finished (6), then 0 (no result), 1 and the result, or 2 (the result is in :r)
--- Such a head stands for the first attempt of the first delivery.
+-- The head is called lean. It describes the first attempt of the first delivery.
 
-local INLINE = 200 -- results up to this many bytes stay in the head
+local INLINE = 200 -- results up to this many bytes are in the head
 local LEAN_FORMAT = '>I7I6I6Bc0Bc0Bc0'
 local TOKEN_AT = 21 -- in a lean head
 local RECORD_PARTS = '>c7c6Bc0'
 
--- The head of a job to which nothing happened yet.
+-- The head of a job that has not changed since it was added.
 local function new_head(state, seq, enqueued, task)
   local head = { unpack(BLANK_HEAD) }
   head[HEAD.STATE], head[HEAD.SEQ], head[HEAD.PLACE], head[HEAD.TASK] = state, seq, seq, task
@@ -29,14 +28,14 @@ local function is_lean(packed)
   return packed:byte() == MARK.LEAN
 end
 
--- The first and the last position of the task in a lean head. Behind it: nothing while it is active.
+-- The first and the last position of the task in a lean head. Nothing follows it while the job is active.
 local function task_in(packed)
   local worker_at = 22 + packed:byte(21)
   local task_at = worker_at + 1 + packed:byte(worker_at)
   return task_at + 1, task_at + packed:byte(task_at)
 end
 
--- The whole head behind lean bytes; the result, if it is among them, goes to `q.inline`.
+-- The full head from a lean one; a result in the lean head goes to `q.inline`.
 local function unpack_lean(q, id, packed)
   local seq, enqueued, started, token, worker, task, after = struct.unpack(LEAN_FORMAT, packed, 2)
   local done = after <= #packed
@@ -51,7 +50,7 @@ local function unpack_lean(q, id, packed)
   return head
 end
 
--- What `check_token` answers for a whole head.
+-- As `check_token`, for a lean head.
 local function check_lean(packed, token)
   if struct.unpack('>Bc0', packed, TOKEN_AT) ~= token then
     return SETTLED.LOST
@@ -60,10 +59,10 @@ local function check_lean(packed, token)
   return task_end < #packed and SETTLED.ALREADY or SETTLED.OK
 end
 
--- Lists of writes that wait to be used again: filling them anew costs less than letting new ones grow.
+-- Lists of writes for reuse: filling them again costs less than growing new ones.
 local SPARE, SPARE_SIZE = {}, 200
 
--- What is to be written for plain jobs that were leased or completed: the first `n` of each list count, and pairs of them.
+-- The pending writes for plain jobs that were leased or completed. Only the first `n` items (or pairs) of each list are valid.
 local function writes_of(q, kind)
   local writes = q[kind]
   if not writes then
@@ -73,7 +72,8 @@ local function writes_of(q, kind)
   return writes
 end
 
-local function put_away(q, kind)
+-- Keeps lists of moderate size for the next call.
+local function recycle(q, kind)
   local writes = q[kind]
   q[kind] = false
   if writes.n <= SPARE_SIZE then
@@ -81,9 +81,9 @@ local function put_away(q, kind)
   end
 end
 
--- Fills `list` with pairs of `score` and member, the last of `members` first: a small sorted set is walked from its front to
--- where a new member belongs, and that is before those that were added just now.
-local function last_first(members, n, score, list)
+-- Fills `list` with pairs of `score` and member, in reverse order: the server searches a small sorted set from its front, so
+-- the next member is found before those that were just added.
+local function reversed_pairs(members, n, score, list)
   for at = 1, n do
     list[at + at - 1], list[at + at] = score, members[n + 1 - at]
   end
@@ -97,17 +97,17 @@ local function write_lean(q)
     send('ZREM', q.a, completed.active, n)
     send('ZADD', q.P, completed.done, 2 * n)
     send('HSET', q.m, heads, 2 * n)
-    q.published = (q.published or n > 8) and {} or { unpack(heads, 1, 2 * n) } -- one small batch only: see `30_notes.lua`
-    put_away(q, 'completed')
+    q.published = (q.published or n > 8) and {} or { unpack(heads, 1, 2 * n) } -- only one small batch, see `result_notice`
+    recycle(q, 'completed')
   end
   if leased then
-    send('ZADD', q.a, last_first(leased.active, leased.n, leased.deadline, leased.done), 2 * leased.n)
+    send('ZADD', q.a, reversed_pairs(leased.active, leased.n, leased.deadline, leased.done), 2 * leased.n)
     send('HSET', q.m, leased.heads, 2 * leased.n)
-    put_away(q, 'leased')
+    recycle(q, 'leased')
   end
 end
 
--- Makes everything that was decided so far visible to later reads of the same call.
+-- Executes the pending writes, so that later reads of the same call see them.
 local function apply_pending(q)
   write_lean(q)
   write_indexes(q)

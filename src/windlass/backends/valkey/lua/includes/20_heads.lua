@@ -1,4 +1,4 @@
--- Reading jobs. A head is in :m once anything about the job changed, else at the front of its record in :j.
+-- Reading jobs. The head is in :m once the job has changed, before that at the front of its record in :j.
 
 local function unpack_fresh(record)
   if is_plain(record) then
@@ -13,7 +13,7 @@ local function unpack_fresh(record)
     head[HEAD.READY] = head[HEAD.ENQUEUED]
   end
   local blank = BLANK_HEAD
-  for index = HEAD.OPTIONS + 1, #blank do -- what `add` does not write
+  for index = HEAD.OPTIONS + 1, #blank do -- fields that `add` does not write
     head[index] = blank[index]
   end
   return head
@@ -23,7 +23,7 @@ local function unpack_head(q, id, packed)
   return is_lean(packed) and unpack_lean(q, id, packed) or cmsgpack.unpack(packed)
 end
 
--- Reads jobs that nothing happened to since they were added.
+-- Reads jobs that have not changed since they were added.
 local function load_fresh(q, ids)
   local found = read('HMGET', q.j, ids)
   for index, id in ipairs(ids) do
@@ -39,7 +39,7 @@ local function load_fresh(q, ids)
   end
 end
 
--- Where the tail of a record (see `70_add.lua`) begins.
+-- Where the tail of a record (see `70_add.lua`) starts.
 local function tail_at(record)
   if is_plain(record) then
     return 16 + record:byte(15)
@@ -47,7 +47,7 @@ local function tail_at(record)
   return 3 + struct.unpack('>I2', record)
 end
 
--- Reads the heads of `ids` that are not known yet; false marks a job that is not there.
+-- Reads the heads of `ids` into q.heads, unless they are there; false marks a job that does not exist.
 local function load(q, ids)
   local wanted = {}
   for _, id in ipairs(ids) do
@@ -73,12 +73,12 @@ local function load(q, ids)
   end
 end
 
--- The same, but plain heads stay bytes, in q.lean.
+-- As `load`, but lean heads are not unpacked: they are in q.lean.
 local function load_ended(q, ids)
   local found, lean, byte, others = read('HMGET', q.m, ids), q.lean, string.byte, nil
   for index = 1, #ids do
     local packed = found[index]
-    if packed and byte(packed) == MARK.LEAN and damaged.lean_is_whole(packed) then
+    if packed and byte(packed) == MARK.LEAN and damaged.lean_is_valid(packed) then
       lean[ids[index]] = packed
     else
       others = others or {}
@@ -124,7 +124,7 @@ local function member_of(q, id, head)
   return member
 end
 
--- A member of a group's line. Places of `lifo` jobs are below 0; the offset keeps the order of bytes the order of places.
+-- A member of a line: place and id. Places of `lifo` jobs are negative; with the offset the bytes sort like the places.
 local function place_member_of(id, head)
   return struct.pack('>I7', head[HEAD.PLACE] + PLACE_OFFSET) .. id
 end
@@ -141,8 +141,8 @@ local function number_of(member)
   return struct.unpack('>I7', member)
 end
 
--- What a reader sees: id, record, head, result, progress, errors, lease deadline, signals. `late`: also a result that is
--- past its time.
+-- A job as it is returned to clients: id, record, head, result, progress, errors, lease deadline, signals. With `late` also a
+-- result whose time to live has passed.
 local function view(q, id, late)
   local head = head_of(q, id)
   load_records(q, { id })

@@ -1,11 +1,11 @@
--- Who waits, in the order in which they start: priority, turn, place.
+-- The line: waiting jobs in the order in which they start, by priority, turn and place.
 --
--- Turns make groups share a queue: a job that joins gets the turn after the last one of its group that waits at its
--- priority, but none before the turn that is being served. Jobs without a group form one group. As long as a queue never
--- saw a group all turns are 0, and nothing is counted. Jobs in :f have turn 0.
+-- Turns make groups share a queue fairly. A job that joins the line gets the turn after the last waiting job of its group and
+-- priority, but at least the turn at the front of the line. Jobs without a group form one group. Until a queue has its first
+-- group all turns are 0 and nothing is counted. Jobs in :f have turn 0.
 --
--- A member of :w is place (7 bytes), id, as in a group's line; if its turn is not 0, these stand behind 32, turn (5 bytes).
--- Places begin with less than 32, so the order of bytes is that of turns, then of places.
+-- A member of :w is place (7 bytes) and id. If the turn is not 0, 32 and the turn (5 bytes) come first. The first byte of a
+-- place is less than 32, so the bytes sort by turn, then by place.
 
 local TURNED = 32
 

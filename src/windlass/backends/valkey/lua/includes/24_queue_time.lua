@@ -1,5 +1,5 @@
--- What a job waited for before an attempt. The same rules as `windlass.core.queue_time`. A head has this field once the job has
--- left a state: a plain job never has.
+-- Queue time: what a job waited for before an attempt. The rules of `windlass.core.queue_time`. A head has this field once the
+-- job has left a state in which it waited; a plain job never has it.
 
 local CAUSE = {
   [STATE.SCHEDULED] = QUEUE_TIME.SCHEDULED, [STATE.RETRYING] = QUEUE_TIME.SCHEDULED, [STATE.PARKED] = QUEUE_TIME.PARKED,
@@ -12,18 +12,18 @@ function line.set_time(head, time)
   head[HEAD.QUEUE_TIME] = time
 end
 
--- An attempt ended: what the job waits for from now on is counted anew.
+-- Starts counting again after an attempt has ended.
 function line.begin_time(q, head)
   line.set_time(head, { q.now, 0, 0, 0, 0 })
 end
 
--- Nothing is to be counted but its wait in line, from `ready` on.
-function line.no_time(head)
+-- Removes the queue time: only the wait in line counts, from the ready time on.
+function line.clear_time(head)
   head[HEAD.QUEUE_TIME] = nil
 end
 
--- Drops what a waiting job waited for before its last start: a program without this field has put it back. One that was put
--- back in the millisecond of its start has waited for nothing since.
+-- Removes a queue time from before the last start: a client of an earlier release, which does not know the field, has put the
+-- job back. A job that was put back in the millisecond of its start has not waited since.
 function line.forget_stale(head)
   local known, started = head[HEAD.QUEUE_TIME] or 0, head[HEAD.STARTED]
   if known == 0 or known[QUEUE_TIME.UNTIL] > started then
@@ -31,11 +31,11 @@ function line.forget_stale(head)
   end
   local waited = known[QUEUE_TIME.SCHEDULED] + known[QUEUE_TIME.PARKED] + known[QUEUE_TIME.BLOCKED] + known[QUEUE_TIME.IN_LINE]
   if known[QUEUE_TIME.UNTIL] < started or waited > 0 then
-    line.no_time(head)
+    line.clear_time(head)
   end
 end
 
--- Adds the time since the last count to the cause that the state of the job stands for.
+-- Adds the time since the last count to the cause that belongs to the state of the job.
 function line.count_time(q, head)
   line.forget_stale(head)
   local state, known = head[HEAD.STATE], head[HEAD.QUEUE_TIME] or 0
@@ -56,7 +56,7 @@ function line.count_time(q, head)
   line.set_time(head, time)
 end
 
--- What a job that was started had waited for; 0: it was in line all the time.
+-- The queue time of a job when it started; 0 if it was in line all the time.
 function line.time_at_start(head)
   local known = head[HEAD.QUEUE_TIME] or 0
   if known == 0 then

@@ -1,22 +1,22 @@
--- Events, history, counters and hints: what a change writes besides the job itself.
+-- Events, history, counters and hints.
 --
--- Events are {code, id, task, ...}; `codes.py` names what follows. Equal events of several jobs in a row are one
--- row {-code, ids with spaces between, task, ...}. History rows are {run id, id, attempt, delivery, task, tags or
--- 0, worker, enqueued, ready, started, duration or -1, outcome, error class or 0, fingerprint or 0, group or 0, message
--- or 0, facts or 0 [, priority, schedule or 0, slot or -1, parent or 0, root or 0, cost [, queue time]]}; facts are what the
--- worker said of itself, as it said it. Earlier releases wrote up to the group, and as much of that as there was.
+-- Events are {code, id, task, ...}; `codes.py` has the names of the other values. Consecutive equal events of several jobs are
+-- one row {-code, ids separated by spaces, task, ...}. History rows are {run id, id, attempt, delivery, task, tags or 0, worker,
+-- enqueued, ready, started, duration or -1, outcome, error class or 0, fingerprint or 0, group or 0, message or 0, facts or 0
+-- [, priority, schedule or 0, slot or -1, parent or 0, root or 0, cost [, queue time]]}. Facts are the facts of the worker as it
+-- sent them. Rows of earlier releases end with the group or before.
 --
--- Both are written as one stream entry per call, whose id is the number of its last row. Its fields, in order: `b`,
--- packed {time, rows}; in history also `p`, completed plain jobs: time (6 bytes), then length and text of the id
--- (2 + n), duration (6) and the head while it was active, again and again; behind it `s`, packed {facts, {}}, which earlier
--- releases take for no rows; and behind `b` likewise `t`, packed {version of its rows, {}}.
+-- A call writes one stream entry to each log. Its id is the number of its last row. Its fields, in order: `b`, packed {time,
+-- rows}; in the history also `p`, completed plain jobs: time (6 bytes), then for each job length and text of the id (2 + n),
+-- duration (6) and its head from when it was active. `s`, packed {facts, {}}, follows `p`; `t`, packed {version of the rows,
+-- {}}, follows `b`. Earlier releases read these two as entries without rows.
 
 local function note(q, code, id, head, ...)
   q.events[#q.events + 1] = { code, id, head and head[HEAD.TASK] or '', ... }
   q.noted, q.run = q.noted + 1, nil
 end
 
--- An event of which many in a row are equal except for the id.
+-- Notes an event that often repeats with other ids: consecutive ones become one row.
 local function note_run(q, code, id, task, one, two)
   local run = q.run
   if not run or run[1] ~= -code or run[3] ~= task then
@@ -28,7 +28,7 @@ local function note_run(q, code, id, task, one, two)
   q.noted = q.noted + 1
 end
 
--- The same event of several jobs: `ids` from `first` to `last`.
+-- Notes the same event of several jobs: `ids` from `first` to `last`.
 local function note_all(q, code, ids, first, last, task, one, two)
   q.events[#q.events + 1] = { -code, table.concat(ids, ' ', first, last), task, one, two }
   q.noted, q.run = q.noted + last - first + 1, nil
@@ -39,7 +39,7 @@ local function count(q, outcome, task, more)
   tasks[task] = (tasks[task] or 0) + (more or 1)
 end
 
--- What history keeps of an error's message; 0: nothing.
+-- The message of an error for the history; 0 if it is empty.
 local function stored_message(failure)
   local said = failure[FAILURE.SAID] or 0
   if said == 0 then
@@ -48,7 +48,7 @@ local function stored_message(failure)
   return said ~= '' and said or 0
 end
 
--- The row for a job as it stands before the change that ends its attempt; `item` is how its worker ended it, if one did.
+-- Adds the history row of a job. Call it before the change that ends the attempt; `item` is the settlement, if there is one.
 local function record(q, id, head, outcome, item, failure)
   local ran = head[HEAD.TOKEN] ~= ''
   local run_id, options = head[HEAD.TOKEN], options_of(head)
@@ -83,7 +83,7 @@ local function record(q, id, head, outcome, item, failure)
   count(q, RAN_NAMES[outcome], head[HEAD.TASK])
 end
 
--- Where the rows of plain jobs go whose first attempt completed, of which a worker says `facts`: texts, which become one.
+-- The list for rows of completed plain jobs of a worker with these facts. They are strings, which are joined in the end.
 local function plain_history(q, facts)
   local rows = q.history[#q.history]
   if not rows or rows.plain ~= facts then
@@ -93,7 +93,7 @@ local function plain_history(q, facts)
   return rows
 end
 
--- Writes `count` rows of events, of which the last has number `last`.
+-- Writes `count` events, the last with number `last`.
 local function write_events(root, now, rows, count, last)
   redis.call('XADD', root .. ':v', text(last), 'b', cmsgpack.pack({ now, rows }))
   if last > KEPT.EVENTS and math.floor(last / 100) > math.floor((last - count) / 100) then
@@ -128,8 +128,8 @@ local function append_history(q)
   q.history, q.recorded = nil, 0
 end
 
--- What is published where clients may wait for jobs. '' says: read the store. When a few plain jobs completed and nothing
--- else ended: 1, then of each length and text of its id (2 + n), and of its head (4 + n), which holds its result.
+-- The message for clients that wait for results. '' means: read the store. If only a few plain jobs have completed and nothing
+-- else has ended, it is 1, then for each job length and text of its id (2 + n) and of its head (4 + n), which has the result.
 local function result_notice(q)
   local heads = q.published or {}
   if q.done ~= MARK.PLAIN or #heads == 0 or #heads > 16 then
@@ -139,7 +139,7 @@ local function result_notice(q)
   for at = 1, #heads, 2 do
     local id, head = heads[at], heads[at + 1]
     local _, task_end = task_in(head)
-    if head:byte(task_end + 7) == 2 then -- its result is elsewhere
+    if head:byte(task_end + 7) == 2 then -- the result is not in the head
       return ''
     end
     parts[#parts + 1] = struct.pack('>I2c0I4c0', #id, id, #head, head)
@@ -156,16 +156,16 @@ local function hint(q)
   end
 end
 
--- What follows for its group from the last change of a job. Every change is filed before the next one begins.
+-- Applies the last change of a job to its group. This happens before the next change begins.
 local function update_group(q)
-  local filing = rawget(q, 'filing')
-  if filing then
-    q.filing = nil
-    groups.apply_change(q, filing)
+  local group_change = rawget(q, 'group_change')
+  if group_change then
+    q.group_change = nil
+    groups.apply_change(q, group_change)
   end
 end
 
--- Writes everything of one queue that is still open.
+-- Executes all pending writes of one queue.
 local function close_one(q)
   update_group(q)
   apply_pending(q)
@@ -186,7 +186,7 @@ local function close_one(q)
   hint(q)
 end
 
--- Publishes what ended and writes everything that is still open. Every function that changes something ends with this.
+-- Notifies dependents of ended jobs and executes all pending writes. Every function that changes something ends with this.
 local function close_all(queues)
   for _, q in ipairs(queues) do
     update_group(q)

@@ -1,15 +1,15 @@
--- Where jobs stand: each state has one index, and a job is in exactly one of them.
+-- Indexes by state. A job is in exactly one of them.
 
--- Functions of this subject, see `91_indexes.lua`.
+-- Functions for the indexes :I and :J, see `91_indexes.lua`.
 local indexes = {}
 
 local ENDS = { [STATE.COMPLETED] = 'C', [STATE.FAILED] = 'F', [STATE.CANCELLED] = 'X' }
 
--- The first of `amount` numbers, greater than any that these queues gave before. Numbers are the server's
--- microseconds, raised where needed: so they are in order over all queues, and never come again although a
--- failover may lose the last writes.
--- Also returns the positions of queues that are not known as queues yet, and makes them known if `adding`.
--- `micros`: the server's time, if it is known already.
+-- Reserves `amount` consecutive sequence numbers and returns the first. It is greater than all earlier numbers of these
+-- queues. Numbers are the server's time in microseconds, or more if needed. So they are ordered across queues, and are not
+-- used again even if a failover loses the last writes.
+-- Also returns the positions of queues that are new, and marks these as known if `adding`. `micros` is the server's time, if
+-- the caller has it.
 local function take_numbers(queues, amount, adding, micros)
   local first, new = micros, {}
   if not first then
@@ -38,7 +38,7 @@ local function reserve(q, amount)
   q.last_place = q.next_place + amount - 1
 end
 
--- New jobs of priority 0 that wait, in order of their numbers.
+-- Writes new waiting jobs of priority 0 to :f, in the order of their sequences.
 local function write_plain(q)
   local plain = q.plain or {}
   for at = 1, #plain, 2 do
@@ -47,14 +47,14 @@ local function write_plain(q)
   q.plain = {}
 end
 
--- Makes what was added and changed so far visible to later reads of the same call.
+-- Executes pending writes, also of added jobs, so that later reads of the same call see them.
 local function make_visible(q)
   apply_pending(q)
   write_plain(q)
 end
 
--- A new place for a job: the last one of its priority, or (`lifo`: its places are below 0) the very first. With it comes a
--- new turn, once the job waits.
+-- A new place for a job: the last one of its priority, or the first one for `lifo`, whose places are negative. The job gets a
+-- new turn with it when it enters the line.
 local function fresh_place(q, head)
   if not q.next_place or q.next_place > q.last_place then
     reserve(q, 1)
@@ -64,17 +64,18 @@ local function fresh_place(q, head)
   q.joins[head] = true
   local options = head[HEAD.OPTIONS]
   local lifo = head[HEAD.PLACE] < 0
-  if options ~= 0 and options[OPTION.LIFO] then -- jobs with a key may have got other options
+  if options ~= 0 and options[OPTION.LIFO] then -- an add with the same unique key may have changed the options
     lifo = options[OPTION.LIFO] == 1
   end
   return lifo and -place or place
 end
 
+-- Until when a finished record must stay: dependents may need its result.
 local function spare_until(options, finished)
   return finished + math.max(KEPT.GRACE_MS, options[OPTION.RESULT_TTL])
 end
 
--- When a finished record is too old; nil when never.
+-- When a finished record may be removed for its age; nil if never.
 local function keep_until(head)
   local options, finished = options_of(head), head[HEAD.FINISHED]
   local age = head[HEAD.STATE] == STATE.FAILED and options[OPTION.KEEP_FAILED] or options[OPTION.KEEP_COMPLETED]
@@ -84,7 +85,7 @@ local function keep_until(head)
   return math.max(finished + age, spare_until(options, finished))
 end
 
--- Where a finished job is listed.
+-- The index of a finished job.
 local function end_key(q, head)
   if head[HEAD.STATE] == STATE.COMPLETED and head[HEAD.OPTIONS] == 0 then
     return q.P
@@ -92,13 +93,14 @@ local function end_key(q, head)
   return q[ENDS[head[HEAD.STATE]]]
 end
 
--- How long all attempts of a job with these options may take; nil: no matter how long.
+-- The `expires_total` in these options, or nil.
 function line.total_of(options)
   local total = options ~= 0 and options[OPTION.EXPIRES_TOTAL] or -1
   return total >= 0 and total or nil
 end
 
--- Whether a job is pending past its time. Heads of earlier releases keep the time of `expires_in` after they ran.
+-- Whether a pending job has expired. Heads of earlier releases keep the deadline of `expires_in` after the first run, when it
+-- no longer counts.
 function line.is_expired(q, head)
   local state, at = head[HEAD.STATE], head[HEAD.EXPIRES]
   if at == 0 or at > q.now or state == STATE.ACTIVE or ENDS[state] then
@@ -107,14 +109,14 @@ function line.is_expired(q, head)
   return head[HEAD.DELIVERIES] == 0 or line.total_of(head[HEAD.OPTIONS]) ~= nil
 end
 
--- Takes a job out of the index of its present state. `gone`: its record goes too.
+-- Removes a job from the index of its state. `gone`: its record will be removed, too.
 local function leave(q, id, head, gone)
   local state, group = head[HEAD.STATE], groups.of(head)
   if head[HEAD.EXPIRES] ~= 0 then
     put(q.zrem, q.z, member_of(q, id, head))
   end
-  local filing = rawget(q, 'filing')
-  if filing and filing.head ~= head then
+  local group_change = rawget(q, 'group_change')
+  if group_change and group_change.head ~= head then
     update_group(q)
   end
   if state == STATE.NOWHERE or (group and groups.leave(q, id, head, group)) then
@@ -152,12 +154,12 @@ local function leave(q, id, head, gone)
   end
 end
 
--- No job was ever in a queue: every one that will be enters the indexes by itself.
+-- Marks the indexes of a new queue as complete.
 function indexes.begin(root)
   redis.call('HSET', root, 'ix', 'all 0')
 end
 
--- Enters a job at the end of a flow where flows are listed.
+-- Adds a job to the index of flows if it is the root of one.
 function indexes.add_top(q, id, head)
   local options = head[HEAD.OPTIONS]
   if options ~= 0 and (options[OPTION.ROOT] or 0) ~= 0 and options[OPTION.ROOT] == name_of(q) .. '/' .. id then
@@ -165,7 +167,7 @@ function indexes.add_top(q, id, head)
   end
 end
 
--- Enters a changed job where its state says it can be found. `deadline`: of its lease, when active.
+-- Adds a changed job to the index of its state. `deadline` is that of the lease of an active job.
 local function enter(q, id, head, deadline)
   local state, group = head[HEAD.STATE], groups.of(head)
   q.dirty[id], q.fresh[id] = head, nil
@@ -210,7 +212,7 @@ local function enter(q, id, head, deadline)
   end
 end
 
--- Deletes a record with all that belongs to it; an id that was promised to be kept stays known.
+-- Deletes a record and everything that belongs to it. With `keep_id` the id stays known.
 local function drop(q, id, head)
   if not (q.fresh[id] and head[HEAD.STATE] == STATE.WAITING) then
     q.xdel_passed[#q.xdel_passed + 1] = text(head[HEAD.SEQ])
@@ -235,12 +237,12 @@ local function drop(q, id, head)
   q.packed[id], q.records[id], q.members[id], q.inline[id] = nil, nil, nil, nil
   local group = groups.of(head)
   if group and not ENDS[head[HEAD.STATE]] then
-    q.filing = { id = id, head = head, name = group }
+    q.group_change = { id = id, head = head, name = group }
     update_group(q)
   end
 end
 
--- Removes a record on request; one that had not finished leaves its end in history.
+-- Removes a record on request. An unfinished job gets a row in the history.
 local function remove(q, id, head)
   if not ENDS[head[HEAD.STATE]] then
     record(q, id, head, RAN.CANCELLED)
@@ -249,18 +251,18 @@ local function remove(q, id, head)
   drop(q, id, head)
 end
 
--- How many jobs wait.
+-- The number of waiting jobs.
 local function waiting(q)
   local passed = redis.call('HGET', q.root, 'passed') or 0
   return redis.call('XLEN', q.f) - passed + redis.call('ZCARD', q.w)
 end
 
--- The first `amount` jobs of :f that were not picked yet.
+-- The first `amount` entries of :f that were not picked yet.
 local function next_fresh(q, amount)
   return redis.call('XRANGE', q.f, '(' .. cursor_of(q), '+', 'COUNT', amount)
 end
 
--- Whether any job waits; looks at the line itself, unless `front` just saw its end or what comes behind.
+-- Whether any job waits. It reads the line unless `front` has just noted that in `q.more`.
 local function any_waiting(q)
   if q.more ~= nil then
     return q.more
@@ -268,7 +270,7 @@ local function any_waiting(q)
   return redis.call('ZCARD', q.w) > 0 or #next_fresh(q, 1) > 0
 end
 
--- Milliseconds until the next job of `q` is due, or time alone lets one in or start; nil when none.
+-- Milliseconds until the next job of `q` is due, or a limit of the queue or a group allows one to start; nil if none.
 local function next_due_in(q)
   local at = q.first_due
   if at == nil then

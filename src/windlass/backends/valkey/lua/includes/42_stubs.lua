@@ -1,17 +1,18 @@
--- What stays for a minute of jobs whose record went with its settlement. The same rules as `windlass.core.stubs`.
+-- Stubs: what remains, for a minute, of jobs whose record was removed when they were settled. The rules of
+-- `windlass.core.stubs`.
 --
 --   :M      hash    id -> packed {record without its payload, head, result or false}
 --   :n      zset    ids: score when the job ended
 
 local stubs = {}
 
--- Whether the record of a job with these options need not stay when it completes.
+-- Whether the record of a job with these options is removed when it completes.
 function stubs.needed(options)
   return options[OPTION.RESULT_TTL] == 0
     and (options[OPTION.KEEP_COMPLETED] == 0 or options[OPTION.KEEP_COMPLETED_COUNT] == 0)
 end
 
--- The record of a completed job is dropped once its waiters were notified.
+-- Notes that the record of a completed job may be replaced by a stub, after its dependents were notified.
 function stubs.note(q, id, head)
   if stubs.needed(options_of(head)) then
     q.going = q.going or {}
@@ -37,7 +38,7 @@ function stubs.put(q, id, head)
   drop(q, id, head)
 end
 
--- Drops the records of jobs that completed in this call and need not stay.
+-- Replaces the records of the noted jobs by stubs.
 function stubs.drop(q)
   local going = q.going
   if not going then
@@ -75,7 +76,7 @@ function stubs.read(q, ids)
   return known
 end
 
--- The head of the stub under `id`, or nil; its record is then known as that of the job.
+-- Head and result of the stub of `id`, or nil. Its record is put into q.records.
 function stubs.head(q, id)
   local stub = stubs.read(q, { id })[id]
   if stub then
@@ -84,7 +85,7 @@ function stubs.head(q, id)
   end
 end
 
--- What a reader sees of a stub, as `view`; false when there is none.
+-- A stub as `view` returns a job; false if there is none.
 function stubs.view(q, id, late)
   local stub = stubs.read(q, { id })[id]
   return stub and { id, stub.record, stub.packed, late and stub.result or false, false, false, false, false } or false
@@ -95,7 +96,7 @@ function stubs.remove(q, id)
   put(q.hdel, q.M, id)
 end
 
--- Forgets those whose time has passed.
+-- Removes expired stubs.
 function stubs.prune(q)
   stubs.forget(q, redis.call('ZRANGEBYSCORE', q.n, '-inf', text(q.now - KEPT.STUB_MS), 'LIMIT', 0, STEP))
 end

@@ -1,6 +1,6 @@
--- Giving turns.
+-- Turns of waiting jobs, see `22_line.lua`.
 
--- From now on turns are counted: those who wait (the first 10,000 of them; jobs in :f need no entry) become one group.
+-- Starts counting turns. The jobs that wait now (the first 10,000; jobs in :f need no entry) become one group.
 function line.begin_turns(q)
   make_visible(q)
   redis.call('HSET', q.root, 'turns', 1)
@@ -13,7 +13,7 @@ function line.begin_turns(q)
   send('ZADD', q.root .. ':W:', pairs_of)
 end
 
--- The turn of a job that joins those of its group at a priority.
+-- The turn of a job that joins the line.
 function line.fresh_turn(q, priority, group)
   if rawget(q, 'xdel') then
     write_indexes(q)
@@ -34,7 +34,7 @@ function line.fresh_turn(q, priority, group)
   return turn
 end
 
--- A job with a new place enters the line.
+-- Adds a job with a new place to the line.
 function line.join(q, id, head)
   local group = groups.of(head)
   if group and not line.turns(q) then

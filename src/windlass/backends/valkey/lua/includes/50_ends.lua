@@ -1,4 +1,4 @@
--- Every change that a job can go through. The same rules as `windlass.core.transitions`, in the same order.
+-- The transitions of jobs. The rules of `windlass.core.transitions` and `windlass.core.settle_rules`.
 
 local function keep_error(q, id, head, failure, attempt)
   local known = redis.call('HGET', q.e, id)
@@ -39,7 +39,7 @@ local function put_back(q, id, head, state, delay)
     line.begin_time(q, head)
     head[HEAD.STATE], head[HEAD.DUE], head[HEAD.READY] = state, q.now + delay, q.now + delay
   else
-    line.no_time(head)
+    line.clear_time(head)
     head[HEAD.STATE], head[HEAD.READY], head[HEAD.PLACE] = STATE.WAITING, q.now, fresh_place(q, head)
   end
   enter(q, id, head)
@@ -56,7 +56,7 @@ local function promote(q, id, head)
   update_group(q)
 end
 
--- When a job that is added now is due.
+-- When a new job is due.
 function line.first_due(job, now)
   local wanted = unique.of(job[JOB.OPTIONS])
   if wanted and wanted[UNIQUE.MODE] == MODE.DEBOUNCE then
@@ -65,7 +65,7 @@ function line.first_due(job, now)
   return job[JOB.RUN_AT] >= 0 and job[JOB.RUN_AT] or now + job[JOB.DELAY]
 end
 
--- Until when a job that is added now may wait; 0: forever.
+-- When a new job expires; 0: never.
 function line.first_deadline(job, now)
   local bound, total = job[JOB.EXPIRES_IN], line.total_of(job[JOB.OPTIONS])
   if total and (bound < 0 or total < bound) then
@@ -76,7 +76,7 @@ end
 
 -- Makes a pending job due `delay` from now (0: ready at once).
 function line.change_delay(q, id, head, delay)
-  if head[HEAD.STATE] == STATE.BLOCKED then -- counts once nothing else holds it
+  if head[HEAD.STATE] == STATE.BLOCKED then -- the delay counts once the job is unblocked
     head[HEAD.DUE], q.dirty[id] = delay > 0 and q.now + delay or 0, head
     note(q, EVENT.CHANGED, id, head, 'delay')
     return
@@ -107,9 +107,9 @@ local function promote_members(q, members)
     reserve(q, #ids)
     for index, id in ipairs(ids) do
       local head = q.heads[id]
-      if not head then -- its record is gone
+      if not head then -- the record is gone
         put(q.zrem, q.d, members[index])
-      elseif not ENDS[head[HEAD.STATE]] then -- it could be read
+      elseif not ENDS[head[HEAD.STATE]] then -- else it could not be read and was failed
         promote(q, id, head)
       end
     end
@@ -140,7 +140,7 @@ local function lease(q, id, head, token, worker, lease_ms)
     put(q.hdel, q.g, id)
   end
   local own = options_of(head)[OPTION.LEASE]
-  if head[HEAD.EXPIRES] ~= 0 and head[HEAD.DELIVERIES] == 0 then -- `expires_in` has served
+  if head[HEAD.EXPIRES] ~= 0 and head[HEAD.DELIVERIES] == 0 then -- `expires_in` only limits the time to the first start
     local total = line.total_of(head[HEAD.OPTIONS])
     head[HEAD.EXPIRES] = total and head[HEAD.ENQUEUED] + total or 0
   end
@@ -226,7 +226,7 @@ local SETTLE = {
   [OUTCOME.SNOOZE] = snooze, [OUTCOME.RELEASE] = release, [OUTCOME.CANCEL] = end_cancelled,
 }
 
--- What the worker's task says of options that the job left unsaid.
+-- Sets options that the job left open to those of the worker's task.
 function line.fill(head, filled)
   local options = { unpack(options_of(head)) }
   for at, value in ipairs(filled) do
@@ -255,7 +255,7 @@ local function settle(q, id, head, item)
   end
 end
 
--- Gives back a lease whose claim never reached its worker: there is nothing to settle.
+-- Releases a lease whose claim never reached its worker. The last settled token stays: this was no settlement.
 local function give_back(q, id, head)
   local settled = head[HEAD.SETTLED_TOKEN]
   settle(q, id, head, { 0, id, head[HEAD.TOKEN], OUTCOME.RELEASE, -1, 0, 0, 'reconciled', 0, 0 })
@@ -273,8 +273,8 @@ local function fail_stalled(q, id, head)
   update_group(q)
 end
 
--- Takes back an expired lease; false when the job has now failed because that happened too often. It keeps its place in line,
--- unless it has to rest first.
+-- Takes back an expired lease; returns false if the job has failed because of too many stalls. The job keeps its place in
+-- line, unless `stall_delay` delays it.
 local function recover(q, id, head)
   head[HEAD.STALLS] = head[HEAD.STALLS] + 1
   if head[HEAD.CANCEL] ~= '' then
@@ -295,9 +295,9 @@ local function recover(q, id, head)
   drop_lease(head, false)
   line.begin_time(q, head)
   head[HEAD.STATE] = STATE.WAITING
-  local rest = options_of(head)[OPTION.STALL_DELAY] or 0
-  if rest > 0 then
-    head[HEAD.STATE], head[HEAD.DUE], head[HEAD.READY] = STATE.RETRYING, q.now + rest, q.now + rest
+  local delay = options_of(head)[OPTION.STALL_DELAY] or 0
+  if delay > 0 then
+    head[HEAD.STATE], head[HEAD.DUE], head[HEAD.READY] = STATE.RETRYING, q.now + delay, q.now + delay
   end
   note(q, EVENT.STALLED, id, head, head[HEAD.WORKER], head[HEAD.STALLS], head[HEAD.DUE])
   enter(q, id, head)

@@ -1,7 +1,7 @@
--- Plain jobs (`15_plain.lua`) that completed. Nearly all jobs end this way, many in one call, so what is the same for all of
--- them is worked out once and not for each.
+-- Completing plain jobs (`15_plain.lua`). Nearly all jobs end this way, many in one call, so values that consecutive jobs share
+-- are computed once.
 
--- What is put behind the head of a plain job that completed now; and whether its result has to be in :r.
+-- What is appended to the lean head of a job that completes now, and whether its result has to be in :r.
 local function plain_end(q, result)
   local finished = struct.pack('>I6', q.now)
   if result == 0 then
@@ -12,7 +12,7 @@ local function plain_end(q, result)
   return finished .. string.char(2), true
 end
 
--- Plain jobs that completed, from `first` to `last` of `ids`, all of one task.
+-- Counts and notes completed plain jobs of one task: `ids` from `first` to `last`.
 local function note_completed(q, ids, first, last, task)
   if last >= first then
     count(q, 'completed', task, last - first + 1)
@@ -20,15 +20,15 @@ local function note_completed(q, ids, first, last, task)
   end
 end
 
--- The same as `complete` for plain jobs, from the position `first` of a run (see `work.lua`) on, as long as they are plain and
--- held under their tokens; the first one is. Returns the position of the first that is not.
+-- As `complete`, for the jobs of a run (see `work.lua`) from position `first` on, as long as they have lean heads and the given
+-- tokens. The first one must. Returns the position of the first job that was not completed.
 local function complete_plain(q, run, first)
   local ids, tokens, durations, results = run[2], run[3], run[4], run[5]
   local one_duration, one_result = type(durations) ~= 'table' and durations, type(results) ~= 'table' and results
   local writes, rows, lean, parts, sub = writes_of(q, 'completed'), plain_history(q, run[6] or 0), q.lean, struct.unpack, string.sub
   local heads, active, done, n, row = writes.heads, writes.active, writes.done, writes.n, #rows
   local now, at, from, size = text(q.now), first, first, #ids
-  local names, task, last_result, ending, is_large, last_duration, row_tail, id_size, row_head -- of the job before
+  local names, task, last_result, ending, is_large, last_duration, row_tail, id_size, row_head -- of the previous job
   while at <= size do
     local id = ids[at]
     local packed = lean[id]
@@ -39,7 +39,7 @@ local function complete_plain(q, run, first)
     if token ~= tokens[at] then
       break
     end
-    local of_names = sub(packed, names_at) -- worker and task; and more, if it is not active
+    local of_names = sub(packed, names_at) -- worker and task; and more, if the job is not active
     if of_names ~= names then
       local first_of_task, last_of_task = task_in(packed)
       if last_of_task < #packed then

@@ -1,22 +1,21 @@
--- Records that cannot be read. One harms nothing else: readers of heads get a substitute that says where the job stands,
--- found by its indexes. Calls that may write end such a job at once, as failed; its bytes in :j stay as they are. The same
--- rules as `windlass.core.bad_records`.
+-- Records that cannot be read. They do not affect other jobs: readers get a stand-in head, with the state that the indexes
+-- show. Calls that may write fail such a job at once; its bytes in :j stay. The rules of `windlass.core.bad_records`.
 
-function damaged.is_whole(head)
+function damaged.is_valid(head)
   if type(head) ~= 'table' then
     return false
   end
-  for index, blank in ipairs(BLANK_HEAD) do -- options are a number or an array
+  for index, blank in ipairs(BLANK_HEAD) do -- options may be a number or an array
     local found = type(head[index])
     if found ~= type(blank) and not (index == HEAD.OPTIONS and found == 'table') then
       return false
     end
   end
-  return head[HEAD.STATE] >= STATE.WAITING and head[HEAD.STATE] <= STATE.SUSPENDED and damaged.time_is_whole(head[HEAD.QUEUE_TIME])
+  return head[HEAD.STATE] >= STATE.WAITING and head[HEAD.STATE] <= STATE.SUSPENDED and damaged.time_is_valid(head[HEAD.QUEUE_TIME])
 end
 
 -- Whether a head may have this queue time: none, 0, or a number for each field.
-function damaged.time_is_whole(time)
+function damaged.time_is_valid(time)
   if time == nil or time == 0 then
     return true
   elseif type(time) ~= 'table' then
@@ -30,20 +29,20 @@ function damaged.time_is_whole(time)
   return #time == QUEUE_TIME.IN_LINE
 end
 
--- What `read` makes of its arguments, if that is a head; else nil.
+-- The head that `read` returns for its arguments; nil if it fails or returns something else.
 function damaged.head(read, ...)
   local ok, head = pcall(read, ...)
-  return ok and damaged.is_whole(head) and head or nil
+  return ok and damaged.is_valid(head) and head or nil
 end
 
--- A packed table; `otherwise` when it is none.
+-- Unpacks a table; `otherwise` if it is not one.
 function damaged.unpacked(packed, otherwise)
   local ok, found = pcall(cmsgpack.unpack, packed)
   return ok and type(found) == 'table' and found or otherwise
 end
 
--- Whether the head of a plain job has all its parts.
-function damaged.lean_is_whole(packed)
+-- Whether a lean head has all its parts.
+function damaged.lean_is_valid(packed)
   local byte = string.byte
   local token = byte(packed, 21)
   local worker = token and byte(packed, 22 + token)
@@ -51,14 +50,14 @@ function damaged.lean_is_whole(packed)
   return task and #packed >= 23 + token + worker + task
 end
 
--- Whether the record of a plain job has what a lease needs of it.
-function damaged.plain_is_whole(record)
+-- Whether the record of a plain job has the parts that a lease needs.
+function damaged.plain_is_valid(record)
   local task = string.byte(record, 15)
   return task and #record >= 15 + task
 end
 
--- Whether the part of a record that the server only stores has the form that clients can read.
-function damaged.tail_is_whole(record)
+-- Whether clients can read the tail of a record.
+function damaged.tail_is_valid(record)
   local ok, meta = pcall(function()
     local at = tail_at(record)
     local size = struct.unpack('>I4', record, at)
@@ -67,7 +66,7 @@ function damaged.tail_is_whole(record)
   return ok and type(meta) == 'table' and #meta == 3
 end
 
--- The number of the entry of :f that names `id`, looked for from `from` on; nil when there is none.
+-- The sequence of the entry of :f with `id`, searched from `from` on; nil if there is none.
 function damaged.number_in_stream(q, id, from)
   for _ = 1, 100 do
     local entries = redis.call('XRANGE', q.f, from, '+', 'COUNT', STEP)
@@ -83,7 +82,7 @@ function damaged.number_in_stream(q, id, from)
   end
 end
 
--- The member of :w that names `id`, and its score.
+-- The member of :w with `id`, and its score.
 function damaged.find_in_line(q, id)
   for from = 0, 100 * STEP - 1, STEP do
     local found = redis.call('ZRANGE', q.w, from, from + STEP - 1, 'WITHSCORES')
@@ -98,7 +97,7 @@ function damaged.find_in_line(q, id)
   end
 end
 
--- Fills in the state of the job in `head` whose member in most indexes is `member`; false when none of these has it.
+-- Sets the state in `head` by the index that contains `member`; returns false if none does. It does not search the line.
 function damaged.find_state(q, id, head, member)
   for name, state in pairs({ a = STATE.ACTIVE, P = STATE.COMPLETED, C = STATE.COMPLETED, F = STATE.FAILED, X = STATE.CANCELLED, b = STATE.BLOCKED, u = STATE.SUSPENDED,
     Q = STATE.PARKED, d = STATE.SCHEDULED }) do
@@ -119,7 +118,7 @@ function damaged.find_state(q, id, head, member)
   return false
 end
 
--- The line of a group (or its waiting jobs) that names `id`: the member, its score, the group.
+-- Searches a zset of each group (`key_of` gives its key) for `id`: returns the member, its score, the group.
 function damaged.find_in_groups(q, id, key_of, id_in)
   for _, name in ipairs(redis.call('ZRANGE', q.A, 0, STEP - 1)) do
     local found = redis.call('ZRANGE', key_of(name), 0, STEP - 1, 'WITHSCORES')
@@ -131,7 +130,7 @@ function damaged.find_in_groups(q, id, key_of, id_in)
   end
 end
 
--- Fills in the options of `head`: those of the record as added, if it can be read, or else those that the groups of the queue show.
+-- Sets the options of `head`: from the record as added, if it can be read, else the group from the keys of the groups.
 function damaged.find_options(q, id, head)
   local added = damaged.head(unpack_fresh, q.records[id] or redis.call('HGET', q.j, id) or '')
   if added then
@@ -160,7 +159,7 @@ function damaged.find_options(q, id, head)
   end
 end
 
--- A head for a job whose own cannot be read, with the state that the indexes show.
+-- A stand-in for a head that cannot be read, with the state that the indexes show.
 function damaged.stand_in(q, id)
   local listed = redis.call('ZSCORE', q.i, id)
   local added = not listed and (damaged.number_in_stream(q, id, '(' .. cursor_of(q)) or damaged.number_in_stream(q, id, '-'))
@@ -180,7 +179,7 @@ function damaged.stand_in(q, id)
     end
   end
   damaged.find_options(q, id, head)
-  if redis.call('EXISTS', q.root .. ':N:' .. text(seq), q.root .. ':D:' .. id) > 0 then -- others wait for it, or it for them
+  if redis.call('EXISTS', q.root .. ':N:' .. text(seq), q.root .. ':D:' .. id) > 0 then -- it has edges
     flow.add_fields(head)
     head[HEAD.LINKED] = 1
   end
@@ -191,7 +190,7 @@ function damaged.stand_in(q, id)
   return head
 end
 
--- Ends a job whose record cannot be read.
+-- Fails a job whose record cannot be read.
 function damaged.set_aside(q, id, head)
   local why = 'its record cannot be read'
   local failure = { SAID.BAD_RECORD, why, '', SAID.BAD_RECORD, why }
@@ -209,9 +208,9 @@ function damaged.set_aside(q, id, head)
   update_group(q)
 end
 
--- Ends every job of `q` that was met and cannot be read, unless this call only looks.
+-- Fails the jobs of `q` that this call could not read, unless it is read-only.
 function damaged.end_lost(q)
-  local lost = not damaged.looks and rawget(q, 'lost')
+  local lost = not damaged.read_only and rawget(q, 'lost')
   if not lost or not next(lost) then
     return
   end
@@ -222,16 +221,16 @@ function damaged.end_lost(q)
   apply_pending(q)
 end
 
--- Whether a job has no record that can be read, or ended because of that.
+-- Whether the record of a job cannot be read, or the job has failed because of that.
 function damaged.is_bad(q, id, head)
   if head[HEAD.REASON] == BAD_RECORD or ENDS[head[HEAD.STATE]] then
     return head[HEAD.REASON] == BAD_RECORD
   end
   load_records(q, { id })
-  return not damaged.tail_is_whole(q.records[id])
+  return not damaged.tail_is_valid(q.records[id])
 end
 
--- Ends jobs {queue, id, ...} that a client wants to change, if a part of the record that only clients read is damaged.
+-- Fails those of the jobs {queue, id, ...} whose tail, which only clients read, is damaged. For calls that change jobs.
 function damaged.check(queues, items)
   for _, item in ipairs(items) do
     local q, id = queues[item[1]], item[2]

@@ -1,9 +1,9 @@
--- Edges: what a child's end does to those that wait for it. The same rules as `windlass.core.flow_rules`.
+-- Edges: what the end of a child does to its dependents. The rules of `windlass.core.flow_rules`.
 --
--- An edge is the length (2 bytes) of its packed `EdgeRow`, that, and the value. How a child ended is a `Fate`. `layouts.py`
--- describes both.
+-- A stored edge is the length (2 bytes) of its packed `EdgeRow`, the row, and the value of the child. A `Fate` is how a child
+-- ended. `layouts.py` has the fields of both.
 
--- The queue of that name, if it can be reached from this call.
+-- The queue with that name; nil if this call cannot reach it.
 function flow.reachable(queues, name)
   if not queues.names then
     queues.names = {}
@@ -32,6 +32,7 @@ local function clip_message(message)
   return message:sub(1, last)
 end
 
+-- The fate of a job by its head.
 function flow.end_of(q, id, head)
   local codec = options_of(head)[OPTION.CODEC]
   local fate = { head[HEAD.SEQ], 0, codec ~= 0 and codec or 'json', 'removed', '', 0, '' } -- as `layouts.Fate`
@@ -53,14 +54,14 @@ function flow.end_of(q, id, head)
   return fate
 end
 
--- Says in the head that an edge names this job.
-function flow.mark(q, id, head)
+-- Marks a job as part of a flow.
+function flow.mark_linked(q, id, head)
   flow.add_fields(head)
   if head[HEAD.LINKED] == 1 then
     return
   end
   head[HEAD.LINKED] = 1
-  if head[HEAD.STATE] == STATE.WAITING and q.fresh[id] then -- those that wait in :f have no head of their own
+  if head[HEAD.STATE] == STATE.WAITING and q.fresh[id] then -- jobs in :f have no head in :m
     leave(q, id, head)
     enter(q, id, head)
   else
@@ -68,12 +69,13 @@ function flow.mark(q, id, head)
   end
 end
 
+-- The key of the links of a child.
 function flow.links(q, seq)
   return q.root .. ':N:' .. text(seq)
 end
 
--- Registers a dependent (<sequence>:<queue>:<id>) for the end of a job. Returns its fate when it has ended, true when
--- it has not, false when there is no such job.
+-- Links a child to a dependent (<sequence>:<queue>:<id>), so that its end notifies it. Returns the child's fate if it has ended,
+-- true if it has not, false if there is no such job.
 function flow.link(q, id, dependent)
   local head = head_of(q, id)
   if not head then
@@ -81,15 +83,15 @@ function flow.link(q, id, dependent)
     local codec = ended and options_of(ended)[OPTION.CODEC]
     return ended and { ended[HEAD.SEQ], 1, codec ~= 0 and codec or 'json', '', '', value and 1 or 0, value or '' } or false
   end
-  flow.mark(q, id, head)
+  flow.mark_linked(q, id, head)
   local key = flow.links(q, head[HEAD.SEQ])
   local number, notified = redis.call('ZSCORE', key, dependent), redis.call('ZSCORE', key, '')
   if not number then
     redis.call('ZADD', key, redis.call('HINCRBY', q.root, 'xn', 1), dependent)
-  elseif notified and tonumber(number) <= tonumber(notified) then -- of an earlier end; it waits for the next
-    if redis.call('HEXISTS', q.y, text(head[HEAD.SEQ])) == 0 then -- it keeps its place
+  elseif notified and tonumber(number) <= tonumber(notified) then -- it was notified of an earlier end, and waits for the next
+    if redis.call('HEXISTS', q.y, text(head[HEAD.SEQ])) == 0 then -- all ends were relayed: the link keeps its number
       redis.call('ZADD', key, text(tonumber(number) - 1), '')
-    else -- that end is still in the outbox, and does not concern it
+    else -- an end in the outbox must not reach it: the link gets a new number
       redis.call('ZADD', key, redis.call('HINCRBY', q.root, 'xn', 1), dependent)
     end
   end
@@ -114,7 +116,7 @@ function flow.is_broken(edge)
   return edge[EDGE.STATUS] == EDGE_IS.FAILED and edge[EDGE.ON_FAILURE] == ON.FAIL
 end
 
--- Writes a child's end into an edge.
+-- Closes an edge with the fate of its child; returns the new row.
 function flow.close_edge(q, id, child, edge, fate)
   local status = EDGE_IS.DONE
   if fate[FATE.COMPLETED] == 0 then
@@ -122,7 +124,7 @@ function flow.close_edge(q, id, child, edge, fate)
   end
   local on = edge[EDGE.ON_FAILURE]
   local closed = { edge[EDGE.NUMBER], fate[FATE.SEQ], on, status } -- as `layouts.EdgeRow`
-  for at = FATE.CODEC, FATE.HAS_VALUE do -- the rest of both is the same
+  for at = FATE.CODEC, FATE.HAS_VALUE do -- these fields are the same in both
     closed[#closed + 1] = fate[at]
   end
   flow.write_edge(q, id, child, closed, fate[FATE.VALUE])
@@ -164,7 +166,7 @@ function flow.unblock(q, id, head)
   update_group(q)
 end
 
--- Ends a blocked job whose child did not complete.
+-- Fails a blocked job whose child did not complete.
 function flow.fail(q, id, head, child, edge)
   local name, child_id = string.match(child, '^([^:]*):(.*)$')
   local message = 'job ' .. child_id .. ' of queue ' .. name .. ' did not complete: ' .. edge[EDGE.REASON]
@@ -176,7 +178,7 @@ function flow.fail(q, id, head, child, edge)
   update_group(q)
 end
 
--- Decides about a job that was blocked just now.
+-- Fails or unblocks a job that was just blocked, if its edges say so.
 function flow.review(q, id, head)
   local broken = redis.call('ZRANGE', q.root .. ':B:' .. id, 0, 0)[1]
   if broken then
@@ -186,20 +188,20 @@ function flow.review(q, id, head)
   end
 end
 
--- One edge of a job was closed.
+-- Fails or unblocks a job after one of its edges was closed.
 function flow.after_edge(q, id, head, child, edge)
   if head[HEAD.STATE] ~= STATE.BLOCKED then
     return
   end
-  local goes_on = edge[EDGE.STATUS] == EDGE_IS.FAILED and edge[EDGE.ON_FAILURE] == ON.CONTINUE
+  local continues = edge[EDGE.STATUS] == EDGE_IS.FAILED and edge[EDGE.ON_FAILURE] == ON.CONTINUE
   if flow.is_broken(edge) then
     flow.fail(q, id, head, child, edge)
-  elseif goes_on or not flow.has_open(q, id) then
+  elseif continues or not flow.has_open(q, id) then
     flow.unblock(q, id, head)
   end
 end
 
--- Notifies the dependent with that sequence how its child ended; 1 when that was news.
+-- Notifies a dependent how its child ended. Returns 1 if the edge was open, else 0, also if its sequence is another.
 function flow.settle_edge(q, id, seq, child, fate)
   local head = head_of(q, id)
   if not head or head[HEAD.SEQ] ~= seq or redis.call('SREM', q.root .. ':O:' .. id, child) == 0 then
@@ -222,23 +224,24 @@ function flow.failed_edges(q, id)
   return found
 end
 
--- What became of a child that did not complete before: its fate, true when it is open, false when it is gone.
+-- The present fate of a child that did not complete before; true if it is open again, false if it is gone.
 function flow.present_end(queues, q, id, head, child)
   local name, child_id = string.match(child, '^([^:]*):(.*)$')
   local there = flow.reachable(queues, name)
   return there and flow.link(there, child_id, flow.name_of_dependent(q, id, head))
 end
 
--- The dependent waits for a child once more.
+-- Opens an edge again.
 function flow.reopen(q, id, child, edge)
   local row = { edge[EDGE.NUMBER], edge[EDGE.SEQ], edge[EDGE.ON_FAILURE], EDGE_IS.OPEN, 'json', '', '', 0 } -- as `layouts.EdgeRow`
   flow.write_edge(q, id, child, row, '')
   redis.call('SADD', q.root .. ':O:' .. id, child)
 end
 
--- A finished dependent is put back: what it missed counts if it has completed since, and blocks if it is open; what failed, or
--- is gone, is forgiven. `known`: child -> fate, or 1 when it is open, of those that cannot be reached from here. `again`: child
--- -> true for those that the same call retries, which are as good as open. Whether it waits for something.
+-- Checks the children of a finished dependent that is retried. Of those that did not complete, one that has completed since
+-- counts as done, one that is open again blocks the dependent, and others are ignored. `known`: child -> its fate, or 1 if it
+-- is open, for children that this call cannot reach. `again`: child -> true for children that the same call retries, which
+-- count as open. Returns whether the dependent is blocked.
 function flow.recheck_children(queues, q, id, head, known, again)
   redis.call('UNLINK', q.root .. ':B:' .. id)
   for child, edge in pairs(flow.failed_edges(q, id)) do
@@ -261,39 +264,39 @@ end
 
 -- --- ends ---------------------------------------------------------------------------------------------
 
--- A job with links finished, or its record goes before it did.
+-- Notes the end of a job with links. `gone`: its record is removed before it has finished.
 function flow.note_end(q, id, head, gone)
   flow.ended = flow.ended or {}
   table.insert(flow.ended, { q = q, id = id, head = head, gone = gone })
 end
 
--- Puts an end that is left to relay into the outbox.
+-- Adds an end to the outbox.
 function flow.to_outbox(q, id, fate)
   local number = redis.call('HINCRBY', q.root, 'xn', 1)
-  local told = cmsgpack.pack({ unpack(fate, 1, FATE.HAS_VALUE) })
-  redis.call('XADD', q.x, text(number), 'i', id, 'f', told, 'v', fate[FATE.VALUE])
+  local packed = cmsgpack.pack({ unpack(fate, 1, FATE.HAS_VALUE) })
+  redis.call('XADD', q.x, text(number), 'i', id, 'f', packed, 'v', fate[FATE.VALUE])
   redis.call('HINCRBY', q.y, text(fate[FATE.SEQ]), 1)
   q.left = true
 end
 
--- Notifies the dependents of one end that can be reached, at most `budget`. Returns how many edges were settled and how many
--- were looked at. The rest goes to the outbox.
+-- Notifies up to `budget` dependents of one end, as far as they can be reached; others are left to the outbox. Returns the
+-- numbers of edges that were settled and of dependents that were tried.
 function flow.notify_some(queues, one, budget)
   local q, id, seq = one.q, one.id, one.head[HEAD.SEQ]
   local key = flow.links(q, seq)
   local from = '(' .. (redis.call('ZSCORE', key, '') or 0)
-  if redis.call('HEXISTS', q.y, text(seq)) == 1 then -- an earlier end of it comes first
+  if redis.call('HEXISTS', q.y, text(seq)) == 1 then -- an earlier end of the job must be relayed first
     flow.to_outbox(q, id, flow.end_of(q, id, one.head))
     return 0, 0
   end
   local members = redis.call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES', 'LIMIT', 0, budget)
-  local news, fate, last, left = 0, nil, nil, false
+  local settled, fate, last, left = 0, nil, nil, false
   for at = 1, #members, 2 do
     local number, name, dependent = string.match(members[at], '^(%d+):([^:]*):(.*)$')
     local target = flow.reachable(queues, name)
     fate = fate or flow.end_of(q, id, one.head)
     if target then
-      news = news + flow.settle_edge(target, dependent, tonumber(number), name_of(q) .. ':' .. id, fate)
+      settled = settled + flow.settle_edge(target, dependent, tonumber(number), name_of(q) .. ':' .. id, fate)
     else
       left = true
     end
@@ -307,11 +310,11 @@ function flow.notify_some(queues, one, budget)
   elseif one.gone then
     redis.call('UNLINK', key)
   end
-  return news, #members / 2
+  return settled, #members / 2
 end
 
--- Notifies the dependents of all that ended during this call, and of what ends because of that, at most `budget` edges.
--- Returns how many edges were settled.
+-- Notifies the dependents of all jobs that ended during this call, and of jobs that end because of that; at most about `budget`
+-- of them. Returns the number of edges that were settled.
 function flow.notify_dependents(queues, budget)
   local count, room, at = 0, budget or STEP, 1
   if not flow.ended then
@@ -321,14 +324,14 @@ function flow.notify_dependents(queues, budget)
     apply_pending(q)
   end
   while flow.ended[at] do
-    local news, seen = flow.notify_some(queues, flow.ended[at], math.max(room, 0))
-    count, room, at = count + news, room - seen, at + 1
+    local settled, seen = flow.notify_some(queues, flow.ended[at], math.max(room, 0))
+    count, room, at = count + settled, room - seen, at + 1
   end
   flow.ended = nil
   return count
 end
 
--- The names of queues whose outbox holds something since this call.
+-- The names of queues whose outbox got an entry in this call.
 function flow.open_outboxes(queues)
   local names = {}
   for _, q in ipairs(queues) do
@@ -339,7 +342,7 @@ function flow.open_outboxes(queues)
   return names
 end
 
--- A record goes, and all that belongs to it.
+-- Removes the keys of edges, signals and output of a record that is removed.
 function flow.drop(q, id, head)
   if head[HEAD.LINKED] == 1 then
     for _, part in ipairs({ ':D:', ':O:', ':B:' }) do

@@ -1,7 +1,7 @@
--- Ends of an attempt that wait for something: children, or a signal.
+-- Attempts that end by waiting for children or for a signal; signals.
 
--- Whether the attempt of a job that waits for children has failed: it has got none since it last waited for none, and would
--- do so forever. The same rule as `flows.wait_for_none`.
+-- Whether a job that waits for children waits in vain: it has no open child, and got no new one since it last waited without
+-- one. It would do so forever. See `windlass.core.flow_rules.wait_for_none`.
 function flow.waits_for_none(q, id, head)
   if flow.has_open(q, id) or redis.call('EXISTS', q.root .. ':B:' .. id) == 1 then
     return false
@@ -33,7 +33,7 @@ function flow.wait(q, id, head, item)
   flow.review(q, id, head)
 end
 
--- The name of the signal comes as the reason of the end.
+-- The name of the signal is in the reason of the settlement.
 function flow.suspend(q, id, head, item)
   record(q, id, head, RAN.SNOOZED, item)
   flow.add_fields(head)
@@ -53,7 +53,7 @@ end
 
 SETTLE[OUTCOME.WAIT], SETTLE[OUTCOME.SUSPEND] = flow.wait, flow.suspend
 
--- Keeps a signal with a job. Returns the status of a change, or -1 when there are too many names.
+-- Stores a signal for a job. Returns one of CHANGED, or -1 if the job has too many names.
 function flow.signal(q, id, head, name, value, most)
   local key = q.root .. ':S:' .. id
   if ENDS[head[HEAD.STATE]] then
@@ -72,7 +72,7 @@ function flow.signal(q, id, head, name, value, most)
     promote(q, id, head)
     return CHANGED.OK
   end
-  if head[HEAD.STATE] == STATE.WAITING and q.fresh[id] then -- those that wait in :f have no head of their own
+  if head[HEAD.STATE] == STATE.WAITING and q.fresh[id] then -- jobs in :f have no head in :m
     leave(q, id, head)
     enter(q, id, head)
   else
@@ -83,7 +83,7 @@ function flow.signal(q, id, head, name, value, most)
   return CHANGED.OK
 end
 
--- All signals of a job: name, value, ...; false when it has none.
+-- All signals of a job: name, value, ...; false if it has none.
 function flow.signals(q, id, head)
   if (head[HEAD.SIGNALS] or 0) == 0 then
     return false

@@ -1,9 +1,10 @@
--- Unique keys: what an add under a held key is answered, and when a key is free again.
+-- Unique keys: the answer to an add whose key is held, and when a key is freed. The rules of `windlass.core.unique_rules`.
 
--- LEFT: what the holder did not take of the add that replaced its data.
+-- An entry of :K: id of the holder, until when (-1: no time), and for an add that replaced the holder's data its request id and
+-- the options that were not taken.
 local ENTRY = { HOLDER = 1, UNTIL = 2, REQUEST = 3, LEFT = 4 }
 
--- Who holds a key, or nil. `any`: also when its time has passed.
+-- The entry of a key that is held, or nil. With `any` also one whose time has passed.
 function unique.get(q, key, any)
   local packed = redis.call('HGET', q.K, key)
   local entry = packed and damaged.unpacked(packed, nil)
@@ -26,18 +27,18 @@ function unique.drop(q, key)
   redis.call('ZREM', q.E, key)
 end
 
--- Until when a key is held that is taken now; -1: until its holder lets it go.
+-- Until when a key is held that is taken now; -1: until it is freed.
 function unique.until_of(q, wanted)
   local timed = wanted[UNIQUE.TTL] >= 0 and wanted[UNIQUE.MODE] ~= MODE.DEBOUNCE
   return timed and q.now + wanted[UNIQUE.TTL] or -1
 end
 
--- A job takes its key.
+-- Makes a job the holder of its key.
 function unique.take(q, id, wanted)
   unique.put(q, wanted[UNIQUE.KEY], { id, unique.until_of(q, wanted), '' })
 end
 
--- A job ended, goes, or started: it holds its key no more.
+-- Frees the key of a job that has ended, is removed, or (`until_start`) has started.
 function unique.free(q, id, head)
   local wanted = unique.of(head[HEAD.OPTIONS])
   if wanted and wanted[UNIQUE.MODE] ~= MODE.THROTTLE then
@@ -55,7 +56,7 @@ function unique.started(q, id, head)
   end
 end
 
--- A finished job that is retried by hand takes its key, unless another job has it.
+-- Makes a retried job the holder of its key again, unless another job holds it.
 function unique.take_again(q, id, head)
   local wanted = unique.of(head[HEAD.OPTIONS])
   if wanted and wanted[UNIQUE.MODE] ~= MODE.THROTTLE and wanted[UNIQUE.MODE] ~= MODE.DEBOUNCE and wanted[UNIQUE.MODE] ~= MODE.UNTIL_START then
@@ -65,7 +66,7 @@ function unique.take_again(q, id, head)
   end
 end
 
--- Forgets keys that are past their time; returns how many.
+-- Removes keys whose time has passed; returns how many.
 function unique.prune(q)
   local gone = redis.call('ZRANGEBYSCORE', q.E, '-inf', q.now, 'LIMIT', 0, STEP)
   for _, key in ipairs(gone) do
@@ -74,8 +75,8 @@ function unique.prune(q)
   return #gone
 end
 
--- What becomes of an add: 'new', or (with who holds the key, and its head) 'duplicate', 'replace', 'replaced'
--- (by this very request), 'follow' (a new job that waits for the holder).
+-- What an add does: 'new', or, with the entry of the key and the head of its holder, 'duplicate', 'replace', 'replaced' (this
+-- same request has replaced the data before) or 'follow' (add a job that waits for the holder).
 function unique.decide(q, wanted, request_id)
   local entry = unique.get(q, wanted[UNIQUE.KEY])
   if not entry then
@@ -83,7 +84,7 @@ function unique.decide(q, wanted, request_id)
   end
   local mode, holder = wanted[UNIQUE.MODE], head_of(q, entry[ENTRY.HOLDER])
   if entry[ENTRY.UNTIL] < 0 and holder and damaged.is_bad(q, entry[ENTRY.HOLDER], holder) then
-    return 'new' -- it never runs, and a record that cannot be read does not show that it held this key
+    return 'new' -- the holder never runs, and its record does not show the key
   end
   if mode ~= MODE.DEBOUNCE and mode ~= MODE.KEEP_LAST then
     return 'duplicate', entry, holder
@@ -97,7 +98,7 @@ function unique.decide(q, wanted, request_id)
   return mode == MODE.KEEP_LAST and 'follow' or 'new', entry, holder
 end
 
--- The id of the job whose key will answer instead of a new one ('': none), and its state.
+-- The id of the job that answers instead of a new one ('': none), and its state.
 function unique.predict_add(q, wanted, request_id)
   local verdict, entry, holder = unique.decide(q, wanted, request_id)
   if verdict == 'new' or verdict == 'follow' then
@@ -106,18 +107,18 @@ function unique.predict_add(q, wanted, request_id)
   return entry[ENTRY.HOLDER], holder and holder[HEAD.STATE] or 0
 end
 
--- A record with the head and request id of `stored`, and all else of `tail`.
+-- A record with the head and request id of `stored` and everything else of `tail`.
 function unique.spliced(stored, tail)
   local at = tail_at(stored)
-  local after_old = cmsgpack.unpack_one(stored, at + 4) -- of the request id, which is first in the array
+  local after_old = cmsgpack.unpack_one(stored, at + 4) -- after the request id, the first item of the array
   local after_new = cmsgpack.unpack_one(tail, 5)
   local meta_end = 4 + struct.unpack('>I4', tail)
   local meta = stored:sub(at + 4, after_old) .. tail:sub(after_new + 1, meta_end)
   return stored:sub(1, at - 1) .. struct.pack('>I4', #meta) .. meta .. tail:sub(meta_end + 1)
 end
 
--- What a pending job will not take of a later add: what it has used already, because it ran; no new dependencies, and not a
--- group that is full.
+-- The options of a later add that a pending job does not take: dependencies, a full group, and for a job that has run group,
+-- delay and `expires_in`.
 function unique.not_taken(q, head, job, wanted)
   local ran, group, left = head[HEAD.DELIVERIES] > 0, groups.named(job[JOB.OPTIONS]), {}
   if job[JOB.WAITS] == 1 then
@@ -136,12 +137,12 @@ function unique.not_taken(q, head, job, wanted)
   return left
 end
 
--- Whether the group of a later add is among what is not taken of it.
+-- Whether the group is among the options that are not taken.
 function unique.keeps_group(left)
   return left[1] == 'group' or left[2] == 'group'
 end
 
--- The options of a later add; `left`: what is not taken of it.
+-- The options after a later add, without those in `left`, which are not taken.
 function unique.merged(old, new, left)
   local options = { unpack(new) }
   if unique.keeps_group(left) then
@@ -150,8 +151,8 @@ function unique.merged(old, new, left)
   return options
 end
 
--- A pending job takes all that a later add says, but what is `left`. It keeps its place in line, unless priority, lifo or
--- group are others now.
+-- Replaces data and options of a pending job by those of a later add, without the options in `left`. It keeps its place in line
+-- unless priority, lifo or group change.
 function unique.replace(q, id, head, job, tail, left)
   local before, old = groups.of(head), head[HEAD.OPTIONS]
   load_records(q, { id })
@@ -176,7 +177,7 @@ function unique.replace(q, id, head, job, tail, left)
   end
 end
 
--- The part of `unique.replace` that is about times; the job is in no index, and enters the one where it belongs now.
+-- The part of `unique.replace` for due time and deadline. The job is in no index before, and in the right one after.
 function unique.replace_times(q, id, head, job)
   local ran, total = head[HEAD.DELIVERIES] > 0, line.total_of(job[JOB.OPTIONS])
   if ran then
@@ -185,7 +186,7 @@ function unique.replace_times(q, id, head, job)
     head[HEAD.EXPIRES] = line.first_deadline(job, q.now)
   end
   enter(q, id, head)
-  apply_pending(q) -- but not filed: the delay may be changed, too
+  apply_pending(q) -- not its group yet: the delay may change, too
   local debounced = unique.of(job[JOB.OPTIONS])[UNIQUE.MODE] == MODE.DEBOUNCE
   if head[HEAD.STATE] == STATE.SUSPENDED or (ran and not debounced) then
     return
@@ -196,7 +197,7 @@ function unique.replace_times(q, id, head, job)
   end
 end
 
--- An add that is a duplicate prolongs the time of its key, if it says so; `said`: the key as its client stores it.
+-- Extends the time of a key after a duplicate add, if the add asks for it. `said` is the unique key as clients store it.
 function unique.extend(q, said, wanted, entry)
   if said and said.extend and wanted[UNIQUE.TTL] >= 0 and entry[ENTRY.UNTIL] >= 0 then
     entry[ENTRY.UNTIL] = q.now + wanted[UNIQUE.TTL]
@@ -204,7 +205,7 @@ function unique.extend(q, said, wanted, entry)
   end
 end
 
--- The answer to an add whose key is held, or nil and the id of the running job that the new one is to follow.
+-- The answer to an add whose key is held; or nil and, if the new job must wait for a running one, the id of that.
 function unique.answer(q, job, tail, wanted)
   local _, meta = cmsgpack.unpack_one(tail, 4)
   local request_id = meta[1] == 1 and job[JOB.ID] or meta[1]

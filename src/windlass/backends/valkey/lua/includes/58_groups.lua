@@ -1,5 +1,5 @@
--- Groups: who is parked, who is let in, who may start. The same rules as `windlass.core.limit_rules` and, for the order of
--- things, the reference store.
+-- Groups: which jobs are parked, admitted to the line, and may start. The rules of `windlass.core.limit_rules`; the order of
+-- steps is that of the engine.
 
 function groups.get(q, name)
   local g = q.groups[name]
@@ -7,14 +7,14 @@ function groups.get(q, name)
     local packed = redis.call('HGET', q.G, name)
     local empty = { 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, 0, 0, 0 }
     g = { name = name, is_new = not packed, r = packed and damaged.unpacked(packed, empty) or empty }
-    g.r[GROUP.RANKED] = g.r[GROUP.RANKED] or 0 -- of a release before it
+    g.r[GROUP.RANKED] = g.r[GROUP.RANKED] or 0 -- missing in records of earlier releases
     g.was_ranked = g.r[GROUP.RANKED] > 0
     q.groups[name] = g
   end
   return g
 end
 
--- The limits that hold for a group.
+-- The limits that apply to a group.
 function groups.limits(q, g)
   return g.r[GROUP.OWN] ~= 0 and g.r[GROUP.OWN] or limits.settings(q).every
 end
@@ -23,22 +23,22 @@ function groups.line_key(q, g)
   return q.root .. ':G:' .. g.name
 end
 
--- --- what a group has, and when its line opens ---------------------------------------------------------
+-- --- counts, and when the next job may start ---------------------------------------------------------
 
 local COUNTED = { [STATE.WAITING] = GROUP.WAITING, [STATE.ACTIVE] = GROUP.ACTIVE, [STATE.PARKED] = GROUP.PARKED }
 local LATER = { [STATE.SCHEDULED] = true, [STATE.RETRYING] = true }
 
--- Whether a job goes by something else than the order of adding.
+-- Whether a job is not ordered by its sequence: it has a priority or is `lifo`.
 function groups.is_ranked(head)
   return head[HEAD.PRIORITY] ~= 0 or head[HEAD.PLACE] < 0
 end
 
--- Those of a group that are due later.
+-- The key of jobs of a group that are due later.
 function groups.later_key(q, g)
   return q.root .. ':V:' .. g.name
 end
 
--- Enters an unfinished job (`by` 1) or takes it out (-1).
+-- Counts an unfinished job (`by` 1) or removes it from the counts (-1).
 function groups.count(q, g, id, head, by)
   local state, r = head[HEAD.STATE], g.r
   if ENDS[state] then
@@ -71,11 +71,11 @@ function groups.count_later(q, g, id, head, by)
   end
 end
 
--- The place of the first job that is due later; nil: there is none. `score`: 0 of those that ran, 1 of the others.
+-- The place of the first job that is due later, or nil. `score`: 0 for jobs that ran before, 1 for others.
 function groups.first_later(q, g, score)
   local found = redis.call('ZRANGEBYSCORE', groups.later_key(q, g), score, score, 'LIMIT', 0, 1)[1]
   local head = found and head_of(q, id_of(found))
-  if found and not damaged.looks and not (head and LATER[head[HEAD.STATE]]) then -- it could not be read, and was set aside
+  if found and not damaged.read_only and not (head and LATER[head[HEAD.STATE]]) then -- it could not be read and was failed
     redis.call('ZREM', groups.later_key(q, g), found)
     return groups.first_later(q, g, score)
   end
@@ -86,12 +86,12 @@ function groups.cost_of(head)
   return head[HEAD.OPTIONS][OPTION.COST]
 end
 
--- Whether a job of that cost can ever start.
+-- Whether a job of that cost can ever start: its cost fits the bucket.
 function groups.takes(l, cost)
   return l[GROUP_LIMIT.CAPACITY] == 0 or cost <= l[GROUP_LIMIT.CAPACITY]
 end
 
--- When the window has room for one more start after `ahead` others.
+-- When the window of the rate has room for one more start after `ahead` others; nil: no known time.
 function groups.window_opens(q, g, l, ahead)
   local counted = limits.in_window(q, g.name, l[GROUP_LIMIT.PER])
   local over = counted + ahead + 1 - l[GROUP_LIMIT.RATE]
@@ -101,7 +101,7 @@ function groups.window_opens(q, g, l, ahead)
   return over <= counted and limits.start_at(q, g.name, over - 1 - counted) + l[GROUP_LIMIT.PER] or nil
 end
 
--- What is in the bucket, in millionths of tokens.
+-- The level of the bucket, in millionths of a token.
 function groups.tokens(q, g, l)
   local full, r = l[GROUP_LIMIT.CAPACITY] * MICRO, g.r
   if r[GROUP.LEVEL_AT] < 0 then
@@ -112,13 +112,13 @@ end
 
 function groups.bucket_covers(q, g, l, cost)
   if cost > l[GROUP_LIMIT.CAPACITY] then
-    return nil -- those that wait must start first
+    return nil -- waiting jobs must start first
   end
   local missing = cost * MICRO - groups.tokens(q, g, l)
   return missing <= 0 and q.now or q.now + math.ceil(missing / l[GROUP_LIMIT.REFILL])
 end
 
--- Whether a job that was added before this one holds it up.
+-- Whether an earlier job of an ordered group keeps this one from starting.
 function groups.is_held_up(q, g, l, head)
   local first, _, place = groups.first(q, g)
   if first and place < head[HEAD.PLACE] then
@@ -126,7 +126,7 @@ function groups.is_held_up(q, g, l, head)
   end
   if g.r[GROUP.KEPT] > 0 then
     local kept = groups.first_later(q, g, 0)
-    if not kept or kept < head[HEAD.PLACE] then -- those of a release before it are only counted
+    if not kept or kept < head[HEAD.PLACE] then -- jobs of earlier releases are counted but not in :V
       return true
     end
   end
@@ -134,8 +134,8 @@ function groups.is_held_up(q, g, l, head)
   return delayed and delayed < head[HEAD.PLACE]
 end
 
--- From when on one more job may be let in, after all that wait; nil: not by time alone. `starting`: when a job that waits
--- may start, whatever else waits.
+-- From when on one more job may be admitted, behind all that wait; nil: no known time. With `starting`: from when on a waiting
+-- job may start, regardless of others that wait.
 function groups.opens_at(q, g, l, head, starting)
   local r, cost = g.r, groups.cost_of(head)
   local ahead, ahead_cost = r[GROUP.WAITING], r[GROUP.WAITING_COST]
@@ -165,19 +165,19 @@ function groups.is_ordered(q, name)
   return groups.limits(q, groups.get(q, name))[GROUP_LIMIT.ORDERED] == 1
 end
 
--- Whether a group is ordered and a new job (see `add`) has a priority or is `lifo`.
+-- Whether a group is ordered but a new job (see `add`) has a priority or is `lifo`.
 function groups.refuses_rank(q, name, job)
   return (job[JOB.PRIORITY] ~= 0 or job[JOB.LIFO] == 1) and groups.is_ordered(q, name)
 end
 
--- How many more jobs a group takes; -1: any number.
+-- How many more jobs may be added to a group; -1: any number.
 function groups.free(q, name)
   local g = groups.get(q, name)
   local most = groups.limits(q, g)[GROUP_LIMIT.SIZE]
   return most > 0 and math.max(most - g.r[GROUP.SIZE], 0) or -1
 end
 
--- Records that a job starts.
+-- Records the start of a job.
 function groups.started(q, name, head)
   local g = groups.get(q, name)
   local l, r = groups.limits(q, g), g.r
@@ -194,14 +194,14 @@ end
 
 -- --- moving jobs ----------------------------------------------------------------------------------------
 
--- The first parked job: id, score and place; nil when there is none.
+-- The first parked job: id, score and place; nil if there is none.
 function groups.first(q, g)
   if g.r[GROUP.PARKED] == 0 then
     return nil
   end
   local found = redis.call('ZRANGE', groups.line_key(q, g), 0, 0, 'WITHSCORES')
   local head = found[1] and head_of(q, id_of(found[1]))
-  if head and ENDS[head[HEAD.STATE]] and not damaged.looks then -- it could not be read, and was set aside
+  if head and ENDS[head[HEAD.STATE]] and not damaged.read_only then -- it could not be read and was failed
     redis.call('ZREM', groups.line_key(q, g), found[1])
     return groups.first(q, g)
   end
@@ -220,7 +220,7 @@ function groups.has_room(q, g, l, head)
   return at ~= nil and at <= q.now
 end
 
--- Ends a job that costs more than its group's bucket can ever hold.
+-- Fails a job whose cost is more than the capacity of its group's bucket.
 function groups.refuse(q, id, head)
   local message = 'its cost of ' .. text(groups.cost_of(head)) .. " is more than the bucket of group '"
     .. groups.of(head) .. "' holds"
@@ -239,7 +239,7 @@ function groups.park(q, id, head)
   enter(q, id, head)
 end
 
--- Looks at a group's line again at `at` (nil: not by time).
+-- Notes when the next parked job of a group may start (nil: no known time).
 function groups.wait_until(q, g, at)
   at = at or -1
   if at == g.r[GROUP.NEXT] then
@@ -250,11 +250,11 @@ function groups.wait_until(q, g, at)
     redis.call('ZREM', q.H, g.name)
   else
     redis.call('ZADD', q.H, text(at), g.name)
-    q.ready = q.ready or not q.claiming -- idle workers must know how long to sleep
+    q.ready = q.ready or not q.claiming -- wakes idle workers, which must learn how long to sleep
   end
 end
 
--- Moves the head of the line on: lets it in, or ends it.
+-- Admits a parked job to the line, or fails it if it has expired or costs too much.
 function groups.move(q, id, head, l)
   if line.is_expired(q, head) then
     expire(q, id, head)
@@ -270,8 +270,8 @@ function groups.move(q, id, head, l)
   end
 end
 
--- Lets in parked jobs from the head of the line, as many as have room; returns how many it moved. When the call has moved
--- its share, the rest is due at once: the next claim continues.
+-- Admits parked jobs in order, as many as have room and at most `budget`; returns how many. If more have room, the group is due
+-- at once, and the next claim continues.
 function groups.advance(q, g, budget)
   local l, moved, at = groups.limits(q, g), 0, nil
   local before = q.moving
@@ -299,7 +299,7 @@ function groups.advance(q, g, budget)
   return moved
 end
 
--- Lets in what time allows now, in all groups of a queue; returns how many jobs it moved.
+-- Admits parked jobs of all groups of a queue whose time has come; returns how many.
 function groups.advance_timed(q, budget)
   if not limits.settings(q).has_groups then
     return 0
@@ -318,7 +318,7 @@ function groups.advance_timed(q, budget)
   return moved
 end
 
--- Whether a waiting job may start now; if not, it is parked (or ended) here.
+-- Whether a waiting job may start now. If not, it is parked, or failed.
 function groups.may_start(q, id, head, name)
   local g = groups.get(q, name)
   local l = groups.limits(q, g)
@@ -336,45 +336,45 @@ end
 
 -- --- at every change of a job of a group ---------------------------------------------------------------
 
--- A job leaves its index. True when it is in none: it was changed twice before it was filed.
+-- Called when a job leaves its index. Returns true if it is in none, because its last change was not applied yet.
 function groups.leave(q, id, head, name)
-  local filing = rawget(q, 'filing')
-  if filing and filing.head == head and filing.unbooked then
-    q.filing = nil
+  local group_change = rawget(q, 'group_change')
+  if group_change and group_change.head == head and group_change.is_undecided then
+    q.group_change = nil
     return true
   end
   groups.count(q, groups.get(q, name), id, head, -1)
   return false
 end
 
--- In an ordered group a pending job stands where it was added, whatever it has gone through.
+-- Gives a pending job of an ordered group the place of its sequence, without a priority.
 function groups.take_place(q, head, name)
   if head[HEAD.STATE] ~= STATE.ACTIVE and not ENDS[head[HEAD.STATE]] and groups.is_ordered(q, name) then
     head[HEAD.PLACE], head[HEAD.PRIORITY] = head[HEAD.SEQ], 0
   end
 end
 
--- A job is about to enter its index. True when that has to wait until it is filed: its group may have no room.
+-- Called when a job enters its index. Returns true if that must wait for `apply_change`, because the group may have no room.
 function groups.enter(q, id, head, name)
   if q.moving then
     groups.count(q, groups.get(q, name), id, head, 1)
     return false
   end
   groups.take_place(q, head, name)
-  local unbooked = head[HEAD.STATE] == STATE.WAITING and q.joins[head] ~= nil
-  q.filing = { id = id, head = head, name = name, unbooked = unbooked }
-  if not unbooked then
+  local is_undecided = head[HEAD.STATE] == STATE.WAITING and q.joins[head] ~= nil
+  q.group_change = { id = id, head = head, name = name, is_undecided = is_undecided }
+  if not is_undecided then
     groups.count(q, groups.get(q, name), id, head, 1)
   end
-  return unbooked
+  return is_undecided
 end
 
--- What follows from the change of a job: it may have to be parked, or others have room now.
-function groups.apply_change(q, filing)
-  local g, head, id = groups.get(q, filing.name), filing.head, filing.id
+-- Applies the change of a job to its group: it may have to be parked, or others may have room now.
+function groups.apply_change(q, group_change)
+  local g, head, id = groups.get(q, group_change.name), group_change.head, group_change.id
   local l = groups.limits(q, g)
   q.moving = true
-  if filing.unbooked then
+  if group_change.is_undecided then
     if not groups.takes(l, groups.cost_of(head)) then
       head[HEAD.STATE] = STATE.NOWHERE
       groups.refuse(q, id, head)
@@ -390,10 +390,10 @@ function groups.apply_change(q, filing)
   groups.advance(q, g, STEP)
 end
 
--- A job was changed without moving: its group is looked at all the same.
+-- Notes a change that did not move the job, so that its group is checked.
 function groups.recheck(q, id, head)
   local name = groups.of(head)
-  if name and not rawget(q, 'filing') then
-    q.filing = { id = id, head = head, name = name }
+  if name and not rawget(q, 'group_change') then
+    q.group_change = { id = id, head = head, name = name }
   end
 end

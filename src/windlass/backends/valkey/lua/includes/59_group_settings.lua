@@ -1,6 +1,6 @@
--- Groups: what was said about them, how they are kept and forgotten.
+-- Groups: settings, writing and removing records.
 
--- Starts nothing of a group for `ms` (0: continue); returns until when.
+-- Starts no job of a group for `ms` (0: ends the hold); returns until when.
 function groups.hold(q, name, ms)
   local g = groups.get(q, name)
   g.r[GROUP.HOLD] = ms > 0 and math.max(g.r[GROUP.HOLD], q.now + ms) or 0
@@ -19,7 +19,7 @@ function groups.pause(q, name, paused)
   return 1
 end
 
--- After a change of limits: forgets what no longer counts.
+-- After a change of limits: removes use that no longer counts.
 function groups.fit(q, g)
   local l = groups.limits(q, g)
   if l[GROUP_LIMIT.RATE] == 0 then
@@ -36,12 +36,12 @@ function groups.fit(q, g)
   end
 end
 
--- The names of up to 1,000 groups after `name` ('': from the first on).
+-- The names of up to 1,000 groups after `name` ('': from the first).
 function groups.names(q, name)
   return redis.call('ZRANGEBYLEX', q.A, name == '' and '-' or ('(' .. name), '+', 'LIMIT', 0, STEP)
 end
 
--- Fits some of the groups that have no limits of their own; claims do the rest.
+-- Applies a new `every` to up to 1,000 groups without their own limits; claims continue with the rest.
 function groups.refit_some(q)
   groups.write(q)
   local names = groups.names(q, q.refit)
@@ -60,8 +60,8 @@ function groups.refit_some(q)
   end
 end
 
--- Whether a change of limits makes groups ordered which have jobs with a priority or `lifo`: the name of the first, or nil.
--- `name` nil: the limits of every group that has none of its own are to change.
+-- The name of the first group that new limits would make ordered although it has jobs with a priority or `lifo`; nil if there is
+-- none. `name` nil: the limits of every group without its own limits change.
 function groups.refuses_order(q, name, l)
   local every = limits.settings(q).every
   local after = l ~= 0 and l or (name and every or limits.none)
@@ -96,9 +96,9 @@ function groups.set_own(q, name, l)
   groups.advance(q, g, STEP)
 end
 
--- --- keeping -----------------------------------------------------------------------------------------------
+-- --- records -----------------------------------------------------------------------------------------------
 
--- Whether a group can be forgotten: no job, no settings, nothing used that still counts.
+-- Whether the record of a group can be removed: no job, no settings, no use that still counts.
 function groups.is_idle(q, g)
   local l, r = groups.limits(q, g), g.r
   if r[GROUP.OWN] ~= 0 or r[GROUP.SIZE] > 0 or r[GROUP.PAUSED] == 1 or r[GROUP.HOLD] > q.now then
@@ -118,7 +118,7 @@ function groups.forget(q, g)
   q.groups[g.name] = nil
 end
 
--- Writes the groups that were changed. One that is empty, and whose starts do not count, goes at once.
+-- Writes the records of changed groups. The record of an idle group without rate and bucket is removed.
 function groups.write(q)
   for name, g in pairs(rawget(q, 'touched') or {}) do
     local l = groups.limits(q, g)
@@ -141,7 +141,7 @@ function groups.write(q)
   q.touched = nil
 end
 
--- Forgets groups that are empty and used nothing that still counts; true when it has not seen all of them.
+-- Removes the records of up to 1,000 idle groups; returns whether there may be more.
 function groups.prune(q)
   if not limits.settings(q).has_groups then
     return false
@@ -164,7 +164,7 @@ function groups.prune(q)
   return #names == STEP
 end
 
--- The queue itself is forgotten: it has no jobs.
+-- Removes limits and groups of a queue that is removed; it has no jobs.
 function groups.forget_all(q)
   for _, name in ipairs(redis.call('ZRANGE', q.A, 0, 10 * STEP - 1)) do
     redis.call('UNLINK', limits.starts_key(q, name))

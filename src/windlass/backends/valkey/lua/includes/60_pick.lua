@@ -1,9 +1,9 @@
--- Choosing who is first in line.
+-- Leasing the next jobs in line.
 --
--- Order is (priority from high to low, turn, place). The zset :w holds it exactly; the stream :f, behind its cursor, holds
--- the fresh jobs of priority 0. Both are read from the front and merged.
+-- The order is priority from high to low, turn, place. The zset :w has this order; the stream :f, after its cursor, has the
+-- fresh jobs of priority 0, which have not changed since they were added. Both are read from the front and merged.
 
--- Returns ids in order, those of them that are fresh, and the others.
+-- Returns the next ids in order, the fresh ones among them, and the others.
 local function front(q, amount)
   local ranked = redis.call('ZRANGE', q.w, 0, amount - 1, 'WITHSCORES')
   local fresh, others = {}, {}
@@ -27,7 +27,7 @@ local function front(q, amount)
       place = entry and tonumber(string.match(entry[1], '^%d+'))
     end
     local first = place and (not score or score > 0)
-    if place and not first then -- those in :f have turn 0
+    if place and not first then -- jobs in :f have turn 0
       first = line.turn_of(ranked[at]) > 0 or place < line.place_of(ranked[at])
     end
     if first then
@@ -47,10 +47,10 @@ end
 
 local function new_claim(request, now)
   local worker, lease_ms, id = request[1], request[2], request[3]
-  local fits = #worker < 256 and #id < 250 -- into the head of a plain job
+  local fits = #worker < 256 and #id < 250 -- in a lean head
   return {
-    worker = worker, lease_ms = lease_ms, id = id, seat = '', paused = {}, fits = fits,
-    count = 0, leased = {}, others = {}, -- leased: {queue, ids, records} of plain jobs, {queue, id} of another
+    worker = worker, lease_ms = lease_ms, id = id, unregistered = '', paused = {}, fits = fits,
+    count = 0, leased = {}, others = {}, -- leased: {queue, ids, records} for plain jobs, {queue, id} for another
     started = struct.pack('>I6', now), deadline = text(now + lease_ms),
     worker_text = fits and string.char(#worker) .. worker, left = '', next_due = -1,
   }
@@ -63,14 +63,14 @@ local function note_pick(claim, q, id)
   others[#others + 1] = id
 end
 
--- Plain jobs were leased, from `first` to `last` of `ids`, all of one task.
+-- Notes the start of leased plain jobs of one task: `ids` from `first` to `last`.
 local function note_started(q, ids, first, last, task, worker)
   if last >= first then
     note_all(q, EVENT.STARTED, ids, first, last, task, 1, worker)
   end
 end
 
--- Plain jobs were leased, from `first` to `last` of `ids`.
+-- Adds leased plain jobs to the claim: `ids` from `first` to `last`.
 local function note_picks(claim, q, ids, records, first, last)
   if first > 1 or last < #ids then
     ids, records = { unpack(ids, first, last) }, { unpack(records, first, last) }
@@ -79,7 +79,7 @@ local function note_picks(claim, q, ids, records, first, last)
 end
 
 local LEAN_MARK = MARK.LEAN_BYTE
-local NUMBERS = {} -- the ends of tokens, each made once
+local NUMBERS = {} -- the suffixes of tokens, each made once
 
 local function number_text(number)
   local made = '.' .. number
@@ -89,23 +89,23 @@ local function number_text(number)
   return made
 end
 
--- Leases plain jobs from the position `first` of `ids` on, as long as they are plain and nothing happened to them in this call.
--- Returns the position of the first that was not leased. What is the same for all of them is worked out once.
+-- Leases plain jobs from position `first` of `ids` on, as long as they are plain and have not changed in this call. Returns the
+-- position of the first that was not leased. Values that consecutive jobs share are computed once.
 local function lease_plain(q, ids, records, first, claim)
   local known, writes, parts, byte = rawget(q, 'heads') or {}, writes_of(q, 'leased'), struct.unpack, string.byte
   local heads, active, n, number = writes.heads, writes.active, writes.n, claim.count
   local at, from, size = first, first, #ids
-  local plain, task, number_size, before, behind = MARK.PLAIN, nil, nil, nil, nil
+  local plain, task, number_size, before, after = MARK.PLAIN, nil, nil, nil, nil
   while at <= size do
     local id, record = ids[at], records[at]
-    if not record or byte(record) ~= plain or known[id] ~= nil or not damaged.plain_is_whole(record) then
+    if not record or byte(record) ~= plain or known[id] ~= nil or not damaged.plain_is_valid(record) then
       break
     end
     local seq, enqueued, of_task = parts(RECORD_PARTS, record, 2)
     if of_task ~= task then
       note_started(q, ids, from, at - 1, task, claim.worker)
       task, from = of_task, at
-      behind = claim.worker_text .. string.char(#task) .. task
+      after = claim.worker_text .. string.char(#task) .. task
     end
     local token_end = NUMBERS[number] or number_text(number)
     if #token_end ~= number_size then
@@ -113,7 +113,7 @@ local function lease_plain(q, ids, records, first, claim)
       before = claim.started .. string.char(#claim.id + number_size) .. claim.id
     end
     local pair = n + n
-    heads[pair + 1], heads[pair + 2] = id, LEAN_MARK .. seq .. enqueued .. before .. token_end .. behind
+    heads[pair + 1], heads[pair + 2] = id, LEAN_MARK .. seq .. enqueued .. before .. token_end .. after
     n, number, at = n + 1, number + 1, at + 1
     active[n] = seq .. id
   end
@@ -126,8 +126,8 @@ local function lease_plain(q, ids, records, first, claim)
   return at
 end
 
--- Leases the next in line; false when it may not start: it is past its time, cannot be read, its group has no room, or its
--- task is revoked.
+-- Leases the next job in line. Returns false if it may not start: it has expired, cannot be read, its group has no room, or
+-- its task is revoked.
 local function take(q, id, record, claim)
   local head = q.heads[id]
   if head == nil then
@@ -164,7 +164,7 @@ local function take(q, id, record, claim)
   return true
 end
 
--- The records of those that are fresh, at the positions that they have in `order`.
+-- The records of the fresh jobs, at their positions in `order`.
 local function fresh_records(q, order, fresh)
   local found = read('HMGET', q.j, fresh)
   if order == fresh then
@@ -178,7 +178,8 @@ local function fresh_records(q, order, fresh)
   return records
 end
 
--- Leases in `order`, until a released job may be first in line now. Returns how many were leased and passed over.
+-- Leases jobs in `order`; stops if a job has entered the line, which may be the next one now. Returns how many jobs were leased
+-- and skipped.
 local function take_all(q, order, records, claim)
   local at, taken, size = 1, 0, #order
   while at <= size and not q.inserted do
@@ -195,14 +196,14 @@ local function take_all(q, order, records, claim)
   return taken, at - 1 - taken
 end
 
--- Leases up to `room` jobs of `q`, as far as its limits allow; ends those that are past their time on the way. Returns how many were leased.
+-- Leases up to `room` jobs of `q`, as its limits allow, and fails expired ones that it meets. Returns how many were leased.
 local function pick(q, room, claim)
   local taken, passed = 0, 0
   if q.own then
     room = math.min(room, (limits.room(q)))
   end
   if q.revoked then
-    limits.fit_revoked(q)
+    limits.prune_revoked(q)
   end
   while taken < room and passed < STEP and q.more ~= false do
     local order, fresh, others = front(q, math.min(room - taken, STEP))
@@ -227,11 +228,11 @@ local function pick(q, room, claim)
   return taken
 end
 
--- Promotes what is due in `q`, at most `budget`; returns how many.
+-- Promotes at most `budget` due jobs of `q`; returns how many.
 local function promote_due(q, budget)
   local first = redis.call('ZRANGE', q.d, 0, 0, 'WITHSCORES')
   if budget <= 0 or not first[2] or tonumber(first[2]) > q.now then
-    q.first_due = first[2] and tonumber(first[2]) or false -- nothing else enters :d in a claim
+    q.first_due = first[2] and tonumber(first[2]) or false -- a claim adds nothing to :d
     return 0
   end
   return promote_members(q, redis.call('ZRANGEBYSCORE', q.d, '-inf', q.now, 'LIMIT', 0, budget))

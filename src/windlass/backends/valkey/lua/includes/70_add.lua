@@ -1,12 +1,12 @@
--- Adding jobs: what an id that is already there answers, and how a new record is made.
+-- Adding jobs: the answer for an id that exists, and the creation of new records.
 --
--- A record in :j is the length of its head (2 bytes), the head, and the tail as the client sent it: the length
--- of its meta (4 bytes), meta (request id or 1 when it is the id, codec, options), payload. For plain jobs see
+-- A record in :j is the length of its head (2 bytes), the head, and the tail as the client sent it: the length of its meta
+-- (4 bytes), meta (request id or 1 if it is the job id, codec, options), payload. The records of plain jobs are described in
 -- `15_plain.lua`; their tail is the same.
 
 local adds = {}
 
--- Reads which of `ids` are there: most are new, so their records are asked for before their heads.
+-- Reads the existing jobs among `ids`. Most ids are new, so records are read before heads.
 function adds.load_known(q, ids)
   local found = read('HMGET', q.j, ids)
   local known = {}
@@ -33,7 +33,7 @@ function adds.prepare_ids(q, ids)
   end
 end
 
--- Reads at once what the ids of a batch have to say.
+-- Reads what is stored under the ids of a batch.
 function adds.prepare_add(queues, jobs)
   local ids = {}
   for _, job in ipairs(jobs) do
@@ -46,10 +46,10 @@ function adds.prepare_add(queues, jobs)
   end
 end
 
--- The request that added a job; nil when its record cannot be read.
+-- The id of the request that added a job; nil if its record cannot be read.
 function adds.request_id_of(q, id)
   load_records(q, { id })
-  if not damaged.tail_is_whole(q.records[id]) then
+  if not damaged.tail_is_valid(q.records[id]) then
     return nil
   end
   local stored = q.records[id]
@@ -57,7 +57,7 @@ function adds.request_id_of(q, id)
   return meta[1] == 1 and id or meta[1]
 end
 
--- What adding the id of an existing job answers: QUEUED the same request again; nil: it makes way.
+-- The outcome of adding the id of an existing job. QUEUED: it is the same request again; nil: a new job replaces it.
 function adds.outcome_of(q, id, head, request_id)
   if request_id ~= '' and request_id == adds.request_id_of(q, id) then
     return ADDED.QUEUED
@@ -69,8 +69,8 @@ function adds.outcome_of(q, id, head, request_id)
   return head[HEAD.STATE] == STATE.COMPLETED and head[HEAD.RESULT_UNTIL] > q.now and ADDED.CACHED or nil
 end
 
--- The answer of an existing job; nil when it makes way for the new one, which it does not do for another mention of itself
--- (`made`).
+-- The answer for an existing job; nil if a new job replaces it. `made`: another mention of the id in the same request created
+-- it, so it is not replaced.
 function adds.answer_known(q, id, head, tail, made)
   local _, meta = cmsgpack.unpack_one(tail, 4)
   local outcome = adds.outcome_of(q, id, head, meta[1] == 1 and id or meta[1]) or (made and ADDED.DUPLICATE)
@@ -89,8 +89,8 @@ function adds.put_plain(q, seq, id)
   q.plain[size + 1], q.plain[size + 2] = text(seq), id
 end
 
--- Makes a new job, numbered `seq`. `after`: when the job was added that made way for it, or 0; `follows`: the id of a
--- running job that it is kept behind.
+-- Creates a job with sequence `seq`. `after`: when the job was added that it replaces, or 0. `follows`: the id of a running job
+-- that it waits for.
 function adds.create(q, job, tail, after, seq, follows)
   local id, task, priority = job[JOB.ID], job[JOB.TASK], job[JOB.PRIORITY]
   local now = after > 0 and math.max(q.now, after + 1) or q.now
@@ -140,7 +140,7 @@ function adds.create(q, job, tail, after, seq, follows)
   return (later or now ~= q.now) and { ADDED.QUEUED, head[HEAD.STATE], now, head[HEAD.DUE] } or 0
 end
 
--- What keeps a job out, or nil and the id of a running job that it is to follow.
+-- The answer for a job that its key or group keeps out; or nil and, if it must wait for a running job, the id of that.
 function adds.kept_out(q, job, tail)
   local wanted, answer, follows = unique.of(job[JOB.OPTIONS]), nil, nil
   if wanted then
@@ -160,7 +160,7 @@ function adds.add_one(q, job, tail, seq)
   if job[JOB.OUT] == 1 then
     return adds.kept_out(q, job, tail) or { ADDED.REFUSED, 0, 0, 0 }
   end
-  if q.added and q.added[id] then -- twice in one batch: look at what was just written
+  if q.added and q.added[id] then -- twice in one batch: make the first one readable
     make_visible(q)
   end
   local head, answer, follows, after = head_of(q, id), nil, nil, 0

@@ -1,9 +1,9 @@
--- Jobs that are put back as they were. The same rules as `windlass.engine.restoring`.
+-- Restoring jobs. The rules of `windlass.engine.restoring`.
 
--- What the id or the key of a job says that is to be put back; nil when nothing does.
+-- The answer for a job that cannot be restored because of its id, key or group; nil if it can.
 function adds.known_to_restore(q, job, head)
   local id = job[RESTORED.ID]
-  if q.added and q.added[id] then -- twice in one batch: look at what was just written
+  if q.added and q.added[id] then -- twice in one batch: make the first one readable
     make_visible(q)
   end
   local known = head_of(q, id)
@@ -36,7 +36,7 @@ function adds.restore(q, job, tail, seq)
   end
   head[HEAD.SEQ], head[HEAD.PLACE] = seq, options_of(head)[OPTION.LIFO] == 1 and -seq or seq
   if not ENDS[head[HEAD.STATE]] then
-    line.begin_time(q, head) -- what it waited for elsewhere is not known
+    line.begin_time(q, head) -- its queue time before is unknown
   end
   local packed = cmsgpack.pack({ unpack(head, 1, HEAD.OPTIONS) })
   put(q.hset, q.j, id, struct.pack('>I2', #packed) .. packed .. tail)

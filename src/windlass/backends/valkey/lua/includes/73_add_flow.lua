@@ -1,6 +1,6 @@
--- Adding flows: jobs first, then their edges. Of a job of a flow `layouts.Wanted` says more.
+-- Adding flows: jobs first, then their edges. `layouts.Wanted` has the fields for jobs of a flow.
 
--- Enters a new job that has a head of its own from the beginning.
+-- Adds a new job whose head is in :m from the start.
 function flow.create(q, job, stored, seq, later, blocked)
   local id, head = job[JOB.ID], unpack_fresh(stored)
   if blocked or (job[JOB.KIND] or 0) > 0 then
@@ -23,12 +23,12 @@ function flow.create(q, job, stored, seq, later, blocked)
   return { ADDED.QUEUED, head[HEAD.STATE], head[HEAD.ENQUEUED], head[HEAD.DUE] }
 end
 
--- Makes a job that is blocked until a running one of its queue has ended, however that ends.
+-- Creates a job that is blocked until a running job of its queue has ended, with any outcome.
 function flow.create_behind(q, job, stored, seq, follows)
   local answer = flow.create(q, job, stored, seq, false, true)
   local id, own = job[JOB.ID], { q }
   apply_pending(q)
-  flow.make(own, q, id, q.heads[id], name_of(q), follows, ON.IGNORE)
+  flow.make_edge(own, q, id, q.heads[id], name_of(q), follows, ON.IGNORE)
   return answer
 end
 
@@ -36,19 +36,19 @@ function flow.name_of_dependent(q, id, head)
   return text(head[HEAD.SEQ]) .. ':' .. name_of(q) .. ':' .. id
 end
 
--- Whether a child may not know yet that it is waited for.
+-- Whether a child may not be linked to its dependent yet.
 function flow.is_unlinked(q, id, child)
   return redis.call('SISMEMBER', q.root .. ':O:' .. id, child) == 1 and redis.call('ZSCORE', q.L, id) ~= false
 end
 
--- Makes an edge, closed at once when the child has ended. Returns the edge (nil: it was there before), and whether
--- the child is yet to be linked.
-function flow.make(queues, q, id, head, name, child_id, on)
+-- Creates an edge, which is closed at once if the child has ended. Returns the edge (nil: it existed before), and whether the
+-- child still has to be linked.
+function flow.make_edge(queues, q, id, head, name, child_id, on)
   local child, key = name .. ':' .. child_id, q.root .. ':D:' .. id
   if redis.call('HEXISTS', key, child) == 1 then
     return nil, flow.is_unlinked(q, id, child)
   end
-  flow.mark(q, id, head)
+  flow.mark_linked(q, id, head)
   local edge = { redis.call('HLEN', key), 0, on, EDGE_IS.OPEN, 'json', '', '', 0 }
   local there = flow.reachable(queues, name)
   local fate = there and flow.link(there, child_id, flow.name_of_dependent(q, id, head))
@@ -63,11 +63,12 @@ function flow.make(queues, q, id, head, name, child_id, on)
   return edge, not fate
 end
 
+-- Notes that children of a dependent still have to be linked, see `flow_outbox`.
 function flow.wait_for_links(q, id)
   redis.call('ZADD', q.L, q.now, id)
 end
 
--- Makes the edges of a job, unless the job was there before; returns the positions of those whose children are yet to be
+-- Creates the edges of a job, unless the job existed before. Returns the positions of edges whose children still have to be
 -- linked.
 function flow.make_edges(queues, q, job, fresh)
   local id, edges, left = job[JOB.ID], job[JOB.EDGES], {}
@@ -75,7 +76,7 @@ function flow.make_edges(queues, q, job, fresh)
   for at = 1, #edges, 3 do
     local _, unlinked
     if fresh then
-      _, unlinked = flow.make(queues, q, id, head, edges[at], edges[at + 1], edges[at + 2])
+      _, unlinked = flow.make_edge(queues, q, id, head, edges[at], edges[at + 1], edges[at + 2])
     else
       unlinked = flow.is_unlinked(q, id, edges[at] .. ':' .. edges[at + 1])
     end
@@ -93,15 +94,15 @@ function flow.make_edges(queues, q, job, fresh)
   return left
 end
 
--- Makes a parent wait for a child. Returns the parent's sequence (0: it cannot wait any more) and 1 when the child is
--- yet to be linked.
+-- Makes a parent wait for a child. Returns the parent's sequence (0: it has finished or is gone) and 1 if the child still has to
+-- be linked.
 function flow.adopt(queues, q, id, name, child_id, on)
   local head = head_of(q, id)
   if not head or ENDS[head[HEAD.STATE]] then
     return { 0, 0 }
   end
   apply_pending(q)
-  local edge, unlinked = flow.make(queues, q, id, head, name, child_id, on)
+  local edge, unlinked = flow.make_edge(queues, q, id, head, name, child_id, on)
   apply_pending(q)
   if unlinked then
     flow.wait_for_links(q, id)
@@ -118,7 +119,7 @@ function flow.adopt(queues, q, id, name, child_id, on)
   return { head[HEAD.SEQ], unlinked and 1 or 0 }
 end
 
--- Links a job to dependents of other slots: 1 for each that will be notified, 0 when there is no such job, or its fate.
+-- Links a job to dependents of other slots. Answers for each: 1 if it will be notified, 0 if there is no such job, or the fate.
 function flow.link_all(q, id, links)
   local answers = {}
   for at = 1, #links, 3 do
@@ -128,7 +129,7 @@ function flow.link_all(q, id, links)
   return answers
 end
 
--- What would become of adding an id.
+-- The outcome that adding an id would have.
 function flow.predict_add(q, id, head, request_id)
   if head then
     return adds.outcome_of(q, id, head, request_id) or ADDED.WOULD_BE_NEW

@@ -1,5 +1,4 @@
--- Adding plain jobs (`15_plain.lua`) of one queue. What is special about an id that is already there is left to
--- `70_add.lua`.
+-- Adding plain jobs (`15_plain.lua`) of one queue. Ids that exist are left to `70_add.lua`.
 
 function adds.create_plain(q, id, text_of_job, seq, task)
   local list = list_of(q.hset, q.j)
@@ -11,8 +10,7 @@ function adds.create_plain(q, id, text_of_job, seq, task)
   note_run(q, EVENT.ENQUEUED, id, task)
 end
 
--- Adds the jobs in `args` from position 2 on; puts position and answer of all that were not simply added into
--- `special`.
+-- Adds the jobs in `args` from position 2 on. Appends position and answer of jobs that `add_one` has handled to `special`.
 function adds.add_plain(q, args, first, special)
   q.added, q.ready = {}, true
   for at = 2, #args, 2 do

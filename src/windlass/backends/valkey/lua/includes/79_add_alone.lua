@@ -1,14 +1,14 @@
--- Adding one plain job whose id is new, which most calls do. It comes to the same as `75_add_plain.lua`, but the root is read
--- once and written once, and a worker that waits for the job (`78_handoff.lua`) is given it before it joins the line.
+-- Adding one plain job with a new id, as most calls do. The result is that of `75_add_plain.lua`, but the root is read once and
+-- written once, and an idle worker (`78_handoff.lua`) may get the job without a claim.
 
--- Writes that the job is leased, by what `handoff.give` answered.
-function adds.write_given(root, id, task, seq, now, worker, token, lease_ms)
+-- Writes the lease that `handoff.assign` returned.
+function adds.write_assigned(root, id, task, seq, now, worker, token, lease_ms)
   local head = struct.pack(LEAN_FORMAT, seq, now, now, #token, token, #worker, worker, #task, task)
   redis.call('ZADD', root .. ':a', text(now + lease_ms), struct.pack('>I7', seq) .. id)
   redis.call('HSET', root .. ':m', id, string.char(MARK.LEAN) .. head)
 end
 
--- Returns what `add_plain` answers; nil, and nothing is written, when there is more to be said about the job.
+-- Returns the answer of `add_plain`. Returns nil and writes nothing if the id is known or the queue counts turns.
 function adds.add_alone(root, id, text_of_job, now, micros)
   local task = text_of_job:sub(2, 1 + text_of_job:byte())
   local counter = 'c:enqueued:' .. task
@@ -24,13 +24,13 @@ function adds.add_alone(root, id, text_of_job, now, micros)
   local worker, token, lease_ms
   if not (marks[7] or marks[8] or marks[9] or marks[10]) and redis.call('XLEN', root .. ':f') == tonumber(passed) then
     if bare or redis.call('EXISTS', root .. ':w') == 0 then -- no other job waits
-      worker, token, lease_ms = handoff.give(root, id, record, now)
+      worker, token, lease_ms = handoff.assign(root, id, record, now)
     end
   end
   redis.call('XADD', root .. ':f', number, 'i', id)
   local rows = { { EVENT.ENQUEUED, id, task } }
   if worker then
-    adds.write_given(root, id, task, seq, now, worker, token, lease_ms)
+    adds.write_assigned(root, id, task, seq, now, worker, token, lease_ms)
     rows[2], rows[3] = { EVENT.STARTED, id, task, 1, worker }, { EVENT.DRAINED, '', '' }
   else
     redis.call('SPUBLISH', root .. ':ready', '')

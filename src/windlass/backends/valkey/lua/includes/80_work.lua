@@ -1,8 +1,8 @@
--- A worker's turn: ending attempts and claiming the next jobs.
+-- A worker's turn: settle attempts and claim the next jobs.
 
 local batch = {}
 
--- What a settlement under `token` is answered.
+-- The answer to a settlement with `token`.
 function batch.check_token(head, token)
   if not head then
     return SETTLED.GONE
@@ -25,7 +25,7 @@ function batch.load_items(queues, items)
   end
 end
 
--- Ends come as runs and others, see `work.lua`.
+-- Whether an end is a run of completions, see `work.lua`.
 function batch.is_run(part)
   return type(part[2]) == 'table'
 end
@@ -47,7 +47,7 @@ function batch.load_ends(queues, ends)
   end
 end
 
--- Ends one attempt; returns what `check_token` says.
+-- Ends one attempt; returns the answer of `check_token`.
 function batch.settle_one(q, item)
   local id, token = item[END.ID], item[END.TOKEN]
   local lean = q.lean[id]
@@ -66,7 +66,7 @@ function batch.settle_one(q, item)
   return status
 end
 
--- What a run says of one of its jobs: in a list, or the same of all.
+-- The value for one job of a run, which has a list or one value for all.
 function batch.of_run(values, at)
   return type(values) == 'table' and values[at] or values
 end
@@ -98,7 +98,7 @@ function batch.settle_all(queues, ends)
   for index, part in ipairs(ends) do
     statuses[index] = (batch.is_run(part) and batch.settle_run or batch.settle_one)(queues[part[1]], part)
   end
-  flow.notify_dependents(queues) -- so that what is unblocked here can be claimed here
+  flow.notify_dependents(queues) -- so that jobs which this unblocks can be claimed now
   for _, q in ipairs(queues) do
     stubs.drop(q)
     apply_pending(q)
@@ -106,6 +106,7 @@ function batch.settle_all(queues, ends)
   return table.concat(statuses)
 end
 
+-- Leases jobs from the queues in order, first up to their shares, then up to their caps.
 function batch.rounds(queues, claim, lines, limit)
   local taken = {}
   for bound = 2, 3 do -- the share first, then the cap
@@ -119,11 +120,11 @@ function batch.rounds(queues, claim, lines, limit)
   return taken
 end
 
--- The one line of a claim may also say to take a seat (`78_handoff.lua`), to leave one, or both.
+-- A claim of one queue may have flags to register the worker as idle and to end its registration (`78_handoff.lua`).
 function batch.claim_jobs(queues, request)
   local lines = request[5]
   local claim = new_claim(request, queues[1].now)
-  local budget, seat = STEP, lines[1] and lines[1][5] or 0
+  local budget, flags = STEP, lines[1] and lines[1][5] or 0
   for index, one in ipairs(lines) do
     local q = queues[one[1]]
     q.claiming = true
@@ -133,8 +134,8 @@ function batch.claim_jobs(queues, request)
   for _, one in ipairs(lines) do
     budget = budget - groups.advance_timed(queues[one[1]], budget)
   end
-  if seat >= SEAT.LEAVE then
-    handoff.leave(queues[lines[1][1]], claim)
+  if flags >= HANDOFF.LEAVE then
+    handoff.unregister(queues[lines[1][1]], claim)
   end
   local taken = batch.rounds(queues, claim, lines, request[4])
   local left = {}
@@ -150,14 +151,14 @@ function batch.claim_jobs(queues, request)
       claim.next_due = due
     end
   end
-  if seat % SEAT.LEAVE == SEAT.TAKE and left[1] == 0 and handoff.take(queues[lines[1][1]], claim, request[4]) then
-    left[1] = SEAT.TAKEN
+  if flags % HANDOFF.LEAVE == HANDOFF.TAKE and left[1] == 0 and handoff.register(queues[lines[1][1]], claim, request[4]) then
+    left[1] = HANDOFF.TAKEN
   end
-  claim.left = table.concat(left) .. claim.seat
+  claim.left = table.concat(left) .. claim.unregistered
   return claim
 end
 
--- Adds every leased job to `answer`: queue, ids, records of plain ones; else -queue, id, record, head, errors, signals.
+-- Appends the leased jobs to `answer`: queue, ids, records for plain ones; -queue, id, record, head, errors, signals for others.
 function batch.append_leased(answer, queues, claim)
   local position = {}
   for index, q in ipairs(queues) do

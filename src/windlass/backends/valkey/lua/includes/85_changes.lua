@@ -1,4 +1,4 @@
--- Changes by people and programs.
+-- Changes on request: cancel, retry, change.
 
 local changes = {}
 
@@ -28,12 +28,13 @@ function changes.cancel(q, id, reason, dead)
   return CANCEL.CANCELLED
 end
 
--- Whether a retry by hand puts a finished job back.
+-- Whether a finished job may be retried.
 function changes.may_run_again(head)
   return ENDS[head[HEAD.STATE]] and head[HEAD.REASON] ~= BAD_RECORD
 end
 
--- Puts a finished job back with a fresh budget; hurries a retrying one. `known`, `again`: see `flow.recheck_children`.
+-- Retries a finished job with attempts and stalls reset; makes a retrying one ready now. `known`, `again`: see
+-- `flow.recheck_children`.
 function changes.retry(queues, q, id, head, known, again)
   if head[HEAD.STATE] == STATE.RETRYING then
     promote(q, id, head)
@@ -49,7 +50,7 @@ function changes.retry(queues, q, id, head, known, again)
   if blocked then
     line.begin_time(q, head)
   else
-    line.no_time(head)
+    line.clear_time(head)
   end
   head[HEAD.ATTEMPTS], head[HEAD.STALLS], head[HEAD.MISSES] = 0, 0, 0
   head[HEAD.MANUAL_RETRIES] = head[HEAD.MANUAL_RETRIES] + 1
@@ -80,10 +81,10 @@ function changes.change_priority(q, id, head, priority)
   head[HEAD.PRIORITY], head[HEAD.PLACE] = priority, fresh_place(q, head)
   note(q, EVENT.CHANGED, id, head, 'priority', priority)
   enter(q, id, head)
-  apply_pending(q) -- but not filed: the delay may be changed, too
+  apply_pending(q) -- not its group yet: the delay may change, too
 end
 
--- Whether a request with (or without) `token` may change the job.
+-- Whether a request with (or without) `token` may change the job: one of CHANGED.
 function changes.may_change(head, token, moves, delays)
   if token ~= '' then
     if batch.check_token(head, token) ~= SETTLED.OK then

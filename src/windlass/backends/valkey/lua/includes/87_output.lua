@@ -1,4 +1,4 @@
--- Live output of running jobs. The same rules as `windlass.core.stream_rules`.
+-- Live output of running jobs. The rules of `windlass.core.stream_rules`.
 
 local OUT = { LAST = 1, OLDEST = 2, SIZE = 3, DELIVERY = 4, BASE = 5 }
 
@@ -7,7 +7,7 @@ function flow.output_of(q, id)
   return known and cmsgpack.unpack(known) or { 0, 1, 0, 0, 0 }
 end
 
--- Lets the oldest chunks go over the bounds; the newest always stays.
+-- Removes the oldest chunks beyond the bounds; the newest always stays.
 function flow.trim_output(key, out, most_chunks, most_bytes)
   local oldest = out[OUT.OLDEST]
   while true do
@@ -24,7 +24,7 @@ function flow.trim_output(key, out, most_chunks, most_bytes)
   end
 end
 
--- Appends chunks (args from position `from` on); false when that would leave a gap.
+-- Appends chunks (args from position `from` on); returns false if that would leave a gap.
 function flow.append(q, id, head, first, args, from, most_chunks, most_bytes)
   local out, key = flow.output_of(q, id), q.root .. ':p:' .. id
   if out[OUT.DELIVERY] ~= head[HEAD.DELIVERIES] then

@@ -1,12 +1,12 @@
--- Schedules of a queue. The same rules as `windlass.core.schedule_rules`; clients compute the slots.
+-- Schedules of a queue. The rules of `windlass.core.schedule_rules`; clients compute the slots.
 --
 --   :schedules        hash    name -> length of its state (4 bytes), state, the record as it was put
---   :schedules:names  zset    names, all of score 0: listings are in order of names
---   :schedules:due    zset    name -> next slot, of those that have one and are not paused
+--   :schedules:names  zset    names, with score 0: in the order of listings
+--   :schedules:due    zset    names of schedules that have a next slot and are not paused: score that slot
 
 local schedules = {}
 
--- State and record of a schedule; nil when it is not there, or cannot be read.
+-- State and record of a schedule; nil if it does not exist or cannot be read.
 function schedules.get(q, name)
   local stored = redis.call('HGET', q.root .. ':schedules', name)
   if not stored then
@@ -15,7 +15,7 @@ function schedules.get(q, name)
   local ok, size = pcall(struct.unpack, '>I4', stored)
   local state = ok and damaged.unpacked(stored:sub(5, 4 + size), nil)
   if not state then
-    return nil -- it cannot be read
+    return nil
   end
   return state, stored:sub(5 + size)
 end
@@ -38,13 +38,13 @@ function schedules.drop(q, name)
   redis.call('ZREM', key .. ':due', name)
 end
 
--- The queue itself is forgotten, and its schedules with it.
+-- Removes the schedules of a queue that is removed.
 function schedules.forget(q)
   local key = q.root .. ':schedules'
   redis.call('UNLINK', key, key .. ':names', key .. ':due')
 end
 
--- A next slot as far as limit and end allow it.
+-- The next slot, or -1 if the limit or the end of the schedule is reached.
 function schedules.bounded(state, next_ms)
   if state[SCHEDULE.LIMIT] >= 0 and state[SCHEDULE.FIRED] >= state[SCHEDULE.LIMIT] then
     return -1
@@ -54,7 +54,7 @@ function schedules.bounded(state, next_ms)
   return next_ms
 end
 
--- The state after `new` was put where `old` (or nil) was.
+-- The state after `new` is put over `old` (nil: there was none).
 function schedules.merged(old, new)
   if old then
     new[SCHEDULE.PAUSED], new[SCHEDULE.LAST], new[SCHEDULE.LAST_JOB_ID] = old[SCHEDULE.PAUSED], old[SCHEDULE.LAST], old[SCHEDULE.LAST_JOB_ID]
@@ -67,7 +67,7 @@ function schedules.merged(old, new)
   return new
 end
 
--- How many of the jobs of due slots may be added: within the limit, and without overlap if so asked.
+-- How many of the jobs of due slots may be added, by the limit and, if jobs must not overlap, by the last job.
 function schedules.room(q, state, wanted)
   if state[SCHEDULE.ALONE] == 1 and wanted > 0 then
     local last = state[SCHEDULE.LAST_JOB_ID] ~= '' and head_of(q, state[SCHEDULE.LAST_JOB_ID])
@@ -79,7 +79,7 @@ function schedules.room(q, state, wanted)
   return wanted
 end
 
--- Adds the first `amount` of `jobs` (as `add` takes them), whose tails begin at args[4]; 1 when the queue became known.
+-- Adds the first `amount` of `jobs` (as `add` takes them), whose tails start at args[4]; returns 1 if the queue was new.
 function schedules.add(q, jobs, args, amount)
   if amount == 0 then
     return 0

@@ -1,4 +1,4 @@
--- Listing: the stream of jobs that were added ready and the index of all others, merged by sequence.
+-- Listing jobs: the stream :f and the index :i of all other jobs, merged by sequence.
 
 local listing = {}
 
@@ -35,7 +35,7 @@ function listing.numbered_rows(key, newest, cursor, count)
   return rows
 end
 
--- Up to `count` rows {sequence, id} beyond `cursor`, and whether there are more.
+-- Up to `count` rows {sequence, id} after `cursor`, and whether there may be more.
 function listing.rows_from(q, newest, cursor, count)
   local plain, others = listing.plain_rows(q, newest, cursor, count), listing.numbered_rows(q.i, newest, cursor, count)
   local rows, p, o = {}, 1, 1
@@ -54,16 +54,16 @@ function listing.rows_from(q, newest, cursor, count)
   return rows, #rows == count
 end
 
--- Where jobs of a state stand.
+-- The keys of jobs in a state.
 local PLACES = {
   [STATE.WAITING] = { 'f', 'w' }, [STATE.SCHEDULED] = { 'd' }, [STATE.RETRYING] = { 'd' }, [STATE.SUSPENDED] = { 'd', 'u' }, [STATE.BLOCKED] = { 'b' },
   [STATE.PARKED] = { 'Q' }, [STATE.ACTIVE] = { 'a' }, [STATE.COMPLETED] = { 'P', 'C' }, [STATE.FAILED] = { 'F' }, [STATE.CANCELLED] = { 'X' },
 }
 
--- Where jobs that ended stand.
+-- The keys of finished jobs.
 local ENDED = { P = true, C = true, F = true, X = true }
 
--- The places that hold all jobs in `states`, when these are 1,000 at most; else nil.
+-- The keys that contain all jobs in `states`, if these are at most 1,000 jobs; else nil.
 function listing.few_places(q, states)
   local found, total = {}, 0
   for _, state in ipairs(states) do
@@ -77,7 +77,7 @@ function listing.few_places(q, states)
   return #states > 0 and total <= STEP and found or nil
 end
 
--- Every row of one place.
+-- All rows of one key.
 function listing.rows_in(q, name)
   local rows = {}
   if name == 'f' then
@@ -94,7 +94,7 @@ function listing.rows_in(q, name)
   return rows
 end
 
--- Adds a row to a list when it is beyond the cursor.
+-- Adds a row to a list if it is after the cursor.
 function listing.put_row(rows, newest, cursor, row)
   if cursor < 0 or (row[1] ~= cursor and (row[1] < cursor) == newest) then
     rows[#rows + 1] = row
@@ -108,7 +108,7 @@ function listing.in_order(rows, newest)
   return rows
 end
 
--- Rows of all jobs in `states` beyond `cursor`, when they are few: a walk over all jobs would find them late.
+-- Rows of all jobs in `states` after `cursor`, if there are few: a walk over all jobs would take long to find them.
 function listing.few_rows(q, newest, cursor, states)
   local places = listing.few_places(q, states)
   if not places then
@@ -123,13 +123,13 @@ function listing.few_rows(q, newest, cursor, states)
   return listing.in_order(rows, newest)
 end
 
--- The cursor behind a row: its sequence, by time also that.
+-- The cursor after a row: its sequence, in an order by time 'time.sequence'.
 function listing.cursor_of(row)
   return row[3] and (text(row[3]) .. '.' .. text(row[1])) or row[1]
 end
 
--- How many members of a place stand before a time and sequence (`with`: and that one itself). Members of one time are in the
--- order of their sequences.
+-- How many members of a key are before a time and sequence (`with`: or equal to them). Members with the same time are ordered
+-- by sequence.
 function listing.rank_of(q, name, time, seq, with)
   local low = redis.call('ZCOUNT', q[name], '-inf', '(' .. text(time))
   local high = low + redis.call('ZCOUNT', q[name], text(time), text(time))
@@ -145,7 +145,7 @@ function listing.rank_of(q, name, time, seq, with)
   return low
 end
 
--- Up to STEP rows {sequence, id, time} of one place beyond a time and sequence, and whether there are more.
+-- Up to STEP rows {sequence, id, time} of one key after a time and sequence, and whether there are more.
 function listing.timed_rows_in(q, name, newest, time, seq)
   local size = redis.call('ZCARD', q[name])
   local first = 0
@@ -165,7 +165,7 @@ function listing.timed_rows_in(q, name, newest, time, seq)
   return rows, newest and first > 0 or not newest and last + 1 < size
 end
 
--- The same of several places, merged.
+-- The same for several keys, merged.
 function listing.timed_rows(q, newest, names, time, seq)
   local rows, more = {}, false
   for _, name in ipairs(names) do
@@ -190,7 +190,7 @@ function listing.timed_rows(q, newest, names, time, seq)
   return rows, more and #rows > 0
 end
 
--- Rows of all jobs that ended in the wanted time beyond `cursor`, when it was said and they are 1,000 at most; else nil.
+-- Rows of all jobs that ended in the wanted time, after `cursor`. Nil if no time is given, or there are more than 1,000.
 function listing.few_ended(q, newest, cursor, wanted)
   if wanted.from < 0 and wanted.before < 0 then
     return nil
@@ -212,7 +212,7 @@ function listing.few_ended(q, newest, cursor, wanted)
   return listing.in_order(rows, newest)
 end
 
--- What a listing asks of a job: `some` says whether that is anything but its state.
+-- The filters of a listing. `some`: there is any besides the state.
 function listing.wanted(request, patterns)
   local states, in_error, in_payload, in_any = {}, {}, {}, {}
   for _, state in ipairs(request[4]) do
@@ -236,7 +236,7 @@ function listing.wanted(request, patterns)
   return wanted
 end
 
--- Reads what `fits` looks at of `count` rows from `first` on; of rows whose bytes show that they do not fit, nothing.
+-- Reads the jobs of `count` rows from `first` on for `fits`, except those whose bytes show that they do not match.
 function listing.load_rows(q, rows, first, count, wanted)
   local ids = {}
   for index = first, math.min(first + count - 1, #rows) do
@@ -251,7 +251,7 @@ function listing.load_rows(q, rows, first, count, wanted)
   load(q, ids)
 end
 
--- Reads the errors of jobs; returns the ids of those that may fit.
+-- Reads the errors of jobs; returns the ids of those that may match.
 function listing.load_errors(q, ids, wanted)
   local found, failed = read('HMGET', q.e, ids), {}
   wanted.errors = {}
@@ -263,14 +263,14 @@ function listing.load_errors(q, ids, wanted)
   return wanted.needs_error and failed or ids
 end
 
--- Whether the payload in the bytes of a record is JSON; false also when that cannot be said.
+-- Whether the payload of a stored record is JSON; false also if that is unknown.
 function listing.is_json(record)
   if record:byte() == MARK.PLAIN then
     return true
   elseif #record < 2 then
     return false
   end
-  local at = tail_at(record) + 4 -- of the packed {request id, codec, options}
+  local at = tail_at(record) + 4 -- the packed {request id, codec, options}
   local id = record:byte(at + 1) or 0
   if record:byte(at) ~= 0x93 or (id ~= 1 and id ~= 0xd9 and (id < 0xa0 or id > 0xbf)) then
     return false
@@ -279,7 +279,7 @@ function listing.is_json(record)
   return record:sub(at, at + 4) == '\164json'
 end
 
--- Looks at heads and records as bytes, which costs much less than to unpack them; returns the ids of those that may fit.
+-- Searches heads and records as bytes, which is much faster than unpacking them. Returns the ids of jobs that may match.
 function listing.load_bytes(q, ids, wanted)
   local heads, left = read('HMGET', q.m, ids), {}
   local records = wanted.needs_record and read('HMGET', q.j, ids) or {}
@@ -317,7 +317,7 @@ function listing.holds_all(packed, texts)
   return #texts == 0 or listing.has_all(string.lower(packed), texts)
 end
 
--- Whether the last error of a job is the one that is wanted.
+-- Whether the last error of a job matches.
 function listing.error_fits(id, wanted)
   local packed = wanted.errors[id]
   if not packed then
@@ -332,14 +332,14 @@ function listing.error_fits(id, wanted)
     and (not wanted.fingerprint or last[3 + FAILURE.FINGERPRINT - FAILURE.ERROR_CLASS] == wanted.fingerprint)
 end
 
--- Whether a job whose payload is JSON holds the texts that are wanted; `head` is packed.
+-- Whether a job with a JSON payload contains the wanted texts; `head` is packed.
 function listing.texts_fit(id, record, head, wanted)
   return listing.holds_all(record, wanted.in_payload)
     and (#wanted.in_any == 0 or listing.holds_all(table.concat({ id, record, head, wanted.errors[id] or '' }, ' '), wanted.in_any))
 end
 
--- Whether a text fits all patterns, each from the end of the one before. One pattern with several `.*` would try them in
--- every combination, and nothing stops a server that does.
+-- Whether a text matches all patterns, each after the end of the one before. A single pattern with several `.*` would try all
+-- combinations, which may block the server for hours.
 function listing.fits_parts(text, parts)
   local from, last = nil, 0
   for _, part in ipairs(parts) do
@@ -351,7 +351,7 @@ function listing.fits_parts(text, parts)
   return true
 end
 
--- Whether the job under an id fits the filters of a listing.
+-- Whether a job matches the filters of a listing.
 function listing.fits(q, id, wanted)
   local head = q.heads[id]
   if not head then
@@ -371,11 +371,11 @@ function listing.fits(q, id, wanted)
       or listing.texts_fit(id, q.records[id] or '', q.packed[id] or '', wanted))
 end
 
--- When the oldest waiting job became ready; -1 when none waits. Exact while at most 1,000 jobs of other
--- priorities or returned ones wait; beyond that, of those that are first in line.
+-- When the oldest waiting job became ready; -1 if none waits. It is exact if :w has at most 1,000 jobs; otherwise only the first
+-- ones in line are considered.
 function listing.oldest_ready(q)
   local ids = {}
-  local plain = next_fresh(q, 100) -- in order of their times, except for a few
+  local plain = next_fresh(q, 100) -- nearly in the order of their ready times
   for index, entry in ipairs(plain) do
     ids[index] = entry[2][2]
   end

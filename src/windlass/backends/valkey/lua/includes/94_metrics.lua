@@ -1,8 +1,8 @@
--- Roll-ups of a queue's history: rows by minute and by hour, made and merged by clients.
+-- Roll-ups of a queue's history: rows by minute and by hour, which clients compute and merge.
 --
 --   (root)         `ro`: the last history row that was rolled up, `ro_ms`: when
 --   :minutes       hash    start of the window (6 bytes) + task -> row
---   :minutes:keys  zset    the same keys, all of score 0: by time, then task
+--   :minutes:keys  zset    the same keys, with score 0: by time, then task
 --   :hours, :hours:keys    the same
 
 local metrics = {}
@@ -14,7 +14,7 @@ function metrics.cursor(root)
   return tonumber(redis.call('HGET', root, 'ro') or 0)
 end
 
--- How far the history may go: `copied` (-1: there is no archiver), or less while a process rolls it up.
+-- Up to which row the history may be removed: `copied` (-1: no archiver), or less while a process rolls it up.
 function metrics.held(q, copied)
   local marks = redis.call('HMGET', q.root, 'ro', 'ro_ms')
   if not marks[1] or tonumber(marks[2]) <= q.now - KEPT.ROLL_UP_MS then
@@ -24,7 +24,7 @@ function metrics.held(q, copied)
   return copied < 0 and rolled_up or math.min(copied, rolled_up)
 end
 
--- Removes rows that are past their time or too many, the oldest, at most `limit`; returns how many.
+-- Removes the oldest rows that are too old or too many, at most `limit`; returns how many.
 function metrics.prune(q, limit)
   local removed = 0
   for at = 1, #METRICS_STEPS, 2 do

@@ -1,4 +1,4 @@
--- Removing what is past its keep, and removing on request. Every step is bounded.
+-- Removing records past their retention, and removing on request. Every step is bounded.
 
 local sweep = {}
 
@@ -32,7 +32,7 @@ function sweep.count_ended(q, state)
   return state == STATE.COMPLETED and count + redis.call('ZCARD', q.P) or count
 end
 
--- Finished members beyond the count that the newest one's rule allows, once no dependent needs their results.
+-- Members of finished jobs beyond the count that the options of the newest one allow, if their grace time is over.
 function sweep.surplus(q, state, limit)
   local newest = sweep.ended(q, state, 'ZREVRANGEBYSCORE', '+inf', '-inf', 1)[1]
   if not newest then
@@ -63,7 +63,7 @@ function sweep.surplus(q, state, limit)
   return found
 end
 
--- Ids of finished records that may go, oldest end first, at most `limit` + 1 of them.
+-- Finished jobs that may be removed, in the order of their ends: {finished, member, id}.
 function sweep.prunable(q, limit)
   local seen, found = {}, {}
   local function gather(members)
@@ -100,7 +100,7 @@ function sweep.prune_ids(q)
   return #gone
 end
 
--- When the rows of an entry of the history log were written.
+-- When an entry of the history was written.
 function sweep.time_of(entry)
   local ok, at_ms = pcall(function()
     if entry[2][1] == 'p' then
@@ -109,12 +109,12 @@ function sweep.time_of(entry)
     local _, at_ms = cmsgpack.unpack_one(entry[2][2], 1)
     return at_ms
   end)
-  return ok and type(at_ms) == 'number' and at_ms or 0 -- what cannot be read is old
+  return ok and type(at_ms) == 'number' and at_ms or 0 -- an unreadable entry counts as old
 end
 
--- Moves the beginning of the history log past rows that are too many or too old and that every archiver has
--- copied (rows up to `copied`; -1: there is no archiver), and past those beyond the hard bound, which are counted as lost.
--- Returns how many rows went, and 1 when there may be more.
+-- Removes rows of the history that are too many or too old, if every archiver has copied them (rows up to `copied`; -1: there
+-- is no archiver). Rows beyond the hard bound are removed in any case and counted as lost. Returns how many rows were removed,
+-- and 1 if there may be more.
 function sweep.prune_history(q, copied)
   local marks = redis.call('HMGET', q.root, 'hi', 'hi0')
   local last, first = tonumber(marks[1] or 0), tonumber(marks[2] or 1)
@@ -141,7 +141,7 @@ function sweep.prune_history(q, copied)
   return from - first, read == 100 and 1 or 0
 end
 
--- Streams stay behind as empty keys: their numbers live in the root, so the keys may go.
+-- Removes empty streams. Their last numbers are in the root, so they are not needed.
 function sweep.drop_empty_streams(q)
   for _, key in ipairs({ q.f, q.v, q.h }) do
     if redis.call('EXISTS', key) == 1 and redis.call('XLEN', key) == 0 then
@@ -150,7 +150,7 @@ function sweep.drop_empty_streams(q)
   end
 end
 
--- The oldest jobs in `state` that entered it up to `before`: {since, member by sequence, id}, at most `limit`.
+-- Adds the oldest jobs that ended in `state` up to `before` to `found`, at most `limit`: {finished, member, id}.
 function sweep.oldest_finished(q, state, before, limit, found)
   for _, one in ipairs(sweep.ended(q, state, 'ZRANGEBYSCORE', '-inf', before, limit)) do
     found[#found + 1] = { one[1], one[2], id_of(one[2]) }
@@ -177,7 +177,7 @@ function sweep.oldest_pending(q, state, before, limit, found)
     end
   end
   local key = q[PENDING[state] or 'd']
-  if state == STATE.SUSPENDED then -- those without a limit stand elsewhere
+  if state == STATE.SUSPENDED then -- those without a timeout are in :u
     for _, member in ipairs(redis.call('ZRANGE', q.u, 0, limit - 1)) do
       ids[#ids + 1] = id_of(member)
     end

@@ -1,4 +1,4 @@
--- What is past its time, earliest first over several queues.
+-- Members of an index whose time has passed, earliest first over several queues.
 
 function sweep.earlier(one, two)
   if one[1] ~= two[1] then
@@ -7,7 +7,7 @@ function sweep.earlier(one, two)
   return one[2] < two[2] -- by sequence
 end
 
--- Members of index `suffix` whose score has passed: at most `limit` in all, as one list per queue.
+-- Members of the index `suffix` whose score has passed, at most `limit` in all: a list for each queue, and `order` over all.
 function sweep.passed(queues, suffix, limit)
   local found = {}
   for index, q in ipairs(queues) do

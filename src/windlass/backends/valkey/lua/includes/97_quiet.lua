@@ -1,8 +1,8 @@
--- What goes when nothing happened in a queue for a day.
+-- Removing the event log of a queue without changes for a day.
 
 local QUIET_MS = 86400000
 
--- The event log as a whole; the numbers of its events live in the root and never come again.
+-- The number of the last event stays in the root, so numbers are not used again.
 function sweep.drop_quiet_events(q)
   local newest = redis.call('XREVRANGE', q.v, '+', '-', 'COUNT', 1)[1]
   if newest then
