@@ -1,4 +1,4 @@
-"""The suite that every backend passes, ours and yours.
+"""The conformance suite that every backend passes.
 
 Level one (``contract_*``) drives the verbs of ``windlass.backend.requests``; level two (``behaviour_*``)
 drives queues and workers. Every test is a coroutine function that takes a ``harness``. To run the suite on
@@ -23,9 +23,9 @@ a backend of your own, with pytest and any plugin that runs coroutine tests (any
 
     globals().update(all_tests())
 
-Each test gets a namespace of its own, so nothing needs to be flushed. A store that no URL opens gets its
-own subclass of ``Harness`` with one method, ``connect``. For a capability that the backend does not declare,
-its refusal is asserted instead.
+Each test gets its own namespace, so nothing needs to be flushed. For a store that has no URL, write a
+subclass of ``Harness`` with one method, ``connect``. If the backend does not declare a capability, its tests
+assert that requests for it are refused.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ from windlass_conformance.needs import capability_of, refuses  # noqa: E402 (the
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Seconds that one test may take, whatever the machine does besides.
+#: The most seconds that one test may take, also on a busy machine.
 LIMIT = 40
 
 __all__ = ["Harness", "UrlHarness", "all_tests", "behaviour_tests", "clock_tests", "contract_tests"]
 
 
 def contract_tests() -> dict[str, Callable[..., Any]]:
-    """Level one, by name: what each verb does."""
+    """The tests of level one by name: what each verb does."""
     return _collect("contract_")
 
 
 def behaviour_tests() -> dict[str, Callable[..., Any]]:
-    """Level two, by name: what users of queues and workers see."""
+    """The tests of level two by name: what users of queues and workers see."""
     return _collect("behaviour_")
 
 
 def clock_tests() -> dict[str, Callable[..., Any]]:
-    """What happens when the machine's clock was ahead, by name: for stores whose clock is the machine's."""
+    """Tests of a machine whose clock was ahead, by name. For stores that use the clock of the machine."""
     return _collect("clock_")
 
 
 def all_tests() -> dict[str, Callable[..., Any]]:
-    """Both levels, which every backend passes."""
+    """The tests of both levels by name."""
     return contract_tests() | behaviour_tests()
 
 
@@ -88,9 +88,9 @@ def _collect(prefix: str) -> dict[str, Callable[..., Any]]:
 
 
 def _limited(test: Callable[..., Any], capability: str | None) -> Callable[..., Any]:
-    """``test`` with a limit of its own: one that hangs fails, and takes nothing else down with it.
+    """``test`` with a timeout, so that a test that hangs does not stop the others.
 
-    Where the backend declares ``capability`` missing, its refusal is asserted instead.
+    If the backend does not declare ``capability``, the wrapper asserts that it is refused.
     """
 
     @functools.wraps(test)

@@ -1,4 +1,4 @@
-"""Queues and tasks: adding, running, reading what came of it."""
+"""Queues and tasks: adding jobs, running them, reading their results."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ from windlass_conformance.stage import QUEUE, Gate, Stage, eventually
 
 
 async def add(stage: Stage, count: int, **options: Any) -> list[Job[Any]]:
-    """Jobs to be handled together. A batch that waits for no more jobs needs them before its worker starts:
-    one that is idle may be woken by the first of them before a broker has the last."""
+    """Add jobs that one call will handle. Do it before the worker starts if the batch does not wait for more
+    jobs: an idle worker may be woken by the first job before a broker has the last one."""
     return await stage.queue.add_bulk([{"name": "n", "data": n, **options} for n in range(count)])
 
 

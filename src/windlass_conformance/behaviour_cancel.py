@@ -1,4 +1,4 @@
-"""Cancelling from anywhere: pending jobs, running ones, in loops and in threads."""
+"""Cancelling pending and running jobs, on event loops and in threads."""
 
 from __future__ import annotations
 

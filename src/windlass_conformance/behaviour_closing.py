@@ -1,4 +1,4 @@
-"""Closing: waits under way end, later calls are refused, and an app that was closed can be opened again."""
+"""Closing: pending waits end, later calls are refused, and a closed app can be opened again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from windlass import Windlass
     from windlass_conformance.harness import Harness
 
-#: Longer than a wait that is notified of the end takes, shorter than the slowest look without a hint.
+#: Longer than a wait takes that gets a hint, shorter than the interval of polling without hints.
 SOON = 10
 
 
@@ -29,7 +29,7 @@ async def _read(source: AsyncIterator[Any]) -> None:
 
 
 async def _waits(queue: Queue, job: Job[Any]) -> list[asyncio.Future[Any]]:
-    """Every way to wait without a timeout for ``job``, which never ends, or for events of its queue."""
+    """All calls that wait without a timeout for ``job``, which never ends, or for events of its queue."""
     ways: list[Awaitable[Any]] = [
         job.result(None),
         job.wait_until_finished(None),

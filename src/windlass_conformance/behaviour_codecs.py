@@ -1,6 +1,6 @@
-"""Codecs through a store: an app reads what it accepts, and sealed bytes open only where they were meant.
+"""Codecs: an app reads only codecs that it accepts, and sealed bytes open only for their own job.
 
-The attacker of these tests can write any record to the store and has no key.
+The attacker in these tests can write any record to the store but has no key.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ sealed = pytest.mark.parametrize("make", _SEALED)
 
 
 async def _smuggle(stage: Stage, new: NewJob, **fields: Any) -> Job[Any]:
-    """Write a job as one that has access to the store, and nothing else, can: any bytes under any name."""
+    """Write a job as an attacker with access to the store can, with any fields."""
     made = msgspec.structs.replace(new, **{"id": new_id(), "request_id": new_id(), **fields})
     await stage.app.store.execute(rq.Add(jobs=[made]))
     job = await stage.app.queue(made.queue).get_job(made.id)
@@ -52,7 +52,7 @@ async def _smuggle(stage: Stage, new: NewJob, **fields: Any) -> Job[Any]:
 
 
 async def _refused(stage: Stage, job: Job[Any], words: str) -> None:
-    """The job ends as ``failed: bad_payload`` without an attempt, its bytes kept, and says why."""
+    """Assert that the job ends as ``failed: bad_payload`` without an attempt, with its bytes and a reason."""
     before = job.record.payload
     await stage.until_state(job, JobState.FAILED)
     await job.refresh()

@@ -1,7 +1,7 @@
-"""One stored record that cannot be read harms nothing else, and can be seen, set aside and removed.
+"""A stored record that cannot be read affects no other job, and can be seen, set aside and removed.
 
-On the system clock, through queues and a worker as in production. ``harness.damages`` names what can be done
-to a record of the store under test; each is done to one job among honest ones.
+These tests use the system clock, queues and a worker as in production. ``harness.damages`` lists the kinds of
+damage for the store under test; each is done to one job among intact ones.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from windlass_conformance.damage import Damaged
 from windlass_conformance.harness import Harness
 from windlass_conformance.needs import needs
 
-#: Honest jobs on either side of the damaged one, and in the other queue.
+#: Intact jobs before and after the damaged one, and in the other queue.
 NEIGHBOURS = 3
 
 
 @asynccontextmanager
 async def ground(harness: Harness) -> AsyncIterator[Windlass]:
-    """An application as in production, on the store under test."""
+    """An application on the store under test, with the settings of production."""
     app = Windlass("memory://")
     app.store = Store(harness.connect(harness.namespace), SYSTEM_CLOCK)
     try:
@@ -45,7 +45,7 @@ async def ground(harness: Harness) -> AsyncIterator[Windlass]:
 async def spoiled(
     harness: Harness, queue: Queue, kind: str, **options: Any
 ) -> tuple[list[Job[Any]], Damaged]:
-    """Honest jobs of a queue, with a damaged one in their middle."""
+    """Add intact jobs to a queue, with a damaged one in the middle."""
     jobs = [await queue.add("n", {"n": n}, **options) for n in range(2 * NEIGHBOURS + 1)]
     damaged = await asyncio.to_thread(harness.damage, jobs[NEIGHBOURS].id, kind, queue.name)
     lost = damaged.ref.id if damaged.ref is not None and damaged.job_is_lost else ""
@@ -61,7 +61,7 @@ async def until(
 
 
 async def has_none(harness: Harness) -> bool:
-    """Whether the store has nothing to damage; then it must say so."""
+    """Whether the store has no bytes that could be damaged; then it must declare that."""
     if harness.damages:
         return False
     with pytest.raises(UnsupportedByBackendError):
@@ -77,7 +77,7 @@ async def failed_as_bad(app: Windlass, damaged: Damaged) -> bool:
 
 
 async def has_ended(app: Windlass, damaged: Damaged) -> bool:
-    """Ended in any way: what becoming due writes anew may have been all that was damaged."""
+    """Whether the job has ended in any way: promoting it may have overwritten the damaged part."""
     if damaged.ref is None:
         return True
     job = await app.queue(damaged.ref.queue).get_job(damaged.ref.id)

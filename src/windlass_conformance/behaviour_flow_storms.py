@@ -1,4 +1,4 @@
-"""Big flows while workers die."""
+"""Large flows while workers die."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _QUEUES = [f"q{n}" for n in range(10)]
 
 
 class Storm:
-    """Counts the runs that ended and notes which parent saw what; the child "bad" fails for good."""
+    """A handler that counts ended runs and records what each parent gets; the child "bad" fails."""
 
     def __init__(self) -> None:
         self.parents: list[tuple[str, dict[str, Any], dict[str, str]]] = []
@@ -40,7 +40,7 @@ class Storm:
 
 
 class Doomed:
-    """The handler of a worker that dies: some of its jobs hang until it does."""
+    """The handler of a worker that will be killed: some of its jobs hang until then."""
 
     def __init__(self, runs: Storm, dice: random.Random) -> None:
         self._runs = runs
@@ -55,7 +55,7 @@ class Doomed:
 
 
 async def _storm(stage: Stage, runs: Storm) -> None:
-    """Workers that are torn down in the middle of their jobs, one after the other; then one that lives."""
+    """Run workers that are killed while they run jobs, one after the other, then one that stays."""
     dice = random.Random(7)
     queues = [*_QUEUES, QUEUE]
     for _ in range(8):

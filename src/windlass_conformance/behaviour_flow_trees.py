@@ -1,4 +1,4 @@
-"""Whole flows as users see them: listed, read as a tree, cancelled, removed."""
+"""Whole flows: listed, read as a tree, cancelled, removed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A process that forks: the same on every store.
+"""A process that forks behaves the same on every store.
 
-What was opened before the fork is refused in the child with one typed error, and stays whole in the parent.
-What was not used before works in the child.
+An app that was opened before the fork raises a typed error in the child and keeps working in the parent. An
+app that was not used before the fork works in the child.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _app(harness: Harness) -> Windlass:
 
 
 async def _in_a_child(work: Callable[[], Awaitable[str]]) -> str:
-    """What ``work`` says in a child that is forked now."""
+    """Fork, run ``work`` in the child, and return what it reports."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

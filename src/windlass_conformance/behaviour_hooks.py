@@ -1,4 +1,4 @@
-"""Middleware and hooks: middleware, carried context, dependencies, lifespan, error hooks."""
+"""Middleware, carried context, dependencies, lifespan and error hooks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ tenant: ContextVar[str] = ContextVar("tenant")
 
 
 async def pool() -> AsyncIterator[str]:
-    """A dependency; the worker's context is a list of what happened."""
+    """A dependency that records its start and end in the worker's context."""
     told = current_job().context
     told.append("pool opened")
     yield "pool"
@@ -29,7 +29,7 @@ async def pool() -> AsyncIterator[str]:
 
 
 def connection(source: Annotated[str, Depends(pool)]) -> Iterator[str]:
-    """A dependency that has one itself."""
+    """A dependency that has a dependency."""
     told = current_job().context
     told.append("connection opened")
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def isolated(stage: Stage, fn: Any, **options: Any) -> Any:
-    """``fn`` as a task of its own child process."""
+    """``fn`` as a task that runs in a child process."""
     return stage.app.task(queue=QUEUE, isolation="process", **options)(fn)
 
 

@@ -1,4 +1,4 @@
-"""Leases under a worker: renewed while it lives, recovered when it is silent, fenced when it comes back."""
+"""Leases of a worker: renewed while it runs, recovered when it stops reporting, fenced when it returns."""
 
 from __future__ import annotations
 

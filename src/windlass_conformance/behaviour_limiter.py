@@ -1,4 +1,4 @@
-"""A limiter with a name: shared by queues and processes, kept by leases."""
+"""Named limiters: shared by queues and processes, held by leases."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_a_holder_keeps_its_turn_as_long_as_it_lives_and_no_longer(harness
 
 
 def _kill_keeper() -> None:
-    """As if its process had died: no thread renews the lease any more."""
+    """Stop the thread that renews the lease, as if its process had died."""
     for task in asyncio.all_tasks():
         if task.get_name() == "windlass-limiter-api":
             task.cancel()

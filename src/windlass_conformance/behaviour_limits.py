@@ -18,7 +18,7 @@ NEEDS = "groups"
 
 
 class Meter:
-    """A handler that takes its time and counts what runs at once, by group, and when it began."""
+    """A handler that takes some time and records start times and concurrent runs by group."""
 
     def __init__(self, stage: Stage, seconds: float = 1) -> None:
         self._stage = stage

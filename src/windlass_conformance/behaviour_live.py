@@ -1,4 +1,4 @@
-"""A busy worker as production has it: the machine's clock, nothing between it and its store."""
+"""A busy worker as in production: the machine's clock, and nothing between it and its store."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_a_busy_worker_runs_every_job_once_and_no_more_at_a_time_than_it_h
 
 @pytest.mark.feature("J1", "H1")
 async def test_a_busy_worker_fills_all_its_slots_again_and_again(harness: Harness) -> None:
-    """Every claim counts: slots that one asked for and did not get answered would stay empty forever."""
+    """A claim whose answer is lost would leave its slots empty forever."""
     running, full = 0, asyncio.Condition()
 
     async def handler(job: Job[Any]) -> int:
@@ -90,7 +90,7 @@ async def test_a_busy_worker_with_one_slot_runs_jobs_in_order_of_arrival(harness
 async def test_jobs_that_come_one_by_one_start_while_slots_are_free_though_none_ends(
     harness: Harness,
 ) -> None:
-    """No job ends, and only hints can wake the worker: it looks by itself every ten minutes."""
+    """No job ends, and only hints can wake the worker: it polls every ten minutes."""
     gate = Gate()
 
     async def handler(job: Job[Any]) -> None:

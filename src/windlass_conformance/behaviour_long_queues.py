@@ -1,4 +1,4 @@
-"""A queue with more jobs than a store sorts to answer: lists, searches and cleaning stay right."""
+"""A queue with more jobs than a store sorts in one step: lists, searches and cleaning stay correct."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from windlass.core.outcome import Outcome
 from windlass.core.states import JobState
 from windlass_conformance.harness import QUEUE, START_MS, Harness
 
-#: The first jobs have a priority of their own each, the first of all the highest.
+#: Each of the first jobs has a different priority, the first one the highest.
 PRIORITIES = 40
 STEP = 1_000
 LATER_MS = 3_600_000
 
 
 def half(harness: Harness) -> int:
-    """How many jobs wait, and how many are due later."""
+    """The number of waiting jobs, which is also that of jobs that are due later."""
     return harness.long_queue // 2
 
 
 async def fill(harness: Harness) -> None:
-    """``w0``, ``w1``, ... wait in the order of their adding, ``d0``, ``d1``, ... become due in it."""
+    """Add jobs ``w0``, ``w1``, ... that wait and ``d0``, ``d1``, ... that become due, in this order."""
     highest = PRIORITIES if harness.backend.capabilities.exact_priority else 0
     for start in range(0, half(harness), STEP):
         numbers = range(start, min(start + STEP, half(harness)))
@@ -73,7 +73,7 @@ async def list_all(harness: Harness) -> None:
 
 
 async def find_one(harness: Harness) -> None:
-    """By its task, among all jobs and among those that are due later."""
+    """Find a job by its task, among all jobs and among jobs that are due later."""
     await harness.add("needle", task="find.me", delay_ms=2 * LATER_MS)
     for newest_first in (True, False):
         assert await listed(harness, task="find.*", newest_first=newest_first) == ["needle"]
@@ -84,7 +84,7 @@ async def find_one(harness: Harness) -> None:
 
 
 async def find_failures(harness: Harness) -> None:
-    """By their last error."""
+    """Find jobs by their last error."""
     failed = [await harness.take() for _ in range(2)]
     error = ErrorInfo(error_class="E", fingerprint="f", message="Card 77 is empty")
     for job in failed:
@@ -95,7 +95,7 @@ async def find_failures(harness: Harness) -> None:
 
 
 async def find_flows(harness: Harness) -> None:
-    """The jobs at the end of flows."""
+    """Find the roots of flows."""
     for number in range(2):
         child = await harness.take()
         options = StoredOptions(root=f"{QUEUE}/top{number}")

@@ -1,4 +1,4 @@
-"""Looking after queues: lists, logs, changes, cleaning, counters."""
+"""Managing queues: lists, logs, changes, cleaning, counters."""
 
 from __future__ import annotations
 

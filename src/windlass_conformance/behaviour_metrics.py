@@ -1,4 +1,4 @@
-"""Figures as applications ask for them."""
+"""Metrics as applications read them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ START = datetime.fromtimestamp(START_MS / 1000, UTC)
 
 
 async def obey(job: Job[Any]) -> None:
-    """Succeed, or fail if the job says so."""
+    """A handler that fails if the data of the job says so."""
     if job.data.get("fail"):
         raise ValueError("as asked")
 

@@ -1,4 +1,4 @@
-"""Results, reasons and delays that a store cannot take as they are fail their own job only."""
+"""Results, reasons and delays that a store cannot store fail only their own job."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_odd_texts_of_a_running_job_are_kept_escaped(harness: Harness) -> 
 
 
 class Picky(BackendWrapper):
-    """Refuses every settlement of some jobs while it is reachable; ``forgives``: but takes a failure."""
+    """A store that refuses all settlements of some jobs; with ``forgives`` it accepts failures."""
 
     def __init__(self, inner: Any, forgives: bool = True) -> None:
         super().__init__(inner)
@@ -187,7 +187,7 @@ async def test_a_batch_that_the_store_refuses_is_settled_one_by_one(harness: Har
 
 
 class Relays(BackendWrapper):
-    """Says after every settlement that others are to be notified, and fails to notify them."""
+    """A store that reports entries to relay after every settlement, and fails to relay them."""
 
     async def execute(self, request: rq.Request[Any]) -> Any:
         if isinstance(request, fl.Relay):

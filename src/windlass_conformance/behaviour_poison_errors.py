@@ -1,4 +1,4 @@
-"""Errors of handlers that cannot be stored as they are count, end, and harm no other job."""
+"""Errors of handlers that cannot be stored unchanged count, end the attempt, and affect no other job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Liar(Exception):
 
 
 class Claims(Exception):
-    """An application's own error that has attributes of ours."""
+    """An error of an application with attributes that Windlass uses, too."""
 
     error_class = 5
     remote_traceback = b"\xff"
@@ -181,7 +181,7 @@ async def test_an_odd_end_of_a_batch_fails_its_jobs_and_no_other(harness: Harnes
 
 
 class Fewer(list[Any]):
-    """Says one length and gives another."""
+    """A sequence whose length differs from its number of items."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())

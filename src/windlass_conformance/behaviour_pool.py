@@ -1,4 +1,4 @@
-"""One pool, many queues: order, weights, caps, routing, and what no handler knows."""
+"""One pool, many queues: order, weights, caps, routing, and tasks without a handler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windlass_conformance.stage import QUEUE, Gate, Stage, eventually
 
 
 class Log:
-    """A handler that writes down what it runs."""
+    """A handler that records the jobs it runs."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -28,7 +28,7 @@ class Log:
 
 
 class Crowd:
-    """A handler that waits at a gate and counts how many of each queue run at once."""
+    """A handler that waits at a gate and counts the concurrent jobs of each queue."""
 
     def __init__(self) -> None:
         self.gate = Gate()

@@ -1,7 +1,6 @@
-"""All that a store keeps is there when it is opened anew, also after a store has made its files shorter.
+"""Everything that a store keeps is there after it is opened again, also after it has compacted its files.
 
-Stores with files of their own make those shorter from time to time, and write all that they keep once more
-to do so. What they leave out there, they have lost.
+To compact its files, a store writes everything that it keeps once more. Data that it leaves out is lost.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from windlass.core.schedule_rules import Rule, ScheduleRecord
 from windlass.core.states import JobState
 from windlass_conformance.harness import QUEUE, START_MS, Harness
 
-#: More than the file store writes behind a snapshot before it makes its log shorter.
+#: More than the file store writes after a snapshot before it compacts its log.
 MEGABYTES = 17
-#: Requests that change nothing: more than a store has pieces of work to do for that.
+#: Requests that change nothing: more than the steps in which a store compacts its files.
 ROUNDS = 150
 
 LARGE, OUTPUT, GROUPED, KEYED, FLOW = "large", "output", "grouped", "keyed", "flow"
@@ -50,7 +49,7 @@ async def large_jobs(harness: Harness) -> dict[str, int]:
 
 
 async def fill(harness: Harness) -> Looks:
-    """Something of all that every store keeps; returns requests that read it."""
+    """Store something of every kind that all stores keep; return requests that read it."""
     await harness.finish("done", options=StoredOptions(max_attempts=3, tags=("t",)))
     await harness.finish("failed", Outcome.FAIL)
     running = await harness.start("running")

@@ -19,7 +19,7 @@ from windlass_conformance.harness import Harness
 
 NEEDS = "restore"
 MANY = 1_000
-#: What a job gets anew when it is put back.
+#: Fields that get new values when a job is restored.
 NEW = (
     "seq",
     "place",
@@ -31,7 +31,7 @@ NEW = (
     "lease_until_ms",
     "queue_time",
 )
-#: Values of options, a function of a number each; what excludes others is left out or chosen apart.
+#: Values of options as functions of a number, without options that exclude each other.
 VALUES: dict[str, Any] = {
     "priority": lambda n: n % 7 - 3,
     "max_attempts": lambda n: 1 + n % 9,
@@ -55,7 +55,7 @@ VALUES: dict[str, Any] = {
     "fallbacks": lambda n: [{"model": "small"}, n],
     "lifo": lambda n: n % 2 == 0,
 }
-#: What a job does, by its number.
+#: The behaviour of a job by its number.
 ENDS = ("fine", "bad", "again", "suspended", "unwanted", "later", "waits")
 
 
@@ -79,7 +79,7 @@ async def handle(job: Job[Any]) -> Any:
 
 
 async def fill(app: Windlass) -> None:
-    """Jobs of every kind, and a worker that runs what is to run."""
+    """Add jobs of every kind, and run those that are to run."""
     rng, queue = random.Random(7), Queue("mail", app)
     jobs: list[dict[str, Any]] = []
     for n in range(MANY):

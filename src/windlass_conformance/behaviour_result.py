@@ -1,4 +1,4 @@
-"""Request and response: waiting for results, cached ones, and their time."""
+"""Waiting for results, cached results, and how long results are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What handlers raise, and what becomes of their jobs."""
+"""Exceptions of handlers, and what they do to their jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXACT = {"type": "fixed", "delay": 10, "jitter": 0}
 
 
 class Script:
-    """A handler that follows its instructions, one per run."""
+    """A handler that follows a list of instructions, one for each run."""
 
     def __init__(self, *steps: Any) -> None:
         self.steps = list(steps)

@@ -27,7 +27,7 @@ START = datetime.fromtimestamp(START_MS / 1000, UTC)
 
 
 class Times:
-    """A handler that notes when it ran, in seconds after the start of the test."""
+    """A handler that records when it ran, in seconds after the start of the test."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage

@@ -1,4 +1,4 @@
-"""Figures that every store keeps on any machine: quick reads, punctual schedules, little memory."""
+"""Performance targets for every store on any machine: fast reads, punctual schedules, little memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass_conformance.stage import QUEUE, live
 
 @pytest.mark.feature("Z9")
 async def test_reading_a_hundred_entries_of_a_log_costs_less_than_5_ms(harness: Harness) -> None:
-    """Of the processor, here: how long it takes depends on what else the machine does."""
+    """Processor time is measured, since the elapsed time depends on the load of the machine."""
     async with live(harness) as app:
         queue = app.queue(QUEUE)
         await queue.add_bulk([{"name": "n", "data": {"n": n}} for n in range(200)])

@@ -1,4 +1,4 @@
-"""Telemetry: one trace from the producer on, metrics, structured logs.
+"""Telemetry: traces that start at the producer, metrics, structured logs.
 
 These tests need ``windlass[otel,prometheus]`` and ``opentelemetry-sdk``.
 """

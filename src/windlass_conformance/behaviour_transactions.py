@@ -1,4 +1,4 @@
-"""Work inside the application's own database transaction, or its refusal by a store that cannot do it."""
+"""Adding jobs in the application's database transaction; stores that cannot do it refuse."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ NEEDS = "unique"
 
 
 class Seen:
-    """A handler that remembers the data of its jobs."""
+    """A handler that records the data of its jobs."""
 
     def __init__(self, result: Any = None) -> None:
         self.data: list[Any] = []

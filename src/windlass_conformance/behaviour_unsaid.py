@@ -1,4 +1,4 @@
-"""Jobs that are added by name, where the task is not known: the worker's task says what they leave unsaid."""
+"""Jobs that an app adds by name without the task: options that it leaves open come from the worker's task."""
 
 from __future__ import annotations
 

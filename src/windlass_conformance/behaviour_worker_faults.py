@@ -134,7 +134,7 @@ async def test_a_heartbeat_recovers_its_pace_after_isolated_errors(harness: Harn
 
 
 class Told:
-    """Everything that a worker and its app report about the ends of attempts."""
+    """Collects what a worker and its app report about the ends of attempts."""
 
     def __init__(self, stage: Stage) -> None:
         self.events: list[str] = []

@@ -1,4 +1,4 @@
-"""Worker processes: what they report of themselves, and how commands reach them."""
+"""Worker processes: their heartbeats, and commands to them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_an_identity_is_the_workers_own_unless_one_is_chosen(harness: Harn
 
 @pytest.mark.feature("J18", "J3")
 async def test_heartbeats_and_renewals_go_on_while_every_handler_thread_is_busy(harness: Harness) -> None:
-    """By the machine's own clock: only there do renewals have a thread."""
+    """Uses the machine's clock, because only then a thread renews leases."""
     app = Windlass("memory://")
     app.store = Store(harness.connect(harness.namespace), SYSTEM_CLOCK)
     release, threads = threading.Event(), list[str]()
@@ -98,7 +98,7 @@ async def test_heartbeats_and_renewals_go_on_while_every_handler_thread_is_busy(
 
 @pytest.mark.feature("J21", "E2")
 async def test_a_worker_with_nothing_to_do_runs_jobs_as_they_are_added(harness: Harness) -> None:
-    """By the machine's own clock, as production runs: a store may give such a worker a job before it asks."""
+    """Uses the machine's clock: a store may then offer a job to an idle worker before it claims."""
 
     async def handler(job: Job[Any]) -> Any:
         return job.data

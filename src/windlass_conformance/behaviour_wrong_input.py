@@ -1,4 +1,4 @@
-"""Wrong input gets a typed error at once and changes nothing; callbacks that misbehave stop no worker."""
+"""Wrong input raises a typed error at once and changes nothing; callbacks that fail stop no worker."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_worker_refuses_tasks_whose_backoff_strategy_it_does_not_have(ha
         assert await (await mine.enqueue()).result(timeout=20) == "done"
 
 
-#: Arguments that make sense to no verb, or to few.
+#: Arguments that no verb accepts, or only a few.
 ODD = (SURROGATE, None, b"x", "", object(), "x" * 1_000_000, float("nan"), -1, 10**30, True)
 
 

@@ -1,6 +1,6 @@
-"""A machine whose clock was ahead for a moment: for stores whose clock is the machine's.
+"""A machine whose clock was ahead for a moment. For stores that use the clock of the machine.
 
-Requests carry no time here: the stores ask the machine, as in production.
+Requests carry no time here: the stores read the clock, as in production.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from windlass.core.states import JobState
 from windlass_conformance.harness import QUEUE, Harness
 
 HOUR_MS = 3_600_000
-#: Where the time of these tests begins, in 2096: the store was opened at the real time, and must not see its
-#: clock go back from there.
+#: The time at which these tests start, in 2096: the store was opened at the real time, and must not see the
+#: clock go back.
 START_MS = 4_000_000_000_000
 
 
 class Machine:
-    """The clocks of this machine, moved by hand. ``ahead_ms``: how wrong its wall clock is."""
+    """The clocks of this machine, which the test moves. ``ahead_ms`` is the error of its wall clock."""
 
     def __init__(self, harness: Harness) -> None:
         self.passed_ms = 0
@@ -56,11 +56,11 @@ class Machine:
 
     @property
     def now_ms(self) -> int:
-        """The right time."""
+        """The correct time."""
         return START_MS + self.passed_ms
 
     async def was_ahead(self) -> None:
-        """The clock is right again, and the store has had its time to notice."""
+        """Correct the clock, and give the store time to notice."""
         self.ahead_ms = 0
         await self._harness.do(rq.Beat(worker=WorkerInfo(id="w")))
         self.passed_ms += HOLD_MS
@@ -228,7 +228,7 @@ async def test_a_unique_key_that_only_its_job_ends_stays_as_it_is(harness: Harne
 
 
 async def test_an_add_that_replaced_a_job_answers_as_before_when_it_is_repeated(harness: Harness) -> None:
-    """Also with what the job did not take of it."""
+    """The repeated answer also names the options that the job did not take."""
     options = StoredOptions(unique=StoredUnique(key="k", mode=UniqueMode.KEEP_LAST, ttl_ms=60_000))
     with Machine(harness) as machine:
         machine.ahead_ms = HOUR_MS

@@ -1,4 +1,4 @@
-"""``Add``: what a new job looks like, what an id that is already there answers, and what keeps an id."""
+"""``Add``: new jobs, the answer for an id that exists, and ids that outlive their record."""
 
 from __future__ import annotations
 

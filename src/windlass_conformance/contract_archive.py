@@ -1,4 +1,4 @@
-"""``Archive``: history is held for those who copy it, and not forever."""
+"""``Archive``: history is kept for archivers, but not forever."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def archive(harness: Harness, name: str = "lake", **cursors: int) -> None:
 
 
 async def kept(harness: Harness, after: int = 0) -> list[str]:
-    """The jobs whose rows are left after a pass of the pruner."""
+    """Prune, and return the jobs that still have rows in the history."""
     await harness.do(rq.Prune())
     return [row.job_id for row in (await harness.do(rq.ReadHistory(queue=QUEUE, after=after))).records]
 

@@ -1,4 +1,4 @@
-"""``CancelJobs``: at once while a job is pending, by a stored request while it runs."""
+"""``CancelJobs``: a pending job ends at once, a running one gets a stored request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes from outside: priority, delay, payload, retries by hand, removal, pause, the life of results."""
+"""Changes on request: priority, delay, payload, manual retries, removal, pause, retention of results."""
 
 from __future__ import annotations
 

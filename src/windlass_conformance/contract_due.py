@@ -1,4 +1,4 @@
-"""``Promote``: scheduled and retrying jobs become waiting when they are due, whichever worker asks."""
+"""``Promote``: scheduled and retrying jobs become waiting when they are due, no matter which worker asks."""
 
 from __future__ import annotations
 

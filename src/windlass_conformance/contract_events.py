@@ -90,7 +90,7 @@ async def _reconcile(harness: Harness) -> None:
 
 
 Step = Callable[[Harness], Awaitable[object]]
-#: What is done -> the one event it writes, and what the event says.
+#: A change -> the one event that it writes, and the data of the event.
 CHANGES: dict[str, tuple[Step, Step, EventType, dict[str, str | int | None]]] = {
     "add": (_nothing, _add, EventType.ENQUEUED, {}),
     "add later": (_nothing, _schedule, EventType.SCHEDULED, {"run_at_ms": DUE}),

@@ -21,7 +21,7 @@ TOTAL = StoredOptions(expires_total_ms=1_000)
 
 
 async def scan(harness: Harness, limit: int = 1_000) -> list[str]:
-    """Run the scan for what is past its time; the ids of jobs that it ended as expired."""
+    """Recover, and return the ids of jobs that have failed as expired."""
     return [ref.id for ref in (await harness.do(rq.Recover(limit=limit))).expired]
 
 

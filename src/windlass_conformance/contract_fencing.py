@@ -1,4 +1,4 @@
-"""Who may end an attempt: the holder of the newest lease, and no other."""
+"""Only the holder of the newest lease may end an attempt."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_a_job_that_waits_cannot_be_settled(harness: Harness) -> None:
 
 
 def _pretend(job: JobRecord) -> JobRecord:
-    """``job`` as a liar would present it: with a token it never had."""
+    """``job`` with a token that it never had."""
     return JobRecord(queue=job.queue, id=job.id, task=job.task, payload=b"", token="made-up")
 
 

@@ -197,7 +197,7 @@ async def test_an_id_that_is_kept_without_its_record_is_no_job_to_wait_for(harne
 
 
 async def keep_out(harness: Harness, keeper: str) -> tuple[StoredOptions, AddOutcome]:
-    """Options of which a queue takes one job at a time, and what a second one is answered."""
+    """Options that allow one job at a time in a queue, and the outcome for a second job."""
     if keeper == "key":
         unique = StoredUnique(key="k", mode=UniqueMode.UNTIL_DONE)
         return StoredOptions(unique=unique), AddOutcome.DUPLICATE
@@ -211,7 +211,7 @@ async def keep_out(harness: Harness, keeper: str) -> tuple[StoredOptions, AddOut
 async def test_the_first_mention_that_is_not_kept_out_makes_the_job_with_its_edges(
     harness: Harness, keeper: str, place: str
 ) -> None:
-    """A flow names an id twice; a unique key that is held, or a full group, keeps the first mention out."""
+    """A flow names an id twice. A held unique key or a full group keeps the first mention out."""
     kept_out, first = await keep_out(harness, keeper)
     await harness.add("holder", options=kept_out)
     answers = await add(
@@ -251,7 +251,7 @@ async def test_of_two_jobs_of_a_flow_the_first_is_taken_in_whatever_the_second_w
 @pytest.mark.feature("I1")
 @pytest.mark.parametrize("place", [QUEUE, OTHER])
 async def test_a_flow_makes_an_id_once_also_when_that_job_ends_at_once(harness: Harness, place: str) -> None:
-    """A job that its group can never admit fails at once; its second mention ran without its edges."""
+    """A job that its group can never admit fails at once; its second mention must not create it again."""
     limits = GroupLimits(bucket=Bucket(1, 7))
     await harness.do(lrq.SetGroupLimits(queue=QUEUE, group="small", limits=limits))
     answers = await add(

@@ -1,4 +1,4 @@
-"""What a child that failed does to the jobs that wait for it, and what a retry by hand does."""
+"""What the failure of a child does to its dependents, and what a manual retry does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that wait for other jobs: edges, who sees what, and flows that take more than one step."""
+"""Jobs that wait for other jobs: edges, results of children, and flows that take more than one step."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ async def test_a_removed_parent_takes_its_edges_along(harness: Harness) -> None:
 
 
 async def add_many_dependents(harness: Harness, child: str) -> str:
-    """Jobs that wait for one of another queue, more than one step notifies; the last of them."""
+    """Add more dependents of a job in another queue than one step notifies; return the last one."""
     for first in range(0, 1_010, 505):
         ids = range(first, first + 505)
         await add(harness, *(harness.new(f"p{n}", depends_on=[on(child, OTHER)]) for n in ids))
@@ -265,7 +265,7 @@ async def test_what_is_yet_to_be_told_is_the_end_that_was(harness: Harness) -> N
 
 @pytest.mark.feature("I8", "A2")
 async def test_what_a_job_waited_for_is_no_circle_for_the_job_that_takes_its_id(harness: Harness) -> None:
-    """A dependent is not notified of the end yet, so the old job still counts in a circle."""
+    """A dependent is not notified of the end yet, so the old job still counts when cycles are checked."""
     await add(harness, harness.new("low", OTHER), harness.new("mid", OTHER, depends_on=[on("low", OTHER)]))
     last = await add_many_dependents(harness, "mid")
     await harness.do(rq.CancelJobs(refs=[JobRef(OTHER, "mid")]))

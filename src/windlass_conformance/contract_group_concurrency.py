@@ -1,4 +1,4 @@
-"""How many jobs of a group run at once, and how the others are parked and let in."""
+"""How many jobs of a group run at once, and how the others are parked and admitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of jobs: order, pause, hold, size, and what is shown of them."""
+"""Groups of jobs: order, pause, hold, size, and listings."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_nothing_overtakes_a_job_of_an_ordered_group_that_runs_again(
 
 @pytest.mark.feature("H5")
 async def test_no_gap_blocks_an_ordered_group(harness: Harness) -> None:
-    """Cancelled, removed and expired jobs make way, running or not."""
+    """Jobs after a cancelled, removed or expired job can start."""
     await limit(harness, ordered=True)
     await add(harness, "a", "b", "c")
     await add(harness, "d", expires_in_ms=10)
@@ -294,7 +294,7 @@ async def test_an_obliterated_queue_forgets_its_groups(harness: Harness) -> None
 async def test_a_parked_job_that_its_line_ends_frees_its_key_whatever_moved_the_line(
     harness: Harness, step: str
 ) -> None:
-    """It expired, or costs more than the new limits allow: another job of its group finds that out."""
+    """The parked job expires, or costs more than new limits allow; steps that check its group fail it."""
     running = await harness.start("a", options=StoredOptions(group="g"))
     await harness.do(lrq.PauseGroup(queue=QUEUE, group="g", paused=True))
     unique = StoredUnique(key="k", mode=UniqueMode.UNTIL_DONE)

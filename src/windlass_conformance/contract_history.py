@@ -1,4 +1,4 @@
-"""``ReadHistory`` and ``ReadCounters``: one exact row per settled attempt, and totals that agree with it."""
+"""``ReadHistory`` and ``ReadCounters``: one exact row for each settled attempt, and matching totals."""
 
 from __future__ import annotations
 

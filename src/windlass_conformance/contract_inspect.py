@@ -1,4 +1,4 @@
-"""Looking at jobs and queues: by id, by page, by count."""
+"""Reading jobs and queues: by id, by page, counts."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ async def test_only_star_and_question_mark_are_special_in_a_pattern(harness: Har
 @pytest.mark.feature("A30")
 @pytest.mark.parametrize("pattern", ["*?" * 30 + "j", "*e" * 12 + "*j", "*" * 200 + "j"])
 async def test_many_wildcards_in_a_pattern_take_no_longer(harness: Harness, pattern: str) -> None:
-    """To try them in every combination takes hours, in which a server answers no one."""
+    """Trying all combinations would take hours, in which a server answers no other request."""
     await harness.add("a", task="jobs." + "see_the_peerless_" * 12)
     await harness.add("b", task="jobs." + "see_the_peerless_" * 12 + "j")
     assert await listed(harness, task=pattern) == ["b"]

@@ -1,4 +1,4 @@
-"""``Extend``, ``Recover``, ``Reconcile``: how leases live, run out, and come back."""
+"""``Extend``, ``Recover``, ``Reconcile``: leases are renewed, expire, and are released."""
 
 from __future__ import annotations
 

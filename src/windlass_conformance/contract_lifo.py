@@ -1,4 +1,4 @@
-"""``lifo``: to the front of its priority, exactly."""
+"""``lifo``: a job goes exactly to the front of its priority."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIFO = StoredOptions(lifo=True)
 
 
 async def order(harness: Harness, count: int) -> list[str]:
-    """The ids of the next jobs, one claim each."""
+    """Claim the next jobs one by one; return their ids."""
     return [(await harness.claim())[0].id for _ in range(count)]
 
 

@@ -25,7 +25,7 @@ async def limit(harness: Harness, **limits: Any) -> None:
 
 
 async def claimed(harness: Harness, count: int = 100) -> tuple[list[str], int | None]:
-    """Claim as many as there are: ids, and when to ask again."""
+    """Claim all jobs that may start; return their ids, and when to claim again."""
     answer = await harness.do(harness.claim_request(limit=count))
     return [job.id for job in answer.jobs], answer.next_due_in_ms
 
@@ -152,7 +152,7 @@ async def test_a_rate_counts_from_when_it_is_set_and_ends_when_it_is_removed(har
 
 @pytest.mark.feature("H3")
 async def test_a_random_walk_of_starts_never_exceeds_the_rate(harness: Harness) -> None:
-    """Every window is looked at, over the recorded starts."""
+    """Every window over the recorded starts is checked."""
     await limit(harness, rate=Rate(7, 250))
     await harness.add_many(*(f"j{n}" for n in range(200)))
     jobs: list[JobRecord] = []

@@ -1,4 +1,4 @@
-"""``listen``: a waiter is woken soon after something may have changed, whichever client changed it."""
+"""``listen``: a listener is woken soon after a change, no matter which client made it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windlass.core.states import JobState
 from windlass_conformance.harness import QUEUE, WORKER, Harness, settlement
 from windlass_conformance.needs import needs
 
-#: Real milliseconds in which a hint must have come. Far more than any store needs.
+#: Real milliseconds in which a hint must arrive. Far more than any store needs.
 SOON = 5_000
 READY, DONE, EVENT = f"ready:{QUEUE}", f"done:{QUEUE}", f"event:{QUEUE}"
 
@@ -42,7 +42,7 @@ async def test_an_added_job_wakes_those_who_wait_for_work(harness: Harness) -> N
 
 @pytest.mark.feature("K6", "J21")
 async def test_a_worker_that_found_nothing_gets_the_job_that_is_added_then(harness: Harness) -> None:
-    """By the store's own clock, as production asks: a store may hold a place for a worker that waits."""
+    """Requests carry no time, as in production: then a store may register the idle worker."""
     backend = harness.backend
     listener = backend.listen([READY, f"worker:{WORKER}"])
 
@@ -252,7 +252,7 @@ async def test_closing_a_listener_twice_is_fine_and_others_go_on(harness: Harnes
 async def test_a_worker_that_found_nothing_is_told_of_the_next_job_and_claims_it_once(
     harness: Harness,
 ) -> None:
-    """Without a time in any request: so the store may give the job to the worker before it asks again."""
+    """Requests carry no time: then the store may offer the job to the worker before it claims again."""
     backend = harness.backend
     listener = backend.listen([READY, f"worker:{WORKER}"])
 

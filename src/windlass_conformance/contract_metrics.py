@@ -1,4 +1,4 @@
-"""The verbs of roll-ups: progress, add, read, prune; and marks."""
+"""The verbs for roll-ups: progress, add, read, prune; and marks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ordered groups: their jobs run in the order in which they were added, whatever becomes of single ones."""
+"""Ordered groups: jobs run in the order in which they were added, also after failures and delays."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def add(
 
 
 async def run_all(harness: Harness) -> list[str]:
-    """Run what can start, one after the other; the ids in the order of their starts."""
+    """Run all jobs that can start, one after the other; return their ids in this order."""
     order: list[str] = []
     while jobs := await harness.claim(10):
         assert len(jobs) == 1, "an ordered group runs one job at a time"
@@ -343,7 +343,7 @@ async def test_a_job_that_runs_again_keeps_its_place_before_one_that_was_delayed
 
 @pytest.mark.feature("H5")
 async def test_a_blocked_job_holds_up_nothing_and_keeps_its_place(harness: Harness) -> None:
-    """It may wait for a job behind it: then nothing would ever run."""
+    """The blocked job may wait for a job after it: then nothing would ever run."""
     await limit(harness, ordered=True)
     options = StoredOptions(group="g")
     parent = harness.new("parent", options=options, depends_on=[Dependency(QUEUE, "child")])

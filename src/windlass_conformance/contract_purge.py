@@ -1,4 +1,4 @@
-"""``Purge``: removing many jobs of a queue by state and age, and forgetting the queue."""
+"""``Purge``: removing many jobs of a queue by state and age, and removing the queue."""
 
 from __future__ import annotations
 

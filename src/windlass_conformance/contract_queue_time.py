@@ -1,4 +1,4 @@
-"""What each attempt waited for: its time, its group, other jobs, its turn. See ``core.queue_time``."""
+"""Queue time: what each attempt waited for. See ``core.queue_time``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GROUPED = StoredOptions(group="g", max_stalls=9)
 async def _waited(
     harness: Harness, job: JobRecord, outcome: Outcome = Outcome.COMPLETE, **end: object
 ) -> QueueTime | None:
-    """End an attempt; what its row says that it waited for."""
+    """End an attempt; return the queue time in its row."""
     await harness.settle(job, outcome, **end)
     row = (await harness.history(job.queue))[-1]
     assert (row.job_id, row.run_id) == (job.id, job.token)
@@ -33,7 +33,7 @@ async def _waited(
 
 
 def _time(scheduled: int = 0, parked: int = 0, blocked: int = 0, line: int = 0, *, at: int) -> QueueTime:
-    """What an attempt waited for that started at ``at``, counted from the start of the test."""
+    """The queue time of an attempt that started ``at`` milliseconds after the start of the test."""
     return QueueTime(START_MS + at, scheduled, parked, blocked, line)
 
 

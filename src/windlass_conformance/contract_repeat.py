@@ -1,4 +1,4 @@
-"""Lost replies: every verb may be sent again, and nothing is lost, doubled or stalled by it."""
+"""Lost replies: every verb may be sent again without losing, repeating or stalling a job."""
 
 from __future__ import annotations
 

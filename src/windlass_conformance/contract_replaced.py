@@ -1,6 +1,6 @@
-"""An add that is answered ``replaced``: the job that holds the key takes all that the new add says.
+"""An add that is answered ``replaced``: the job that holds the key takes data and options of the new add.
 
-It does not take what it has used already, because it ran before; the answer names that.
+A job that has run before does not take options that it has used already; the answer names these.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ NEEDS = "unique"
 
 
 def keyed(mode: str = "keep_last", ttl_ms: int | None = None, **options: Any) -> StoredOptions:
-    """Options of a job under the one key of these tests."""
+    """Options with the unique key of these tests."""
     return StoredOptions(unique=StoredUnique(key="k", mode=UniqueMode(mode), ttl_ms=ttl_ms), **options)
 
 
 async def replace(harness: Harness, options: StoredOptions, **fields: Any) -> tuple[rq.Added, JobRecord]:
-    """Add once more under the key that job ``a`` holds: the answer, and the job after it."""
+    """Add again with the key that job ``a`` holds; return the answer and the job after it."""
     answer = await harness.add("b", options=options, **fields)
     assert answer.outcome is AddOutcome.REPLACED
     assert await harness.find("b") is None

@@ -104,7 +104,7 @@ async def test_log_lines_need_no_token_in_any_state(harness: Harness, outcome: O
 
 @pytest.mark.feature("A22")
 async def test_a_log_line_says_when_and_in_which_run_it_was_written(harness: Harness) -> None:
-    """Attempts begin again after a retry by hand; runs do not."""
+    """A manual retry resets the number of attempts, but not that of runs."""
     await harness.add("a")
     await harness.do(rq.Report(ref=A, logs=["before"]))
     job = await harness.take()

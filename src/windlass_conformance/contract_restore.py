@@ -1,4 +1,4 @@
-"""Restore: when a job of an export is not put back. ``behaviour_restore`` has what comes back."""
+"""``Restore``: when an exported job is not restored. ``behaviour_restore`` tests restored jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Prune``: what may go, what must stay, and that every pass is bounded."""
+"""``Prune``: what is removed, what must stay, and that every pass is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``RevokeTask`` and ``RestoreTask``: jobs of a task that would start end as cancelled instead."""
+"""``RevokeTask`` and ``RestoreTask``: jobs of a revoked task are cancelled instead of started."""
 
 from __future__ import annotations
 

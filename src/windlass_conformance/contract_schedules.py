@@ -1,4 +1,4 @@
-"""The verbs of schedules: put, list, due, fire, pause, remove."""
+"""The verbs for schedules: put, list, due, fire, pause, remove."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def get(harness: Harness, name: str = "tick", queue: str = QUEUE) -> Sched
 
 
 def firing(record: ScheduleRecord, *slots: int, next_ms: int | None = -1) -> sq.FireSchedule:
-    """What a scheduler sends for the due slots of a schedule; the next slot is a second later."""
+    """The request that a scheduler sends for due slots of a schedule; the next slot is a second later."""
     assert record.next_ms is not None
     fired = list(slots) or [record.next_ms]
     return sq.FireSchedule(

@@ -1,4 +1,4 @@
-"""Records that may go at once: what stays of them for repeated calls and for waiting callers."""
+"""Stubs: what remains of a job whose record is removed when it completes, for repeats and waiting callers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ GONE = StoredOptions(keep_completed=Keep(0, 0), result_ttl_ms=0)
 
 
 async def complete(harness: Harness, job_id: str = "a", **fields: Any) -> JobRecord:
-    """Run a job that may go at once to its end; the job as it was claimed."""
+    """Complete a job whose record is then removed; return it as it was claimed."""
     job = await harness.start(job_id, **{"options": GONE, **fields})
     assert await harness.settle(job, Outcome.COMPLETE, result=b"7") is Settled.OK
     return job
 
 
 async def late(harness: Harness, job_id: str = "a") -> JobRecord | None:
-    """What a caller reads that waited while the job ran."""
+    """The job as a caller reads it that waited while the job ran."""
     return (await harness.do(rq.GetJobs(refs=[JobRef(QUEUE, job_id)], late=True)))[0]
 
 
@@ -264,7 +264,7 @@ async def test_no_more_than_the_newest_stubs_are_kept(harness: Harness) -> None:
 @pytest.mark.feature("A13")
 @needs("groups")
 async def test_what_stays_of_jobs_is_apart_from_what_is_known_of_groups(harness: Harness) -> None:
-    """A group whose jobs have priorities, beside jobs that go at once: each way round."""
+    """A group whose jobs have priorities, and jobs that leave stubs, in both orders."""
     ranked = StoredOptions(group="g")
     await harness.add("low", options=ranked, priority=-1)
     job = await complete(harness)

@@ -107,7 +107,7 @@ async def test_cancelled_jobs_leave_no_empty_turns(harness: Harness) -> None:
 
 
 async def add_followers(harness: Harness, queue: str = QUEUE) -> None:
-    """Jobs that wait for ``child`` whatever becomes of it: one of a group, one without."""
+    """Add two jobs that wait for ``child`` and ignore its failure: one with a group, one without."""
     wait = [Dependency(queue, "child", OnFailure.IGNORE)]
     grouped = harness.new("grouped", options=StoredOptions(group="g"), depends_on=wait)
     await harness.do(rq.Add(jobs=[grouped, harness.new("plain", depends_on=wait)]))

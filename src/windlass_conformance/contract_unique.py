@@ -1,4 +1,4 @@
-"""Unique keys: what an add under a held key is answered, and when a key is free again."""
+"""Unique keys: the answer to an add whose key is held, and when a key is freed."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ async def test_repeating_an_add_that_is_kept_behind_answers_as_the_first_time(ha
 
 @pytest.mark.feature("D3", "I2")
 async def test_a_flow_with_a_key_that_is_held(harness: Harness) -> None:
-    """A job that is answered by its key is not made; a flow that would wait for it is refused whole."""
+    """A job whose key is held is not created; a flow that would wait for it is refused as a whole."""
     await add(harness, "a", unique())
     alone = await add(harness, "b", unique(), depends_on=[Dependency(QUEUE, "a")])
     assert alone.outcome is AddOutcome.DUPLICATE

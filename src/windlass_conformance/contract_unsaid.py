@@ -1,4 +1,4 @@
-"""Options that a job leaves unsaid: stored as such, filled by the settlement of a worker with the task."""
+"""Options that a job leaves open: they are stored as such, and filled in by the worker's settlement."""
 
 from __future__ import annotations
 

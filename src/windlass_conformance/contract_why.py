@@ -1,4 +1,4 @@
-"""Why a job is not running: each cause, as every store shows it; and workers that fell silent."""
+"""Why a job is not running: each cause, and workers that stopped reporting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from windlass_conformance.needs import needs
 
 
 class _Asked:
-    """What ``explain`` asks of a store, at the time of the harness."""
+    """Answers the requests of ``explain`` at the time of the harness."""
 
     def __init__(self, harness: Harness) -> None:
         self.execute = harness.do
@@ -29,7 +29,7 @@ class _Asked:
 
 
 async def why(harness: Harness, job_id: str) -> Why:
-    """The answer for a job of the queue."""
+    """The explanation for a job of the queue."""
     return await explain(cast("Store", _Asked(harness)), JobRef(QUEUE, job_id), harness.now_ms)
 
 
@@ -38,7 +38,7 @@ def kinds(found: Why) -> list[str]:
 
 
 async def serve(harness: Harness, *, slots: int = 4, **fields: Any) -> None:
-    """A worker that serves the queue, as its heartbeat says."""
+    """Send the heartbeat of a worker that serves the queue."""
     info = WorkerInfo(id="w1", queues=(QUEUE,), concurrency=slots, **fields)
     await harness.do(rq.Beat(worker=info))
 

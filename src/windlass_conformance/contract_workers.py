@@ -1,4 +1,4 @@
-"""Heartbeats and leaders: who is there, and who does the chores."""
+"""Heartbeats of workers, and the election of leaders."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Damage one stored record, as a disk, another program or a bug could: for tests of what then happens.
+"""Damage one stored record, as a disk, another program or a bug could.
 
-``damage(url, queue, job_id, kind)`` changes what the store itself holds, behind the back of every process
-that uses it; ``kinds(url)`` lists what can be done there. A store without stored bytes (memory) has none.
+``damage(url, queue, job_id, kind)`` changes the stored bytes directly, unnoticed by processes that use the
+store; ``kinds(url)`` lists the kinds of damage there. A store without stored bytes (memory) has none.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Damage = Callable[[BackendUrl, str, str, str], Damaged]
 
 
 def kinds(url: str) -> tuple[str, ...]:
-    """What ``damage`` can do to a record of this store."""
+    """The kinds of damage for this store."""
     found = _STORES.get(_scheme(url))
     return () if found is None else found[0]
 
 
 def damage(url: str, queue: str, job_id: str, kind: str) -> Damaged:
-    """Damage the record of a job. The URL names the namespace, too."""
+    """Damage the record of a job. The URL includes the namespace."""
     found = _STORES.get(_scheme(url))
     if found is None:
         raise UnsupportedByBackendError(_scheme(url), "damage", "it stores no bytes that could be damaged")
@@ -82,7 +82,7 @@ _SQLITE = {
 
 @contextmanager
 def loose(path: str | os.PathLike[str], namespace: str, *tables: str) -> Iterator[sqlite3.Connection]:
-    """A transaction in which some tables take values of any type, as a disk would; then they do not."""
+    """A transaction in which some tables, which are strict otherwise, accept values of any type."""
     from windlass.backends.sqlite.statements import table
 
     names = [table(namespace, name).strip('"') for name in tables]
@@ -124,7 +124,7 @@ def _damage_sqlite(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damag
 
 # --- file ---------------------------------------------------------------------------------------------
 
-#: By name: what is appended to the log as a step whose checksum is right.
+#: By name: what is appended to the log as a step with a correct checksum.
 _FILE: dict[str, Callable[[JobRecord], object]] = {
     "a moving part of another shape": lambda job: [[2, job.queue, job.id, job.seq, ["waiting", "abc"]]],
     "a moving part with a text as priority": lambda job: [
@@ -169,7 +169,7 @@ def _damage_file(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damaged
 
 # --- valkey -------------------------------------------------------------------------------------------
 
-#: By name: what becomes of the record as added, and whether the head (if there is one) is what is damaged.
+#: By name: the change to the record as added, and whether the head, if there is one, is damaged instead.
 _VALKEY: dict[str, Callable[[bytes], bytes]] = {
     "cut to 20 bytes": lambda stored: stored[:20],
     "cut to 5 bytes": lambda stored: stored[:5],
@@ -219,7 +219,7 @@ _FIGURES = {"mark", "job_metrics", "heartbeats"}  # nothing that a person could 
 
 
 def _damage_amqp(url: BackendUrl, queue: str, job_id: str, kind: str) -> Damaged:
-    """Put an entry that cannot be read beside the honest ones, which only the coordinator can reach."""
+    """Add an entry that cannot be read to the intact ones, which only the coordinator can reach."""
     import pika
     import pika.exceptions
 

@@ -1,4 +1,4 @@
-"""A check of fair turns and of group limits, of any size: many groups, one of them huge."""
+"""A check of fair turns and of group limits with many groups, one of them huge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUN_MS = 100
 
 
 class Run(NamedTuple):
-    """What happened: start times by group in order, and the start and end of every attempt by group."""
+    """Start times in order, and start and end of every attempt, by group."""
 
     starts: dict[str, list[int]]
     spans: dict[str, list[tuple[int, int]]]
@@ -93,7 +93,7 @@ def _end(job: JobRecord) -> int:
 
 
 def check_limits(run: Run, limits: GroupLimits) -> None:
-    """Look at every moment and every window of every group."""
+    """Check concurrency and rate of every group at every time."""
     assert limits.rate is not None
     assert limits.concurrency is not None
     for group, starts in run.starts.items():

@@ -1,4 +1,4 @@
-"""What the behaviour tests of flows share: handlers that note their runs, and workers that run everything."""
+"""Shared by the behaviour tests of flows: handlers that record their runs, and workers for all queues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from windlass_conformance.stage import QUEUE, Stage
 
 
 class Runs:
-    """A handler that remembers what ran and returns the job's data; data "bad" fails for good."""
+    """A handler that records its runs and returns the job's data; with data "bad" the job fails."""
 
     def __init__(self) -> None:
         self.order: list[str] = []

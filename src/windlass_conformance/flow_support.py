@@ -1,4 +1,4 @@
-"""What the contract tests of flows share: states, and the steps of a flow in one word each."""
+"""Shared by the contract tests of flows: states, and functions for the steps of a flow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def add(harness: Harness, *jobs: NewJob) -> list[rq.Added]:
 
 
 async def add_parent(harness: Harness, *children: str, on_failure: OnFailure = OnFailure.FAIL) -> None:
-    """A job ``p`` of the default queue that waits for new jobs of another queue."""
+    """Add a job ``p`` to the default queue that waits for new jobs of another queue."""
     deps = [on(child, OTHER, on_failure) for child in children]
     await add(harness, harness.new("p", depends_on=deps), *(harness.new(child, OTHER) for child in children))
 

@@ -1,4 +1,4 @@
-"""What the contract tests of groups share."""
+"""Shared by the contract tests of groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def add(harness: Harness, *ids: str, group: str = "g", cost: int = 1, **fi
 
 
 async def claimed(harness: Harness, count: int = 100) -> tuple[list[str], int | None]:
-    """Claim as many as there are: ids, and when to ask again."""
+    """Claim all jobs that may start; return their ids, and when to claim again."""
     answer = await harness.do(harness.claim_request(limit=count))
     return [job.id for job in answer.jobs], answer.next_due_in_ms
 

@@ -1,8 +1,8 @@
-"""What the conformance suite asks of a backend's author: a way to connect. The rest is here.
+"""The harness of a test: a store, its time, and the verbs that nearly every test needs.
 
-A harness owns one store that no other test uses, drives its time through ``now_ms`` in every request, and
-offers the few verbs that nearly every test needs. Tests that need more send requests through ``do``. A
-``Variant`` lets it send them in other ways.
+The author of a backend only provides a way to connect. A harness owns one store that no other test uses, and
+sets its time through ``now_ms`` in every request. Tests send other requests through ``do``. A ``Variant``
+changes how requests are sent.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-#: Where the time of every test begins.
+#: The time at which every test starts.
 START_MS = 1_750_000_000_000
-#: The queue and the worker that a test means when it names none.
+#: The default queue and worker.
 QUEUE = "mail"
 WORKER = "w1"
 LEASE_MS = 30_000
 
 
-#: Where the requests that come along with those of a test go.
+#: The queue for requests that are sent together with those of a test.
 BESIDE = "beside"
 
 
 class Variant(NamedTuple):
-    """How a harness sends what a test asks for: see ``variants``."""
+    """How a harness sends requests, see ``variants``."""
 
     own: bool = False
     together: bool = False
@@ -55,9 +55,9 @@ class Variant(NamedTuple):
 class Harness(ABC):
     """One fresh store under test. Use it as an async context manager."""
 
-    #: Whether the store goes by the clock of this process, which the harness can move.
+    #: Whether the store uses the clock of this process, which the harness can move.
     moves_clock = True
-    #: Jobs of a queue that is long for the store: more than those up to which it answers in another way.
+    #: The number of jobs of a long queue: more than the number up to which the store uses another algorithm.
     long_queue = 5_000
 
     def __init__(self, name: str) -> None:
@@ -74,11 +74,11 @@ class Harness(ABC):
         self._patches = ExitStack()
         #: Set it before the harness is started.
         self.variant = Variant()
-        #: Called with the rows of a test whose capability is missing here (see ``needs``), and the reason.
+        #: Called with the features of a test whose capability is missing (see ``needs``), and the reason.
         self.on_missing: Callable[..., None] | None = None
 
     def declare_missing(self, test: Callable[..., Any], capability: str) -> None:
-        """Say that the rows that ``test`` proves elsewhere are refused by this backend."""
+        """Report that this backend refuses the features that ``test`` tests elsewhere."""
         marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "feature"]
         if self.on_missing is not None and marks:
             rows = [row for mark in marks for row in mark.args]
@@ -98,7 +98,7 @@ class Harness(ABC):
 
     @property
     def damages(self) -> tuple[str, ...]:
-        """What ``damage`` can do to a stored record; nothing where the store keeps no bytes."""
+        """The kinds of ``damage`` for this store; none if it keeps no bytes."""
         return ()
 
     def damage(self, job_id: str, kind: str, queue: str = QUEUE) -> Damaged:
@@ -168,7 +168,7 @@ class Harness(ABC):
         return cast("R", sent[1].result())
 
     def _neighbour(self, request: rq.Request[Any]) -> rq.Request[Any]:
-        """What has nothing to do with ``request``: an add beside an add, else one that does nothing."""
+        """A request that is independent of ``request``: an add for an add, else one that changes nothing."""
         if isinstance(request, rq.Add):
             name = f"beside{next(self._neighbours)}"
             job = NewJob(queue=BESIDE, id=name, task="send", payload=b"[]", request_id=name)
@@ -198,7 +198,7 @@ class Harness(ABC):
         lease_ms: int = LEASE_MS,
         claim_id: str = "",
     ) -> rq.Claim:
-        """A claim with an id of its own, on ``queues`` or on the default one."""
+        """A claim with a new id, for ``queues`` or the default queue."""
         return rq.Claim(
             worker=worker,
             queues=list(queues) or [rq.ClaimQueue(QUEUE, limit, limit)],
@@ -213,13 +213,13 @@ class Harness(ABC):
         return (await self.do(request)).jobs
 
     async def take(self, queue: str = QUEUE, **fields: Any) -> JobRecord:
-        """Claim one job, which must be there."""
+        """Claim one job; there must be one."""
         jobs = await self.claim(1, queue, **fields)
         assert jobs, f"queue {queue!r} gave no job"
         return jobs[0]
 
     async def start(self, job_id: str, queue: str = QUEUE, **fields: Any) -> JobRecord:
-        """Add a job and claim it, with nothing else in its way."""
+        """Add a job and claim it; no other job may be first in line."""
         await self.add(job_id, queue, **fields)
         job = await self.take(queue)
         assert job.id == job_id, f"{job.id} was in front of {job_id}"
@@ -265,7 +265,7 @@ class Harness(ABC):
         return (await self.events(queue))[-1]
 
     async def mark(self, queue: str = QUEUE) -> int:
-        """The id of the newest event, to read on from."""
+        """The id of the newest event, for reading the events after it."""
         return (await self.do(rq.ReadEvents(queue=queue))).last_id
 
     async def history(self, queue: str = QUEUE) -> list[AttemptRecord]:
@@ -278,7 +278,7 @@ class Harness(ABC):
 
 
 class UrlHarness(Harness):
-    """A harness for any backend that a URL opens. ``url`` must not name a namespace itself."""
+    """A harness for any backend with a URL. ``url`` must not contain a namespace."""
 
     def __init__(self, name: str, url: str) -> None:
         super().__init__(name)

@@ -1,4 +1,4 @@
-"""A worker beside an honest job, for tests that do harm: the honest job must run all the same."""
+"""A worker with normal jobs beside a harmful one: the normal jobs must run nevertheless."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windlass.backend.store import Store
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass_conformance.harness import Harness
 
-#: Honest jobs on each side of the odd ones.
+#: Normal jobs before and after the odd one.
 HONEST = 4
 SURROGATE = os.fsdecode(b"caf\xe9.txt")
 
@@ -45,7 +45,7 @@ class Live:
             await self.app.close()
 
     async def add(self, name: str, **options: Any) -> Job[Any]:
-        """A job between honest ones, all retried without a wait."""
+        """Add a job between normal ones; all are retried without a delay."""
         options = {"backoff": 0, "max_attempts": 2} | options
         before = await self.queue.add_bulk([{"name": "honest"} for _ in range(HONEST)])
         odd = await self.queue.add(name, **options)
@@ -59,7 +59,7 @@ class Live:
         told: dict[str, Callable[..., Any]] | None = None,
         **options: Any,
     ) -> Worker:
-        """Let ``handler`` run the odd jobs, honest ones end by themselves. ``callbacks``: by event."""
+        """Start a worker that runs odd jobs with ``handler`` and completes others. ``callbacks``: by event."""
 
         async def run(job: Job[Any]) -> Any:
             self.runs[job.id] += 1
@@ -74,7 +74,7 @@ class Live:
         return self.worker
 
     async def check_honest(self) -> None:
-        """Every honest job ran once, completed, and was never stalled."""
+        """Assert that every normal job ran once, completed, and was never stalled."""
         for job in self.honest:
             assert await job.result(timeout=20) == "done"
         assert {(self.runs[job.id], job.stalled_count, job.attempts) for job in self.honest} == {(1, 0, 0)}
@@ -87,7 +87,7 @@ class Live:
 
 
 def raiser(error: Callable[[], BaseException]) -> Callable[[Job[Any]], Any]:
-    """A handler that raises what ``error`` makes."""
+    """A handler that raises what ``error`` returns."""
 
     def run(job: Job[Any]) -> Any:
         raise error()
@@ -101,4 +101,4 @@ class NoText(Exception):
 
 
 class Last(BaseException):
-    """Not even an ``Exception``."""
+    """An error that is not an ``Exception``."""

@@ -1,13 +1,14 @@
-"""A model test: the same random operations on the memory store and on another backend, always compared.
+"""A model test: the same random operations on the memory store and on another backend, with equal answers.
 
 ``machine_for(make)`` gives a Hypothesis state machine; run it with ``run_state_machine_as_test``. Each rule
-sends one request to both stores and compares the answers; after every few steps everything that can be read
-is compared: counts, listings, records, logs, events, history, counters, queues, workers. Time, ids and claim
-ids are the same on both sides. Backends may spell tokens and number places as they like, so tokens are mapped
-and places are compared by what they do: the order of claims. Numbers are in order within a queue only: where
-jobs of two queues are equally early, each store may take either first, and no step depends on which.
+sends one request to both stores and compares the answers. Every few steps everything that can be read is
+compared: counts, listings, records, logs, events, history, counters, queues, workers. Time, ids and claim ids
+are the same on both sides. Backends may choose tokens and places, so tokens are mapped, and places are
+compared by the order of claims. Sequences are only ordered within a queue: if jobs of two queues have the
+same time, each store may take either first, and no step depends on the choice.
 
-``machine_twin`` sends and compares, ``machine_operations`` makes the requests; here is what Hypothesis draws.
+``machine_twin`` sends and compares requests, ``machine_operations`` makes them, and this module has the
+strategies of Hypothesis.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _dependency = st.builds(Dependency, _queue, st.sampled_from(IDS), st.sampled_fro
 
 
 def new_jobs(**others: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Jobs to add. ``others``: fields that are drawn in another way."""
+    """Jobs to add. ``others``: strategies for fields that replace the usual ones."""
     fields = {
         "queue": _queue,
         "id": st.sampled_from(IDS),
@@ -88,7 +89,7 @@ _claim = claims(10, 100)
 
 
 def all_ends(**others: st.SearchStrategy[Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
-    """Three ends of attempts. ``others``: fields that are drawn in another way."""
+    """Three ends of attempts. ``others``: strategies for fields that replace the usual ones."""
     fields = {
         "outcome": st.sampled_from(list(Outcome)),
         "signal": st.sampled_from(SIGNALS),
@@ -240,8 +241,8 @@ _steps = drawn(STEPS)
 class Histories(RuleBasedStateMachine):
     """Random steps on a ``Twin``. ``make_subject`` is set by ``machine_for``.
 
-    One rule draws all steps, by weight: Hypothesis leaves some rules out of each example, and without jobs
-    being added most others would have nothing to do.
+    One rule draws all steps, by weight: Hypothesis leaves some rules out of each example, and most rules need
+    jobs that were added.
     """
 
     make_subject: Callable[[], Backend]
@@ -263,7 +264,7 @@ class Histories(RuleBasedStateMachine):
         return Operations(self.twin, apart=self.apart)
 
     def take(self, step: tuple[str, dict[str, Any]]) -> None:
-        """Carry out one step."""
+        """Execute one step."""
         name, arguments = step
         self._runner.run(self._take(name, arguments))
 
@@ -282,7 +283,7 @@ class Histories(RuleBasedStateMachine):
 
 
 class Machine(Histories):
-    """Histories whose time the test gives."""
+    """Histories in which the test sets the time."""
 
     @rule(step=_steps)
     def step(self, step: tuple[str, dict[str, Any]]) -> None:
@@ -290,11 +291,12 @@ class Machine(Histories):
 
 
 def machine_for(make_subject: Callable[[], Backend], *, apart: bool = False) -> type[Machine]:
-    """A state machine that compares the memory store with what ``make_subject`` gives: a backend that is
-    not yet opened, on a store that no other test uses. It is called once per example.
+    """A state machine that compares the memory store with the backend that ``make_subject`` returns.
 
-    ``apart``: the store keeps queues in different places, so that what crosses between them takes several
-    steps. Then jobs depend on jobs of their own queue only: all else has the same end, but not the same
-    events.
+    That backend is not opened yet, on a store that no other test uses. ``make_subject`` is called once for
+    each example.
+
+    ``apart``: the store keeps queues in different places, so that edges between queues take several steps.
+    Then jobs depend on jobs of their own queue only, because the events of other edges may differ.
     """
     return type("BoundMachine", (Machine,), {"make_subject": staticmethod(make_subject), "apart": apart})

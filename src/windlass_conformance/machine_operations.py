@@ -21,12 +21,12 @@ from windlass.core.states import JobState
 from windlass_conformance.machine_twin import QUEUES, Lease, Twin
 
 Claim = tuple[str, list[tuple[str, int, int]], int, int]
-#: Each kind of step: how often it is taken, and what is drawn for it.
+#: Each kind of step: its weight, and the strategies of its arguments.
 Steps = dict[str, tuple[int, dict[str, st.SearchStrategy[Any]]]]
 
 
 class Operations:
-    """The steps that a model test chooses from, on one twin. Leases are picked by age: 0 is the newest."""
+    """The steps of a model test on one twin. Leases are chosen by age: 0 is the newest."""
 
     def __init__(self, twin: Twin, *, apart: bool = False) -> None:
         self.twin = twin
@@ -123,7 +123,7 @@ class Operations:
         return end if needs is None or self.twin.can(needs) else {**end, "outcome": Outcome.SNOOZE}
 
     async def work(self, queue: str, limit: int, ends: list[dict[str, Any]]) -> None:
-        """Claim and settle: most jobs should get somewhere."""
+        """Claim and settle, so that most jobs make progress."""
         before = len(self.twin.leases)
         await self.claim(("w1", [(queue, limit, limit)], limit, 100))
         picks = list(range(len(self.twin.leases) - before))
@@ -131,7 +131,7 @@ class Operations:
             await self.settle(picks, ends)
 
     async def stall(self, queue: str, limit: int) -> None:
-        """Claim, go silent, be recovered."""
+        """Claim, let the lease expire, and recover."""
         await self.claim(("w2", [(queue, limit, limit)], limit, 10))
         self.twin.now_ms += 60
         await self.recover(1_000)
@@ -222,7 +222,7 @@ class Operations:
             await self.twin.same(fl.Signal(ref=ref, name=name, data=data))
 
     async def stream(self, pick: int, chunks: list[bytes]) -> None:
-        """Append what a running attempt puts out next, twice: the second time nothing is new."""
+        """Append the next output of a running attempt twice; the second time changes nothing."""
         lease = self._lease(pick)
         if not self.twin.can("streams"):
             return

@@ -21,7 +21,7 @@ from windlass.core.states import JobState
 from windlass.errors import DependencyError, HistoryTrimmedError, OrderedGroupError
 
 R = TypeVar("R")
-#: Given the side (0: reference, 1: subject), the request to send there.
+#: Returns the request for a side (0: reference, 1: subject).
 Make = Callable[[int], rq.Request[R]]
 START_MS = 1_750_000_000_000
 QUEUES = ("x", "y")
@@ -79,7 +79,7 @@ class Twin:
     def __init__(self, reference: Backend, subject: Backend) -> None:
         self.sides = (reference, subject)
         self.now_ms = START_MS
-        #: Every lease ever granted, newest last; old ones are tried again as stale tokens.
+        #: All leases that were ever granted, newest last; old ones are used as stale tokens.
         self.leases: list[Lease] = []
         #: Jobs that were ever logged to.
         self.logged: set[JobRef] = set()
@@ -87,18 +87,18 @@ class Twin:
         self._seen = dict.fromkeys(QUEUES, (0, 0))
 
     def can(self, capability: str) -> bool:
-        """Whether the subject declares a capability; what it cannot do is left out."""
+        """Whether the subject declares a capability; steps that it cannot do are left out."""
         return bool(getattr(self.sides[1].capabilities, capability))
 
     async def ask(self, make: Make[R]) -> R:
-        """Send a request to both stores at the same time; the reference's answer, once compared."""
+        """Send a request to both stores at the same time, compare, and return the reference's answer."""
         answers = [await self.send(side, make(side)) for side in (0, 1)]
         self.heard(make(0), *answers)
         answer: R = answers[0]
         return answer
 
     def heard(self, what: object, first: Any, second: Any) -> None:
-        """Remember what leases the two answers to ``what`` hold, and compare them."""
+        """Record the leases in the two answers to ``what``, and compare the answers."""
         self._learn(first, second)
         self.compare(what, self._plain(first, 0), self._plain(second, 1))
 
@@ -111,11 +111,11 @@ class Twin:
         return bool(first == second)
 
     async def same(self, request: rq.Request[R]) -> R:
-        """``ask`` for a request that holds no token."""
+        """``ask`` for a request without tokens."""
         return await self.ask(lambda side: request)
 
     def stamp(self, side: int, request: rq.Request[Any]) -> None:
-        """Say when ``request`` counts."""
+        """Set the time of ``request``."""
         request.now_ms = self.now_ms
 
     async def send(self, side: int, request: rq.Request[Any]) -> Any:
@@ -129,7 +129,7 @@ class Twin:
             return ("refused", exc.code)
 
     def _learn(self, first: Any, second: Any) -> None:
-        """Remember which token of one side is which of the other."""
+        """Record which tokens of both sides belong together."""
         ours, theirs = _claimed(first), _claimed(second)
         assert [job.ref for job in ours] == [job.ref for job in theirs], "the two claims differ"
         for one, two in zip(ours, theirs, strict=True):
@@ -170,7 +170,7 @@ class Twin:
                 await self.same(lrq.GetUniqueKey(queue=queue, key="k"))
 
     async def _look_at_edges(self, refs: list[JobRef]) -> None:
-        """Compare edges; those to a record that is gone may be seen from one end only."""
+        """Compare edges; an edge to a removed record may be visible from one end only."""
         found = []
         for side in (0, 1):
             jobs = await self.send(side, rq.GetJobs(refs=refs))
@@ -182,7 +182,7 @@ class Twin:
         self.compare("edges differ", *found)
 
     async def is_tied(self, states: list[JobState], field: str) -> bool:
-        """Whether the earliest jobs of two queues are equally early: then either may be taken first."""
+        """Whether the earliest jobs of two queues have the same time: then either may be taken first."""
         earliest: list[int] = []
         for queue in QUEUES:
             request = rq.ListJobs(queue=queue, states=states, limit=1_000)
@@ -198,7 +198,7 @@ class Twin:
         self._seen[queue] = (event, attempt)
 
     async def _look_at_events(self, queue: str, after: int) -> int:
-        """Compare the events that both sides still have: a store may trim old ones when it likes."""
+        """Compare the events that both sides still have: a store may trim old ones at any time."""
         request = rq.ReadEvents(queue=queue, after=after)
         pages: list[rq.EventPage] = [await self.send(side, request) for side in (0, 1)]
         oldest = max(page.oldest_id for page in pages)
@@ -208,7 +208,7 @@ class Twin:
         return pages[0].last_id
 
     async def _same_rows(self, request: rq.Request[Any]) -> None:
-        """Compare an answer whose rows have no promised order."""
+        """Compare an answer whose rows are in no defined order."""
         answers = [await self.send(side, request) for side in (0, 1)]
         assert sorted(answers[0]) == sorted(answers[1]), answers
 
@@ -224,7 +224,7 @@ class Twin:
                 return jobs
 
     def _plain(self, value: Any, side: int) -> Any:
-        """``value`` as plain data, with the reference's tokens and without what backends may choose."""
+        """``value`` as plain data, with the reference's tokens, without fields that backends may choose."""
         if isinstance(value, JobRecord | AttemptRecord | Edge | rq.Pruned):
             return self._plain_struct(value, side)
         if isinstance(value, rq.Recovered):

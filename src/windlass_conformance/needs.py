@@ -1,7 +1,7 @@
-"""What a test asks of a backend beyond the core, and what is checked instead where that is missing.
+"""Capabilities that tests need, and what is checked instead if a backend does not have them.
 
-A capability that a backend does not declare must be refused, with the typed error, before anything reaches
-the store. So a test of such a capability still runs there: it asserts the refusal.
+A backend must refuse requests for a capability that it does not declare, with the typed error, before
+anything reaches the store. Tests of that capability assert this refusal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _add(**options: Any) -> rq.Request[Any]:
     return rq.Add(jobs=[NewJob(queue="q", id="j", task="t", payload=b"[]", options=StoredOptions(**options))])
 
 
-#: Verbs that need each capability.
+#: For each capability, requests that need it.
 _VERBS: dict[str, Callable[[], list[rq.Request[Any]]]] = {
     "priority": lambda: [
         rq.Add(jobs=[NewJob(queue="q", id="j", task="t", payload=b"[]", priority=1)]),
@@ -80,7 +80,7 @@ _VERBS: dict[str, Callable[[], list[rq.Request[Any]]]] = {
 
 
 def needs(capability: str) -> Callable[[TestT], TestT]:
-    """Say that a test is about ``capability``. A module says it for all its tests with ``NEEDS``."""
+    """Mark a test that needs ``capability``. A module marks all its tests with ``NEEDS``."""
 
     def mark(test: TestT) -> TestT:
         setattr(test, _NEEDS, capability)
@@ -90,13 +90,13 @@ def needs(capability: str) -> Callable[[TestT], TestT]:
 
 
 def capability_of(test: Callable[..., Any], module: Any) -> str | None:
-    """What ``test`` of ``module`` needs."""
+    """The capability that ``test`` of ``module`` needs, if any."""
     found: str | None = getattr(test, _NEEDS, None) or getattr(module, "NEEDS", None)
     return found
 
 
 async def refuses(harness: Harness, capability: str) -> None:
-    """Assert that the capability is refused at the seam, with the name of the backend."""
+    """Assert that requests for the capability raise the typed error, with the name of the backend."""
     store = Store(harness.backend, SYSTEM_CLOCK)
     for request in _VERBS[capability]():
         with pytest.raises(UnsupportedByBackendError) as caught:

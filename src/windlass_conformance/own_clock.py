@@ -1,9 +1,9 @@
 """Random histories by the store's own clock, compared with the memory store.
 
-What ``windlass_conformance.machine`` does with times that the test gives, this does with requests that carry
-none, as production sends them: alone and from several callers at once, and to a worker that waits for its
-next job. Nothing is due or past its time while a history runs, for every delay is none or an hour. So all
-that does not depend on exact times is the same on both sides; times may differ by a few seconds.
+As ``windlass_conformance.machine``, but requests carry no time, as in production. They come from one caller
+and from several at once, also while an idle worker waits for its next job. Every delay is zero or an hour, so
+nothing becomes due or expires while a history runs. Times may differ by a few seconds between the two sides;
+everything else is the same.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from windlass_conformance.machine_operations import Operations, Steps
 from windlass_conformance.machine_twin import QUEUES, Twin
 
 HOUR_MS = 3_600_000
-#: This much may lie between the two sides' times.
+#: The largest difference between the times of the two sides.
 NEAR_MS = 60_000
 _SOON_MS = 5_000
-#: So often a worker looks for the job that it was notified of.
+#: How often a worker claims to get the job that it was notified of.
 _LOOKS = 20
 
 _OPTIONS = (
@@ -66,7 +66,7 @@ _UNIQUE = tuple(
 
 
 class OwnTwin(Twin):
-    """A twin whose subject goes by its own clock, and the reference by the machine's."""
+    """A twin whose subject uses its own clock, and the reference that of the machine."""
 
     def stamp(self, side: int, request: rq.Request[Any]) -> None:
         request.now_ms = None if side else SYSTEM_CLOCK.now_ms()
@@ -76,7 +76,7 @@ class OwnTwin(Twin):
 
 
 def _near(first: Any, second: Any, name: str) -> bool:
-    """Whether two values are the same; those under the name of a time only nearly so."""
+    """Whether two values are equal; times may differ a little."""
     if isinstance(first, msgspec.Struct) and type(first) is type(second):
         return all(_near(getattr(first, one), getattr(second, one), one) for one in first.__struct_fields__)
     if isinstance(first, dict) and isinstance(second, dict):
@@ -91,7 +91,7 @@ def _near(first: Any, second: Any, name: str) -> bool:
 
 
 class OwnOperations(Operations):
-    """Steps that only production's way of asking has."""
+    """Steps that need requests without a time."""
 
     def __init__(self, twin: Twin, *, apart: bool = False) -> None:
         super().__init__(twin, apart=apart)
@@ -105,14 +105,14 @@ class OwnOperations(Operations):
         await self.twin.same(rq.Recover())
 
     async def add_plain(self, queue: str, count: int) -> None:
-        """Add new plain jobs, each by a request of its own; all at the same time where that is possible."""
+        """Add new plain jobs, each by its own request; all at the same time where that is possible."""
         requests = [rq.Add(jobs=[self._plain_job(queue)]) for _ in range(count)]
         answers = [[await self.twin.send(0, request) for request in requests], []]
         answers[1] = await asyncio.gather(*(self.twin.send(1, request) for request in requests))
         self.twin.compare(requests, *(msgspec.to_builtins(answer) for answer in answers))
 
     async def wait_for_work(self, queue: str, patient: bool) -> None:
-        """A worker finds nothing to do, waits for a hint of the next job (or does not), and claims it."""
+        """A worker claims nothing, waits for a hint about the next job (or does not), and claims it."""
         worker = f"waits-{queue}"
         listener = self._waiting.get(queue)
         if listener is None:
@@ -137,7 +137,7 @@ class OwnOperations(Operations):
         self.twin.heard(claim, first, second)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the listeners."""
         for listener in self._waiting.values():
             listener.close()
 
@@ -161,7 +161,7 @@ _change = st.sampled_from(
     [{"priority": 5}, {"priority": 0}, {"delay_ms": 0}, {"delay_ms": HOUR_MS}, {"payload": b"new"}, {}]
 )
 
-#: Steps that need no certain time, as they are.
+#: Steps of ``Operations`` that do not depend on the time.
 _AS_THEY_ARE = (
     *("reconcile", "promote", "recover", "prune", "cancel", "remove", "retry", "report", "pause_group"),
     *("free_key", "pause", "relay", "signal", "stream", "archive", "search"),

@@ -1,4 +1,4 @@
-"""A pytest plugin for projects that run the conformance suite: it makes the suite's marker known."""
+"""A pytest plugin for projects that run the conformance suite: it registers the marker of the suite."""
 
 from __future__ import annotations
 

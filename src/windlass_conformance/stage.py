@@ -1,4 +1,4 @@
-"""An application on the harness's store under a clock that the test drives: the ground of level two."""
+"""An application on the harness's store, with a clock that the test sets: for tests of level two."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Stage:
             await self.app.close()
 
     async def _close(self, worker: Worker) -> None:
-        """Close a worker. Time passes if it waits for that: a failed test may leave calls hanging."""
+        """Close a worker. Let time pass if it waits: a failed test may leave calls that hang."""
         closing = asyncio.ensure_future(worker.close(force=True))
         while not (await asyncio.wait([closing], timeout=2))[0]:
             await self.advance(1)
@@ -56,7 +56,7 @@ class Stage:
 
     @property
     def queue(self) -> Queue:
-        """The queue that a test means when it names none."""
+        """The default queue of a test."""
         return self.app.queue(QUEUE)
 
     async def work(
@@ -64,8 +64,8 @@ class Stage:
     ) -> Worker:
         """A worker that runs until the test ends. Without a handler the app's tasks are its handlers.
 
-        It looks and beats so rarely that only hints and due times can be what wakes it, and leaves the
-        store's duties alone, unless the test says otherwise.
+        It polls and sends heartbeats so rarely that only hints and due times wake it, and does no duties,
+        unless the test sets other options.
         """
         quiet = {"poll": 600, "heartbeat": 600, "duties": False}
         worker = Worker(queues, handler, url_or_app=self.app, **(quiet | options))
@@ -78,11 +78,11 @@ class Stage:
         await self.clock.advance(seconds, ms=ms)
 
     async def settle(self) -> None:
-        """Let everything happen that happens without time passing."""
+        """Wait until everything is done that needs no time to pass."""
         await self.clock.settle()
 
     async def until_state(self, job: Job[Any], state: JobState, timeout: float = 20) -> None:
-        """Wait, in real time, until the store shows ``state``; then let the worker notice it too."""
+        """Wait, in real time, until the job has ``state`` in the store; then ``settle``."""
         async with asyncio.timeout(timeout):
             while await job.get_state() is not state:  # noqa: ASYNC110 - not every state has an event
                 await asyncio.sleep(0.002)
@@ -91,7 +91,7 @@ class Stage:
 
 @asynccontextmanager
 async def live(harness: Harness, **options: Any) -> AsyncIterator[Windlass]:
-    """An app on the harness's store as in production: the machine's clock, nothing in between."""
+    """An app on the harness's store as in production: with the machine's clock and an unwrapped store."""
     app = Windlass("memory://", **options)
     app.store = Store(harness.connect(harness.namespace), SYSTEM_CLOCK)
     try:
@@ -101,7 +101,7 @@ async def live(harness: Harness, **options: Any) -> AsyncIterator[Windlass]:
 
 
 class LiveStage(Stage):
-    """The same on the system's clock, as production runs: a thread renews leases, time passes by itself."""
+    """A stage with the system's clock, as in production: time passes, and a thread renews leases."""
 
     def __init__(self, harness: Harness, **options: Any) -> None:
         super().__init__(harness, **options)
@@ -111,41 +111,40 @@ class LiveStage(Stage):
 
 
 class Gate:
-    """Where a handler waits until the test lets it pass."""
+    """A point where handlers wait until the test opens it."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
         self.opened = asyncio.Event()
-        #: How often it was reached.
+        #: How many handlers have reached it.
         self.count = 0
 
     async def pass_through(self) -> None:
-        """For handlers: say that we are here, wait to be let through."""
+        """For handlers: count the arrival and wait until the gate is open."""
         self.count += 1
         self.reached.set()
         await self.opened.wait()
 
     async def reached_times(self, count: int) -> None:
-        """Wait, in real time, until it was reached so often."""
+        """Wait, in real time, until the gate was reached this often."""
         await eventually(lambda: self.count >= count)
 
     def open(self) -> None:
-        """Let through all who wait, and all who come."""
+        """Open the gate for all handlers, now and later."""
         self.opened.set()
 
 
 async def eventually(condition: Callable[[], bool], timeout: float = 30) -> None:
-    """Wait, in real time, until ``condition`` holds: for what other threads and processes do."""
+    """Wait, in real time, until ``condition`` holds, for example through other threads or processes."""
     async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110 - any condition, so nothing to wait on
             await asyncio.sleep(0.002)
 
 
 async def in_time(call: Awaitable[object]) -> float:
-    """How many seconds ``call`` took, without those in which the machine did not let this process run.
+    """How many seconds ``call`` took, without the time in which the machine did not run this process.
 
-    On a busy machine a process may stand still for seconds, which says nothing about what a stop waits for.
-    See ``Standstill`` for what counts as that.
+    On a busy machine a process may not run for seconds, which is not due to the call. See ``Standstill``.
     """
     with Standstill() as machine:
         began = time.monotonic()
@@ -156,14 +155,13 @@ async def in_time(call: Awaitable[object]) -> float:
 
 
 class Standstill:
-    """When the machine did not run this process: a thread that sleeps for a moment wakes too late.
+    """Measures when the machine did not run this process: then a thread that sleeps briefly wakes late.
 
-    A call that blocks the event loop is no such time, as long as other threads run meanwhile: it waits for
-    something, or it is Python code. The thread needs the GIL to wake, so a call that holds it throughout, as
-    a long one into C may, is taken for a standstill.
+    A call that blocks the event loop is not such a time as long as other threads run. The thread needs the
+    GIL to wake, so a long call into C that holds the GIL counts as a standstill.
     """
 
-    #: How long the thread sleeps at a time, in seconds.
+    #: How long the thread sleeps each time, in seconds.
     TICK = 0.02
 
     def __init__(self) -> None:
@@ -181,14 +179,14 @@ class Standstill:
         self._thread.join()
 
     def within(self, began: float, ended: float) -> float:
-        """For how many seconds of this time the machine stood still."""
+        """For how many seconds of this interval the process did not run."""
         wakes = [*self.wakes, ended]  # the thread may be overdue at the end
         return sum(
             max(min(woke, ended) - max(before + self.TICK, began), 0.0) for before, woke in pairwise(wakes)
         )
 
     def longest_other(self, stalls: Iterable[tuple[float, float]]) -> float:
-        """The longest of some stalls (began, ended), without what the machine stood still during each."""
+        """The longest of some stalls (began, ended), without the time in which the process did not run."""
         return max((ended - began - self.within(began, ended) for began, ended in stalls), default=0.0)
 
     def _run(self) -> None:

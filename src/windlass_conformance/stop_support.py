@@ -1,4 +1,4 @@
-"""What the tests of stopping workers share: settings, handlers that wait, and what is left behind."""
+"""Shared by the tests of stopping workers: settings, handlers that wait, and a check for leftovers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windlass import Job, Worker
 from windlass.errors import ClosedError
 from windlass_conformance.stage import Gate, Stage, eventually
 
-#: A worker that has little time, and how long its stop may take on a busy machine.
+#: Options of a worker with a short timeout, and how long its stop may take on a busy machine.
 HASTY: dict[str, Any] = {"grace": 0.3, "cancel_wait": 0.2, "heartbeat": 0.1, "poll": 0.1}
 BOUND = 0.3 + 0.2 + 2
 
@@ -50,13 +50,13 @@ TASKS = {
 
 
 def tasks() -> list[str]:
-    """What workers have under way on this loop."""
+    """The unfinished tasks of workers on this loop."""
     names = (task.get_name() for task in asyncio.all_tasks())
     return [name for name in names if name.removeprefix("windlass-") in TASKS]
 
 
 async def check_gone(stage: Stage, worker: Worker, before: set[threading.Thread]) -> None:
-    """Nothing of the worker is left: no thread, no task, no heartbeat, no way to start it."""
+    """Assert that nothing of the worker is left: no thread, no task, no heartbeat; it cannot be started."""
     await eventually(lambda: threads() <= before and not tasks())
     assert not worker.is_running
     assert await stage.app.workers() == []

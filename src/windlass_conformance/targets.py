@@ -17,7 +17,7 @@ app.carry(locale)
 
 
 def pid() -> int:
-    """The process that runs it."""
+    """The id of the process that runs it."""
     return os.getpid()
 
 
@@ -34,7 +34,7 @@ def report() -> str:
 
 
 def split() -> int:
-    """Make children from a child process, wait for them, add their values up."""
+    """Add children from a child process, wait for them, and return the sum of their results."""
     job: Any = current_job()
     values = job.sync.get_children_values()
     if not values:
@@ -73,14 +73,14 @@ def fail() -> None:
 
 
 class Claims(Exception):
-    """An application's own error that has attributes of ours."""
+    """An error of an application with attributes that Windlass uses, too."""
 
     error_class = 5
     remote_traceback = b"\xff"
 
 
 def fail_oddly(kind: str) -> None:
-    """Raise what cannot leave the process as it is."""
+    """Raise an error that cannot be sent to another process unchanged."""
     match kind:
         case "surrogate":
             raise ValueError(os.fsdecode(b"caf\xe9.txt"))
@@ -103,12 +103,12 @@ def snooze_once() -> str:
 
 
 def crash() -> None:
-    """Die as a fault in native code would."""
+    """End the process like a fault in native code."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hang(path: str) -> None:
-    """Hold the interpreter busy forever, once ``path`` shows that it began."""
+    """Create ``path``, then never return."""
     with open(path, "w"):
         pass
     while True:
@@ -116,7 +116,7 @@ def hang(path: str) -> None:
 
 
 def resource() -> Iterator[str]:
-    """Something that is opened and closed around a run; its job's log says so."""
+    """A dependency that is opened and closed around a run and writes that to the log of the job."""
     job: Any = current_job()
     job.log("opened")
     yield "open"
@@ -125,5 +125,5 @@ def resource() -> Iterator[str]:
 
 @app.task
 def greet(name: str, state: str = Depends(resource)) -> str:
-    """What came along with the job, and what the child made for it."""
+    """Return the context that came with the job and the dependency that the child created."""
     return f"{locale.get('nothing')}: {name}, {state}"

@@ -1,14 +1,14 @@
-"""The other ways in which contract tests run, so that no path of production stays closed to them.
+"""Variants: other ways to run contract tests, so that they also take the code paths of production.
 
-As a rule a test gives every request its time, sends one request at a time, and adds jobs that have no request
-id: none of this is what production does. A *variant* turns some of it round:
+A test normally sets the time of every request, sends one request at a time, and adds jobs without a request
+id. Production does none of this. A *variant* changes some of it:
 
-* ``own``: requests carry no time, the store's own clock decides. Where that is this process's clock, the
-  harness moves it, and tests that let time pass run as well; a server's clock goes as it goes.
-* ``together``: every request is sent at once with others that have nothing to do with it.
-* ``plain``: jobs are added as queues add them, under their own id as request id.
+* ``own``: requests carry no time, the store uses its own clock. If that is the clock of this process, the
+  harness moves it, and tests that let time pass run as well. The clock of a server cannot be moved.
+* ``together``: every request is sent at the same time as independent ones.
+* ``plain``: jobs are added as queues add them, with their own id as request id.
 
-Tests that mean nothing in a variant stand in ``LEFT_OUT`` with the reason.
+``LEFT_OUT`` lists tests that make no sense in a variant, with the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, cast
 from windlass_conformance import contract_tests
 from windlass_conformance.harness import Variant
 
-#: By name. Given time, one by one, without request ids is what tests do anyway.
+#: By name.
 VARIANTS: Mapping[str, Variant] = MappingProxyType(
     {
         "own-plain": Variant(own=True, plain=True),
@@ -30,12 +30,12 @@ VARIANTS: Mapping[str, Variant] = MappingProxyType(
     }
 )
 
-#: Names that a test uses to let time pass or to look at it: where the clock cannot be moved, it cannot run.
+#: Names that a test uses to move or read the time: it cannot run if the clock cannot be moved.
 _MOVES_TIME = frozenset({"pass_ms", "now_ms", "START_MS"})
-#: Arguments by which something comes after a while: on a slow machine that may be while the test still looks.
+#: Arguments that delay something: on a slow machine it may happen while the test still runs.
 _COMES_LATER = frozenset({"delay_ms", "run_at_ms", "expires_in_ms", "lease_ms", "hold_ms", "ttl_ms"})
 
-#: What cannot run, and why: by the part of the variant that is in its way.
+#: Tests that cannot run, with the reason, by the part of the variant that prevents them.
 LEFT_OUT: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "together": dict.fromkeys(
@@ -72,17 +72,17 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = MappingProxyType(
 class Runs(NamedTuple):
     """Which contract tests of one test module run in which variants."""
 
-    #: Names of variants, by the name that the test module has for a deployment.
+    #: Names of variants by deployment, as the test module names it.
     variants: Mapping[str, tuple[str, ...]]
-    #: The store, as in its URL; for reasons that only one store has.
+    #: The store, as in its URL, for reasons that apply to one store only.
     store: str = ""
-    #: Whether the store goes by the clock of this process.
+    #: Whether the store uses the clock of this process.
     moves_clock: bool = True
-    #: Modules of the suite; none: all.
+    #: Modules of the suite; empty: all.
     modules: tuple[str, ...] = ()
 
     def tests(self) -> dict[str, Callable[..., Any]]:
-        """The tests that run in one of the variants at least."""
+        """The tests that run in at least one of the variants."""
         return {name: test for name, test in contract_tests().items() if self.pairs(test)}
 
     def pairs(self, test: Callable[..., Any]) -> list[tuple[str, str]]:
@@ -97,7 +97,7 @@ class Runs(NamedTuple):
         ]
 
     def why_not(self, test: Callable[..., Any], variant: Variant) -> str | None:
-        """Why ``test`` cannot run in ``variant``; None when it can."""
+        """Why ``test`` cannot run in ``variant``; None if it can."""
         parts = [part for part in variant._fields if getattr(variant, part)]
         for part in (*parts, *(f"{part} on {self.store}" for part in parts)):
             reason = LEFT_OUT.get(part, {}).get(test.__name__)
@@ -110,7 +110,7 @@ class Runs(NamedTuple):
 
 
 def _lets_time_pass(function: FunctionType, seen: set[FunctionType]) -> bool:
-    """Whether a test, or a function of the suite that it calls, lets time pass or looks at it."""
+    """Whether a test, or a function of the suite that it calls, moves or reads the time."""
     seen.add(function)
     names = set(_names(function.__code__))
     if names & (_MOVES_TIME | _COMES_LATER):
