@@ -182,7 +182,7 @@ def _valkey_leased() -> Target:
     plain = sent_records.plain_job(job)
     assert plain is not None
     stored = bytes([255]) + (7).to_bytes(7, "big") + (9).to_bytes(6, "big") + plain
-    leased = records.whole(records.leased)
+    leased = records.wrap_unreadable(records.leased)
     lease = records.Lease(5, "worker", 9)
     return Target(
         "valkey-leased",
