@@ -59,7 +59,7 @@ class Live:
         told: dict[str, Callable[..., Any]] | None = None,
         **options: Any,
     ) -> Worker:
-        """Start a worker that runs odd jobs with ``handler``, and completes others. ``callbacks`` by event."""
+        """Start a worker that runs odd jobs with ``handler`` and completes others; ``callbacks`` by event."""
 
         async def run(job: Job[Any]) -> Any:
             self.runs[job.id] += 1
