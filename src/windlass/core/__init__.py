@@ -1,4 +1,4 @@
-"""Pure decisions: jobs, states, options, outcomes, backoff, ids, time. No I/O anywhere below.
+"""Records and rules: jobs, states, options, outcomes, backoff, ids, time. Nothing in this package does I/O.
 
-Words: ``docs/internals/glossary.md``. How to add an option: ``docs/internals/add-an-option.md``.
+Terms: ``docs/internals/glossary.md``. How to add an option: ``docs/internals/add-an-option.md``.
 """

@@ -1,6 +1,6 @@
 """How long a failed job waits before its next attempt.
 
-``n`` is the number of failed attempts so far, this one included (1 after the first failure).
+``n`` is the number of failed attempts so far, including this one (1 after the first failure).
 
 * ``fixed``: the delay itself;
 * ``exponential``: delay x 2^(n-1);
@@ -8,9 +8,9 @@
 * any other name: a function registered with the app or the worker, ``f(n, error) -> seconds | None``
   (``None`` or a negative number stops retrying).
 
-The first two never exceed ``cap`` and are then shortened by up to ``jitter`` (0.2 = at most a fifth), so
-that a thousand jobs failing together do not come back together. No delay is longer than ``MAX_DELAY_MS``. A
-strategy that raises, or returns what is no such delay, is logged and the default applies.
+The first two never exceed ``cap`` and are then shortened by up to ``jitter`` (0.2 = at most a fifth), so that
+jobs that fail together are not all retried at the same time. No delay is longer than ``MAX_DELAY_MS``. If a
+strategy raises or returns an invalid delay, that is logged and the default applies.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log: Final = logging.getLogger("windlass.backoff")
 
 Strategy = Callable[[int, BaseException], float | None]
 
-#: 100 years: the longest delay of anything. Times stay whole numbers that every store can count.
+#: 100 years: the maximum of all delays. With it, times fit into the integers of every store.
 MAX_DELAY_MS = 100 * 366 * 86_400_000
 
 BUILT_IN = frozenset({"fixed", "exponential", "sidekiq"})
@@ -58,7 +58,7 @@ def backoff_ms(
     if policy.type == "fixed":
         base = float(policy.delay_ms)
     elif policy.type == "exponential":
-        # 2^40 x 1 ms is beyond every cap: stop doubling before the number explodes.
+        # 2^40 x 1 ms is beyond every cap, so doubling can stop before the number gets too large.
         base = policy.delay_ms * 2.0 ** min(failures - 1, 40)
     else:
         return _custom_ms(policy.type, failures, error, strategies)
@@ -70,19 +70,19 @@ def _custom_ms(
 ) -> int | None:
     strategy = strategies.get(name)
     if strategy is None:
-        # Stored by a newer release or another worker's registry: retry by the default, never lose the job.
+        # Only a newer release or another worker has this strategy. Use the default rather than lose the job.
         log.warning("no backoff strategy %r is registered here: the default backoff applies", name)
         return default_ms(failures)
     try:
         return _to_ms(strategy(failures, error))
     except BaseException:
-        # A broken strategy must not lose the job: it is retried by the default.
+        # A broken strategy must not lose the job, so the default applies.
         log.exception("the backoff strategy %r failed: the default backoff applies", name)
         return default_ms(failures)
 
 
 def _to_ms(seconds: object) -> int | None:
-    """What a strategy returned, in milliseconds; ``ValueError`` when it is no delay."""
+    """The return value of a strategy in milliseconds. Raises ``ValueError`` if it is not a valid delay."""
     if seconds is None:
         return None
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or math.isnan(seconds):
@@ -93,7 +93,7 @@ def _to_ms(seconds: object) -> int | None:
 
 
 def default_ms(failures: int) -> int:
-    """The delay of the default policy: what applies when nothing else can be asked."""
+    """The delay of the default policy, for when the job's own policy cannot be used."""
     delay_ms = backoff_ms(DEFAULT_BACKOFF, failures, Exception(), {}, random.Random(failures))
     assert delay_ms is not None
     return delay_ms

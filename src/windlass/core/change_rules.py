@@ -1,6 +1,6 @@
-"""What callers change about a job: cancel, retry, delay, priority, data, signals; an add that replaces it.
+"""Changes of a job by callers: cancel, retry, delay, priority, data, signals, and an add that replaces it.
 
-Pure functions on a record, like ``core.transitions``, on which they are built.
+These are functions on a record without I/O, like those of ``core.transitions``, which they use.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ from windlass.errors import ConfigError
 
 
 def not_taken(job: JobRecord, new: NewJob, *, full: bool) -> tuple[str, ...]:
-    """Options of a later add that a pending job cannot take, because its earlier run has used them.
+    """Names of the options of a later add that a pending job with the same unique key cannot take.
 
-    It takes no new dependencies, and not the group of the later add if that is ``full``.
+    A job that has run before keeps its group, due time and ``expires_in``. No job takes new dependencies, or
+    a new group that is ``full``.
     """
     ran, found = job.deliveries > 0, []
     if new.depends_on:
@@ -57,8 +58,8 @@ def not_taken(job: JobRecord, new: NewJob, *, full: bool) -> tuple[str, ...]:
 def replace(job: JobRecord, new: NewJob, recorder: ChangeRecorder, left: tuple[str, ...]) -> None:
     """Give a pending job the data and options of a later add, except those in ``left`` (see ``not_taken``).
 
-    It keeps its place in line unless its priority, ``lifo`` or group changed. A suspended job keeps waiting
-    for its signal.
+    The job keeps its place in line unless its priority, ``lifo`` or group changes. A suspended job keeps
+    waiting for its signal.
     """
     before, options = job.options, new.options
     if "group" in left:
@@ -89,7 +90,7 @@ def _replace_times(job: JobRecord, new: NewJob, recorder: ChangeRecorder) -> Non
 def cancel(
     job: JobRecord | None, reason: str, recorder: ChangeRecorder, *, dead: bool = False
 ) -> CancelResult:
-    """Cancel a pending job, or ask an active one to stop. ``dead``: a retrying job fails instead."""
+    """Cancel a pending job, or mark an active one as cancelling. ``dead``: a retrying job fails instead."""
     if job is None:
         return CancelResult.NOT_FOUND
     if job.state in FINISHED:
@@ -112,7 +113,7 @@ def cancel(
 
 
 def remove(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Record the removal of a job. An unfinished one gets a history record."""
+    """Record the removal of a job. An unfinished job also gets a history record."""
     if job.state not in FINISHED:
         recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
     recorder.record_event(job, EventType.REMOVED, state=job.state.value)
@@ -124,8 +125,10 @@ def may_run_again(job: JobRecord) -> bool:
 
 
 def retry(job: JobRecord, recorder: ChangeRecorder, *, blocked: bool = False) -> Changed:
-    """Requeue a finished job with all its attempts, or start a retrying one now. ``blocked``: it has open
-    edges."""
+    """Requeue a finished job with its attempts reset, or make a retrying job waiting now.
+
+    ``blocked``: the job has open edges and must wait for them again.
+    """
     if job.state is JobState.RETRYING:
         promote(job, recorder)
         return Changed.OK
@@ -156,9 +159,9 @@ def change(
     payload: bytes | None,
     ordered: bool = False,
 ) -> Changed:
-    """Change a pending job, or (payload only, with its token) an active one.
+    """Change a pending job, or with its token the payload of an active one.
 
-    ``ordered``: its group is, so that its priority cannot be changed.
+    ``ordered``: the job's group is ordered, so its priority cannot be changed.
     """
     if token is not None:
         if not holds(job, token):
@@ -197,7 +200,7 @@ def _change_delay(job: JobRecord, delay_ms: int, recorder: ChangeRecorder) -> Ch
 
 
 def signal(job: JobRecord, name: str, data: bytes, codec: str, recorder: ChangeRecorder) -> Changed:
-    """Keep a signal with the job; one that is suspended on it becomes waiting. The newest of a name stays."""
+    """Store a signal, replacing an older one of that name. A job that is suspended on it becomes waiting."""
     if job.state in FINISHED:
         return Changed.ILLEGAL
     if name not in job.signals and len(job.signals) >= SIGNALS_KEPT:
@@ -211,8 +214,10 @@ def signal(job: JobRecord, name: str, data: bytes, codec: str, recorder: ChangeR
 
 
 def refuses_report(job: JobRecord, token: str | None) -> Changed | None:
-    """Why progress may not be reported: the token is not the newest, or, without a token, the job has
-    ended."""
+    """Why progress cannot be reported; None if it can.
+
+    With a token: ``lost`` if it is not the current lease. Without one: ``illegal`` if the job has finished.
+    """
     if token is None:
         return Changed.ILLEGAL if job.state in FINISHED else None
     return None if holds(job, token) else Changed.LOST
@@ -225,9 +230,9 @@ def progress_text(job: JobRecord) -> str:
 
 
 def set_result_ttl(job: JobRecord, ttl_ms: int, recorder: ChangeRecorder) -> Changed:
-    """Keep a completed job's result (and its record), or a failed job's errors, until ``ttl_ms`` from now.
+    """Keep a completed job's result (and its record), or a failed job's record, until ``ttl_ms`` from now.
 
-    Errors are the record itself: it is not kept longer than that, and for ``GRACE_MS`` at least.
+    The record of a failed job, which has the errors, is removed then, but not before ``GRACE_MS``.
     """
     if job.state not in (JobState.COMPLETED, JobState.FAILED) or job.finished_ms is None:
         return Changed.ILLEGAL

@@ -1,8 +1,8 @@
-"""Time, injected. The only module in the package that may read the system's clocks.
+"""Injected clocks. Only this module of the package may read the system's clocks.
 
-Stores decide by their own clock, so production requests carry no time. A clock that a test drives (see
-``windlass.testing.ManualClock``) stamps every request instead, and all delays, leases and expiries obey it.
-No code asks which of the two it has: ``stamp`` does nothing in production, and stores look at ``moment``.
+Stores decide by their own clock, so production requests carry no time. A clock that a test controls (see
+``windlass.testing.ManualClock``) stamps every request instead, and all delays, leases and expiries follow it.
+No code needs to know which clock it has: ``stamp`` does nothing in production, and stores call ``moment``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log: logging.Logger = logging.getLogger("windlass.clock")
 
 
 class Timer(Protocol):
-    """A call that is to come."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
         """Cancel the call. Idempotent."""
@@ -29,33 +29,33 @@ class Timer(Protocol):
 
 
 class Timed(Protocol):
-    """What may carry a time: a request."""
+    """A request, which may carry a time."""
 
     now_ms: int | None
 
 
 @runtime_checkable
 class Clock(Protocol):
-    """What the package asks of time."""
+    """The clock that all code uses: current time, waiting, timeouts and timers."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC."""
         ...
 
     def stamp(self, request: Timed) -> None:
-        """Say when ``request`` counts, if this clock decides that and not the store's."""
+        """Set the time of ``request``, if this clock decides it instead of the store's clock."""
         ...
 
     def monotonic_ms(self) -> float:
-        """A clock that never goes back, for durations and local deadlines."""
+        """Monotonic time in milliseconds, for durations and local deadlines."""
         ...
 
     async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:
-        """Wait for ``event`` at most ``timeout_ms`` of this clock; False when time ran out."""
+        """Wait for ``event`` for at most ``timeout_ms`` of this clock. False if the time ran out."""
         ...
 
     def timeout(self, timeout_ms: float | None) -> AbstractAsyncContextManager[object]:
-        """Raise ``TimeoutError`` out of what is inside, as ``asyncio.timeout`` does, by this clock."""
+        """A context manager like ``asyncio.timeout``, but by this clock."""
         ...
 
     def call_later(self, delay_ms: float, callback: Callable[[], object]) -> Timer:
@@ -63,9 +63,9 @@ class Clock(Protocol):
         ...
 
     def run_apart(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run ``main`` where nothing on the running event loop holds it up: on a thread of its own.
+        """Run ``main`` on its own thread, where nothing on the current event loop can delay it.
 
-        A clock that is to know when everything has come to rest may run it on the loop instead.
+        A test clock that must know when all code is idle may run it on the event loop instead.
         """
         ...
 
@@ -105,7 +105,7 @@ class SystemClock:
 
 
 def run_in_thread(name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run ``main`` on a thread called ``name``, with an event loop of its own."""
+    """Run ``main`` on a thread called ``name``, with its own event loop."""
     threading.Thread(target=lambda: asyncio.run(main()), name=name, daemon=True).start()
 
 
@@ -113,21 +113,21 @@ SYSTEM_CLOCK = SystemClock()
 
 
 def moment(given_ms: int | None, read: Callable[[], int]) -> int:
-    """When a request counts: at the time that it carries, else at what ``read``, the store's clock, says."""
+    """The time of a request: the time that it carries, else the store's clock (``read``)."""
     return read() if given_ms is None else given_ms
 
 
-#: How long the time of a store stands still when the machine's clock is behind it.
+#: How long the time of a store stands still while the machine's clock is behind it.
 HOLD_MS = 5_000
 
 
 class SteadyClock:
-    """The time of a store that uses the node's clock, as one process sees it.
+    """The time of a store that uses the machine's clock, as one process sees it.
 
-    A machine whose clock is behind what the store has seen was set back a little, or a process with a wrong
-    clock has been here. The store's time then stands still, but not forever: after ``HOLD_MS`` it follows
-    the machine's clock, also backwards. The store that keeps the stamp sees that the answer is below
-    it, and puts right what was to end by the old time.
+    The machine's clock can be behind the last time in the store: it was set back, or a process with a wrong
+    clock has used the store. The store's time then stands still, but only for ``HOLD_MS``. After that it
+    follows the machine's clock, even backwards. The store notices that the time is before its last stamp, and
+    corrects the times that were computed with the old clock (``engine.timing.set_back``).
     """
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -138,7 +138,7 @@ class SteadyClock:
         self._told = False
 
     def now_ms(self, stamp_ms: int = 0) -> int:
-        """The time now; ``stamp_ms`` is the last that the store has written down."""
+        """The current time. ``stamp_ms`` is the last time that the store has recorded."""
         if stamp_ms < self._stamp_ms:  # another process has set the store back
             self._last_ms = stamp_ms
         self._stamp_ms = stamp_ms

@@ -1,8 +1,8 @@
-"""The edges of a flow: which job waits for which, and what it received when that one ended.
+"""The edges of a flow: which job waits for which, and the result that it received when the other ended.
 
-One direction only: a *dependent* waits for its *children*. A tree's parent depends on its children; "B after
-A" is B depending on A. Edges are records of their own, kept with the dependent: a child's value is copied
-into the edge in the step that ends the child, so it outlives the child's record.
+A *dependent* waits for its *children*. In a tree, the parent depends on its children; "B after A" means that
+B depends on A. Edges are separate records that are kept with the dependent. The result of a child is copied
+into the edge when the child ends, so it outlives the child's record.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 from windlass.core.ids import JobRef, check_job_id, check_queue_name
 from windlass.errors import ConfigError, CycleError, DependencyError
 
-#: Most jobs of one flow (one ``Add`` with edges), and most children of one job.
+#: The maximum number of jobs of a flow (one ``Add`` with edges), and of children of one job.
 FLOW_LIMIT = 10_000
-#: Most edges that one request settles; what is left continues through ``Relay``.
+#: The maximum number of edges that one request settles. ``Relay`` settles the rest.
 RELAY_STEP = 1_000
 
 
@@ -26,26 +26,26 @@ class OnFailure(StrEnum):
 
     #: The dependent fails too, reason ``dependency_failed``.
     FAIL = "fail"
-    #: As if it was done, without a value.
+    #: The dependent continues as if the child had completed, without a result.
     IGNORE = "ignore"
-    #: The dependent starts at once, whatever else it waits for.
+    #: The dependent starts at once, even if it waits for other children.
     CONTINUE = "continue"
 
 
 class EdgeStatus(StrEnum):
-    """What the dependent knows of its child."""
+    """The state of an edge."""
 
     OPEN = "open"
-    #: The child completed; its value is in the edge.
+    #: The child completed; its result is in the edge.
     DONE = "done"
-    #: It failed, was cancelled, expired or was removed.
+    #: The child failed, was cancelled, expired or was removed.
     FAILED = "failed"
-    #: The same, and the dependent does not mind.
+    #: The same, but the dependent ignores it.
     IGNORED = "ignored"
 
 
 class Dependency(msgspec.Struct, frozen=True, array_like=True):
-    """One end of an edge, as a new job names it: the job to wait for, or the job that is to wait."""
+    """One end of an edge, as a new job names it: the job to wait for, or the job that will wait."""
 
     queue: str
     id: str
@@ -61,14 +61,14 @@ class Edge(msgspec.Struct, kw_only=True):
 
     dependent: JobRef
     child: JobRef
-    #: The ``seq`` of the child's record: distinguishes it from an older or newer job under the same id.
+    #: The ``seq`` of the child's record. It distinguishes the child from other jobs with the same id.
     child_seq: int = 0
     on_failure: OnFailure = OnFailure.FAIL
     status: EdgeStatus = EdgeStatus.OPEN
-    #: The child's result and the codec that reads it, once it completed.
+    #: The child's result and its codec, once the child has completed.
     value: bytes | None = None
     codec: str = "json"
-    #: Why it did not complete (``attempts``, ``cancelled``, ``removed``, ...), and its last error.
+    #: Why the child did not complete (``attempts``, ``cancelled``, ``removed``, ...), and its last error.
     reason: str = ""
     error: str = ""
 
@@ -79,12 +79,12 @@ class Edge(msgspec.Struct, kw_only=True):
 
     @property
     def broken(self) -> bool:
-        """Whether this edge means that the dependent fails."""
+        """Whether this edge makes the dependent fail."""
         return self.status is EdgeStatus.FAILED and self.on_failure is OnFailure.FAIL
 
 
 class ChildEnd(msgspec.Struct, kw_only=True):
-    """How a child ended: what its dependents receive, at once or later through the outbox."""
+    """How a child ended. Its dependents receive this at once, or later through the outbox."""
 
     child: JobRef
     seq: int = 0
@@ -96,7 +96,7 @@ class ChildEnd(msgspec.Struct, kw_only=True):
 
 
 def to_dependency(value: object, on_failure: str, queue: str, option: str) -> Dependency:
-    """Any accepted spelling of a job to wait for: has a ``ref``, a pair, a mapping, an id of ``queue``."""
+    """A ``Dependency`` from any accepted form: an object with a ``ref``, a pair, a mapping, or an id."""
     if isinstance(value, Dependency):
         return value
     ref = getattr(value, "ref", value)
@@ -119,7 +119,7 @@ def to_on_failure(value: object) -> OnFailure:
 
 
 def settle_edge(edge: Edge, end: ChildEnd) -> None:
-    """Write the child's end into an open edge."""
+    """Record in an open edge how the child ended."""
     if end.completed:
         edge.status = EdgeStatus.DONE
         edge.value = end.value
@@ -131,19 +131,19 @@ def settle_edge(edge: Edge, end: ChildEnd) -> None:
 
 
 def reopen(edge: Edge, child_seq: int) -> None:
-    """A person retries the dependent, and the child is to run again: the dependent waits for it once more."""
+    """Open an edge again, because the dependent is retried by hand and the child has not finished."""
     edge.status, edge.child_seq = EdgeStatus.OPEN, child_seq
     edge.reason = edge.error = ""
 
 
 def forgive(edge: Edge) -> None:
-    """A person retries the dependent: a failure that ended it does not count any more."""
+    """Ignore a failed child, because the dependent is retried by hand."""
     if edge.broken:
         edge.status = EdgeStatus.IGNORED
 
 
 def check_size(jobs: int, edges: int) -> None:
-    """Refuse a flow that cannot be one atomic step."""
+    """Raise if a flow is too large to be added in one transaction."""
     if jobs > FLOW_LIMIT:
         raise ConfigError("flow", f"at most {FLOW_LIMIT} jobs", jobs)
     if edges > FLOW_LIMIT:
@@ -151,7 +151,7 @@ def check_size(jobs: int, edges: int) -> None:
 
 
 def check_cycle(edges: dict[JobRef, list[JobRef]]) -> None:
-    """``CycleError`` when jobs of this graph (dependent -> children) wait for each other in a circle."""
+    """Raise ``CycleError`` if jobs of this graph (dependent -> children) wait for each other in a cycle."""
     done: set[JobRef] = set()
     for start in edges:
         path: dict[JobRef, None] = {}
@@ -171,7 +171,7 @@ def check_cycle(edges: dict[JobRef, list[JobRef]]) -> None:
 
 
 def unknown_dependency(dependent: JobRef, child: JobRef) -> DependencyError:
-    """The refusal of a job that is to wait for one that the store does not have."""
+    """The error for a job that depends on a job that the store does not have."""
     return DependencyError(
         "depends_on",
         f"jobs that exist or are added together: {dependent.id!r} waits for {child.id!r} of queue "
@@ -180,7 +180,7 @@ def unknown_dependency(dependent: JobRef, child: JobRef) -> DependencyError:
 
 
 def bad_parent(child: JobRef, parent: JobRef, state: str) -> DependencyError:
-    """The refusal of a child whose parent cannot wait for it any more."""
+    """The error for a child whose parent has finished or does not exist."""
     return DependencyError(
         "parent",
         f"a job that has not finished: {parent.id!r} of queue {parent.queue!r} is {state} and cannot wait "

@@ -1,13 +1,15 @@
 """How dependencies change a job: it is blocked, it is unblocked, or it fails with a child.
 
-Pure, like ``core.transitions``, on which it is built. A store finds the edges and calls:
+These functions do no I/O, like those of ``core.transitions``, which they use. The engine finds the edges and
+calls:
 
-* ``block`` when a job that has not started gets something to wait for;
+* ``block`` when a job that has not started gets a new dependency;
 * ``after_edge`` each time one of its edges was settled;
-* ``review`` when a job has just been blocked, for edges may have been settled before;
-* ``wait_for_none`` when an attempt ends that waits for children, and none of them is open;
-* ``end_of`` to know what to report to the dependents of a job that ended;
-* ``Doors`` to know which new jobs of a flow will not be made, and ``check_kept_out`` before it adds the rest.
+* ``review`` when a job has just been blocked, because edges may have been settled before;
+* ``wait_for_none`` when an attempt ends to wait for children, and none of them is open;
+* ``end_of`` for the report to the dependents of a job that ended;
+* ``Doors`` to find the new jobs of a flow that will not be created, and ``check_kept_out`` before it adds the
+  others.
 """
 
 from __future__ import annotations
@@ -27,22 +29,22 @@ from windlass.core.transitions import ChangeRecorder, fail, promote
 from windlass.errors import DependencyError
 
 DEPENDENCY_CLASS = "DependencyFailed"
-#: What is said of a job that waits for children, again and again, and has none that are open.
+#: The error of a job that repeatedly waits for children although none is open.
 CHILDLESS_CLASS = "NoOpenChildren"
 CHILDLESS_MESSAGE = "waits for children, but has none that are open"
-#: The reason of such a job from the first time on, with the number of children that it ever had.
+#: The job's reason after the first such wait, followed by the number of children that it ever had.
 WAITED = "no child was open of "
-#: What a job says whose child did not complete; it names the child's queue.
+#: The error message of a job whose child did not complete, with the child's queue.
 DEPENDENCY_MESSAGE = re.compile(r"job \S+ of queue (\S+) did not complete: .*")
-#: Not started yet, nor waiting for a signal: these wait when they get something to wait for.
+#: Jobs in these states become blocked when they get a new dependency.
 BLOCKABLE = PENDING - {JobState.BLOCKED, JobState.SUSPENDED}
 
 
 def block(job: JobRecord, recorder: ChangeRecorder) -> bool:
-    """Make a job that has not started wait for its dependencies; whether that changed anything.
+    """Block a job that has not started, until its dependencies have ended. Returns whether it was changed.
 
-    A due time stays and counts again once it is unblocked. A running job continues: it waits when its handler
-    says so.
+    Its due time applies again once it is unblocked. A running job is not changed: its handler decides when
+    to wait.
     """
     if job.state not in BLOCKABLE:
         return False
@@ -53,7 +55,7 @@ def block(job: JobRecord, recorder: ChangeRecorder) -> bool:
 
 
 def unblock(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Unblock a job: it is waiting, or scheduled if its due time is in the future."""
+    """Make a blocked job waiting, or scheduled if its due time is in the future."""
     if job.due_ms is not None and job.due_ms > recorder.now_ms:
         count(job, recorder.now_ms)
         job.state = JobState.SCHEDULED
@@ -65,10 +67,9 @@ def unblock(job: JobRecord, recorder: ChangeRecorder) -> None:
 
 
 def after_edge(job: JobRecord, edge: Edge, *, has_open: bool, recorder: ChangeRecorder) -> bool:
-    """One edge of ``job`` was settled; whether that changed the job.
+    """Update ``job`` after one of its edges was settled. Returns whether the job was changed.
 
-    ``has_open``: whether other edges of it are open. Only a blocked job is changed: one that runs looks at
-    its children when it likes, one that ended has ended.
+    ``has_open``: whether other edges of the job are open. Only a blocked job is changed.
     """
     if job.state is not JobState.BLOCKED:
         return False
@@ -82,7 +83,7 @@ def after_edge(job: JobRecord, edge: Edge, *, has_open: bool, recorder: ChangeRe
 
 
 def review(job: JobRecord, *, broken: Edge | None, has_open: bool, recorder: ChangeRecorder) -> None:
-    """Decide about a job that was blocked just now. ``broken``: its first edge that makes it fail."""
+    """Fail or unblock a job that was just blocked, if its edges say so. ``broken``: the first failed edge."""
     if broken is not None:
         fail_dependency(job, broken, recorder)
     elif not has_open:
@@ -90,10 +91,10 @@ def review(job: JobRecord, *, broken: Edge | None, has_open: bool, recorder: Cha
 
 
 def look_again(edge: Edge, child: JobRecord | None, *, runs_again: bool) -> None:
-    """A person retries the dependent: what became of a child that did not complete (None: it is gone).
+    """Update a missed edge because a caller retries the dependent. ``child`` None: its record is gone.
 
-    It counts if it has completed since, and blocks if it is open; what failed is forgiven.
-    ``runs_again``: the child is retried with it.
+    If the child has completed since, the edge is done. If the child has not finished, or is retried too
+    (``runs_again``), the edge is open again. A child that failed or is gone is ignored.
     """
     if child is None or (child.state in (JobState.FAILED, JobState.CANCELLED) and not runs_again):
         forgive(edge)
@@ -104,10 +105,10 @@ def look_again(edge: Edge, child: JobRecord | None, *, runs_again: bool) -> None
 
 
 def wait_for_none(job: JobRecord, end: Settlement, children: int) -> Settlement:
-    """How an attempt ends that waits for children, none of which is open; ``children``: how many it ever had.
+    """The settlement of an attempt that waits for children while none is open. ``children``: all it ever had.
 
-    They may have ended while it ran: it runs again at once. But when it has got no other child since it last
-    waited for none, it would do so forever: then the attempt has failed.
+    The children may have ended while the attempt ran, so the job runs again at once. If it then waits again
+    without a new child, it would repeat this forever, so the attempt fails.
     """
     if job.cancel_reason is not None:
         return end
@@ -121,14 +122,14 @@ def wait_for_none(job: JobRecord, end: Settlement, children: int) -> Settlement:
 
 
 def fail_dependency(job: JobRecord, edge: Edge, recorder: ChangeRecorder) -> None:
-    """End a blocked job whose child did not complete."""
+    """Fail a blocked job whose child did not complete."""
     message = f"job {edge.child.id} of queue {edge.child.queue} did not complete: {edge.reason}"
     error = ErrorInfo(recorder.now_ms, 0, DEPENDENCY_CLASS, message, "", DEPENDENCY_CLASS)
     fail(job, recorder, error, reason="dependency_failed")
 
 
 def end_of(job: JobRecord) -> ChildEnd:
-    """What the dependents of a job receive: how it ended, or that its record goes before it ended."""
+    """The report to the dependents of a job: how it ended, or that it was removed before it ended."""
     if job.state is JobState.COMPLETED:
         return ChildEnd(child=job.ref, seq=job.seq, completed=True, value=job.result, codec=job.result_codec)
     last = job.errors[-1] if job.errors and job.state is JobState.FAILED else None
@@ -144,21 +145,21 @@ def end_of(job: JobRecord) -> ChildEnd:
 
 
 class Doors:
-    """Says which new jobs of a flow will not be made: a unique key is held, or a group refuses."""
+    """Finds the new jobs of a flow that will not be created: a unique key is held, or a group refuses."""
 
     def __init__(self) -> None:
         self._taken: dict[tuple[str, str], JobRef] = {}
         self._sizes: Counter[tuple[str, str]] = Counter()
-        #: The job that stands for the one that was kept out last, if there is one.
+        #: The job that holds the unique key of the last job that was kept out, if known.
         self.holder: JobRef | None = None
 
     def admit(
         self, new: NewJob, *, held: bool, holder: JobRef | None, refuses: Callable[[int], bool]
     ) -> bool:
-        """Whether the job will be made; if so, its key and its place in the group are taken.
+        """Whether the job will be created. If so, its unique key and its place in the group count as taken.
 
-        ``held``: a stored job holds its key, ``holder`` if that can be named. ``refuses``: whether its group
-        refuses it after this many others of the flow.
+        ``held``: a stored job holds its key (``holder``, if known). ``refuses``: whether its group refuses it
+        after this many other jobs of the flow.
         """
         unique, group = new.options.unique, new.options.group
         if unique is not None:
@@ -177,7 +178,7 @@ class Doors:
 
 
 def check_kept_out(held: Container[JobRef], jobs: list[NewJob]) -> None:
-    """Refuse a flow that waits for a job of its own which its key or its group keeps out."""
+    """Raise if a job of a flow waits for another of its jobs that will not be created."""
     for new in jobs:
         for dependency in (*new.depends_on, *([new.parent] if new.parent else [])):
             if dependency.ref in held:

@@ -1,6 +1,6 @@
-"""Attributes that other job systems have under another name: the error says what to write here.
+"""Attribute names of other job systems: the ``AttributeError`` says what to write in Windlass instead.
 
-Used by tasks, jobs, queues, steps and the app. A class that has such names is a ``ForeignNames``.
+Tasks, jobs, queues, steps and the app use this by inheriting from ``ForeignNames``.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 
 class ForeignNames:
-    """A missing attribute that another system has is answered with ours."""
+    """Base class whose ``AttributeError`` suggests our name for an attribute of another system."""
 
     __slots__ = ()
 
-    #: What it is called in the error: ``a task``.
+    #: How error messages call an instance, such as ``a task``.
     _called: ClassVar[str] = "it"
-    #: The name elsewhere, and what to write here.
+    #: Names in other systems, and what to write instead.
     _elsewhere: ClassVar[Mapping[str, str]] = {}
 
     if not TYPE_CHECKING:  # type checkers refuse every attribute that is not there

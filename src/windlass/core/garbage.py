@@ -1,4 +1,4 @@
-"""Work that makes very many objects, without Python's search for cycles among them."""
+"""Pause Python's cyclic garbage collection while code creates many objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_garbage() -> Iterator[None]:
-    """Very many objects are made and none is garbage: looking for it would take longer than making them."""
+    """Disable the cyclic garbage collector in the block.
+
+    For code that creates very many objects of which none is garbage: the search would take longer than the
+    work itself.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

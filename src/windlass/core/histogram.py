@@ -1,10 +1,10 @@
-"""Histograms of milliseconds that can be added up: the percentiles of a day from those of its minutes.
+"""Histograms of milliseconds that can be added up, for example to get the percentiles of a day from minutes.
 
-A value below 50 has a bucket of its own. From there buckets grow by 4 %, and the value that stands for one
-is at most 2 % from everything in it. A histogram is a list of ``(bucket, count)``, sorted by bucket, holding
-integers only: adding two up in any order gives the same result, always.
+Each value below 50 has its own bucket. Above that, each bucket is 4 % wider than the previous one, and its
+representative value is within 2 % of all values in it. A histogram is a list of ``(bucket, count)``, sorted
+by bucket. It has only integers, so adding histograms in any order gives the same result.
 
-Percentiles are nearest-rank: the smallest value that at least the given share does not exceed.
+Percentiles are nearest-rank: the smallest value that at least the given share of values does not exceed.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ EXACT = 50
 GROWTH = 1.04
 #: The percentiles of every roll-up, in thousandths.
 PERCENTILES = {"p50": 500, "p95": 950, "p99": 990}
-#: What stands for a bucket that begins at ``low``: equally far (relatively) from both its ends.
+#: The representative value of a bucket, relative to its start: equally far (relatively) from both ends.
 MIDDLE = 2 * GROWTH / (1 + GROWTH)
 
 Histogram = list[tuple[int, int]]
 
 
 def bucket_of(value: int) -> int:
-    """The bucket of a value. Below zero (a clock that went back) counts as zero."""
+    """The bucket of a value. A negative value (the clock was set back) counts as zero."""
     if value < EXACT:
         return max(value, 0)
     return EXACT + math.floor(math.log(value / EXACT) / math.log(GROWTH))
 
 
 def value_of(bucket: int) -> float:
-    """The value that stands for a bucket."""
+    """The representative value of a bucket."""
     if bucket < EXACT:
         return float(bucket)
     return float(EXACT * GROWTH ** (bucket - EXACT) * MIDDLE)

@@ -1,7 +1,7 @@
-"""Ids and names: made in order of time, checked before they reach any store.
+"""Ids and names: how ids are created, and the checks before a name reaches a store.
 
-A job id is a UUIDv7 as 32 hex digits (sorts by time, needs no round trip) or the caller's own text of
-1 to 256 letters, digits and ``. - _ @ +``. Nothing else ever becomes a key or a path.
+A job id is a UUIDv7 as 32 hex digits (sorts by time, needs no round trip) or the caller's own text of 1 to
+256 letters, digits and ``. - _ @ +``, which stores can safely use in keys and paths.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.errors import ConfigError
 
-#: What ids of jobs and names of queues are made of, as regular expressions.
+#: Regular expressions for job ids and queue names.
 JOB_ID = r"[A-Za-z0-9._@+-]{1,256}"
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 _JOB_ID = re.compile(rf"{JOB_ID}\Z")
@@ -30,27 +30,27 @@ _TASK = re.compile(rf"[^\x00-\x1f\x7f\ud800-\udfff]{{1,{TASK_CHARS}}}\Z")  # hal
 _HALF_OF_A_PAIR = re.compile("[\ud800-\udfff]")
 
 
-#: Names that were checked before: the same few come again and again.
+#: Task names that passed the check before. Most calls use the same few names.
 _known_tasks: set[str] = set()
 _KNOWN = 1_000
 
 
 class JobRef(NamedTuple):
-    """Names one job. Ids are unique within a queue."""
+    """The queue and id of a job. Ids are unique within a queue."""
 
     queue: str
     id: str
 
 
-#: ``JobRef(queue, id)`` of both as a pair, in half the time.
+#: ``JobRef(*pair)`` in half the time.
 ref_of: Callable[[tuple[str, str]], JobRef] = partial(tuple.__new__, JobRef)
 
 
 class _Sequence:
-    """UUIDv7 fields: 48 bits of time, then 74 bits that only grow within a millisecond.
+    """Creates UUIDv7 fields: 48 bits of time, then 74 bits that increase within a millisecond.
 
-    The random part is drawn once per millisecond and counted up after that, so ids of one process are
-    strictly increasing and one system call serves a whole batch.
+    The random part is drawn once per millisecond and then incremented. So the ids of a process are strictly
+    increasing, and a batch needs only one system call.
     """
 
     def __init__(self) -> None:
@@ -98,17 +98,17 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def new_id() -> str:
-    """A fresh, time-ordered id."""
+    """A new, time-ordered id."""
     return _sequence.take_one()
 
 
 def new_ids(count: int) -> list[str]:
-    """``count`` fresh ids, increasing."""
+    """``count`` new ids in increasing order."""
     return _sequence.take(count)
 
 
 def content_id(value: object) -> str:
-    """16 hex digits that are the same for equal data: a ``job_id`` by content.
+    """16 hex digits that are the same for equal data, for a ``job_id`` by content.
 
     Objects are compared by their JSON with sorted keys, so the order of keys does not matter.
     """
@@ -117,7 +117,7 @@ def content_id(value: object) -> str:
 
 
 def check_job_id(value: object) -> str:
-    """The caller's own id, or ``ConfigError``."""
+    """Return a caller's own job id, or raise ``ConfigError``."""
     if not isinstance(value, str) or not _JOB_ID.match(value):
         want = "1 to 256 letters, digits or . - _ @ + (for a key of other characters use unique=...)"
         raise ConfigError("job_id", want, value)
@@ -125,7 +125,7 @@ def check_job_id(value: object) -> str:
 
 
 def check_queue_name(value: object, option: str = "queue") -> str:
-    """A queue's (or namespace's) name, or ``ConfigError``."""
+    """Return the name of a queue or namespace, or raise ``ConfigError``."""
     if not isinstance(value, str) or not _NAME.match(value):
         raise ConfigError(
             option,
@@ -136,7 +136,7 @@ def check_queue_name(value: object, option: str = "queue") -> str:
 
 
 def check_task_name(value: object) -> str:
-    """A task's name: any printable text up to 256 characters, or ``ConfigError``."""
+    """Return a task's name, any printable text up to 256 characters, or raise ``ConfigError``."""
     if type(value) is str and value in _known_tasks:
         return value
     if not isinstance(value, str) or not _TASK.match(value) or not value.strip():
@@ -147,19 +147,19 @@ def check_task_name(value: object) -> str:
 
 
 def check_group(value: object) -> str:
-    """A group's name: any printable text up to 256 characters but ``*``, or ``ConfigError``."""
+    """Return a group's name, any printable text up to 256 characters but not ``*``. Else ``ConfigError``."""
     if not isinstance(value, str) or not _TASK.match(value) or value == "*":
         raise ConfigError("group", "1 to 256 printable characters, other than * alone", value)
     return value
 
 
 def check_signal_name(name: object) -> str:
-    """A signal's name, or ``ConfigError``."""
+    """Return a signal's name, or raise ``ConfigError``."""
     if not isinstance(name, str) or not 1 <= len(name) <= 128 or not is_text(name):
         raise ConfigError("signal", "a text of 1 to 128 characters", name)
     return name
 
 
 def is_text(value: object) -> bool:
-    """Whether ``value`` is a text that can be stored: half of a surrogate pair is none."""
+    """Whether ``value`` is a text that can be stored, that is, one without lone surrogates."""
     return isinstance(value, str) and _HALF_OF_A_PAIR.search(value) is None

@@ -1,7 +1,7 @@
 """The records that cross the backend contract: jobs, errors, events, attempts, workers, queues.
 
-These are plain data in integer milliseconds UTC. Payload, result and progress are opaque bytes: only the
-codec named in the record reads them. What users hold is ``windlass.Job``, built on ``JobRecord``.
+These are plain data. Times are integer milliseconds UTC. Payload, result and progress are opaque bytes that
+only the codec named in the record can read. Users work with ``windlass.Job``, which wraps a ``JobRecord``.
 """
 
 from __future__ import annotations
@@ -21,39 +21,40 @@ from windlass.core.queue_time import QueueTime, at_start
 from windlass.core.states import JobState
 from windlass.core.text import clean_text
 
-#: Most characters kept of an error's class, message and traceback, and of a line of a job's log.
+#: Maximum lengths of an error's class, message and traceback, and of a line of a job's log.
 ERROR_CLASS_CHARS = 200
 ERROR_MESSAGE_CHARS = 10_000
 TRACEBACK_CHARS = 32_000
 LOG_LINE_CHARS = 10_000
-#: Errors kept per job (the newest), and log lines kept per job (the newest).
+#: The newest errors and the newest log lines that are kept per job.
 ERRORS_KEPT = 32
 LOGS_KEPT = 1_000
-#: Signals kept per job, by name.
+#: The maximum number of differently named signals per job.
 SIGNALS_KEPT = 64
-#: Events kept per queue, and attempt records kept per queue while no archiver is registered.
+#: Events kept per queue.
 EVENTS_KEPT = 10_000
-#: Most bytes of the data of an event of the application's own.
+#: The maximum size of a custom event's data.
 EVENT_DATA_BYTES = 10_000
+#: History records kept per queue, and for how long, while no archiver is registered.
 HISTORY_KEPT = 100_000
 HISTORY_KEPT_MS = 86_400_000
-#: With archivers: records they have not read yet are held, up to this many per queue ...
+#: With archivers: records that they have not copied yet are kept, up to this many per queue ...
 HISTORY_HELD = 1_000_000
 #: ... for archivers that were seen within this time.
 ARCHIVER_KEPT_MS = 7 * 86_400_000
 #: A worker without a heartbeat for this long counts as gone.
 WORKER_GONE_MS = 45_000
-#: Workers that were silent for this long are forgotten: until then people can see which fell silent.
+#: Workers without a heartbeat for this long are removed. Until then, users can see which workers were lost.
 WORKER_KEPT_MS = 86_400_000
 HISTORY_SCHEMA_VERSION = 3
-#: Most characters of an error's message that a record of history keeps.
+#: The maximum length of an error message in a history record.
 BRIEF_CHARS = 500
-#: Most jobs that one step of a store moves; the rest is left to the next.
+#: The maximum number of jobs that one request moves. The next request continues.
 STEP = 1_000
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One failed attempt, as kept in the job's error history."""
+    """The error of one failed attempt, as it is kept with the job."""
 
     at_ms: int = 0
     attempt: int = 0
@@ -61,19 +62,19 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str = ""
     traceback: str = ""
     fingerprint: str = ""
-    #: What history keeps of the message, when that is not its beginning: masked, or nothing at all.
+    #: The text that history records keep instead of the beginning of ``message``: masked, or empty.
     brief: str | None = None
 
     @property
     def said(self) -> str:
-        """What history keeps of the message."""
+        """The part of the message that history records keep."""
         return self.message[:BRIEF_CHARS] if self.brief is None else self.brief
 
 
 def error_info(error_class: object, message: object, traceback: str = "") -> ErrorInfo:
-    """What is kept of an error. Every ``ErrorInfo`` about user code is made here: clean, bounded, storable.
+    """The ``ErrorInfo`` of an error, cleaned and bounded. Errors of user code must be created here.
 
-    Of a long traceback the end is kept: it names the place.
+    Of a long traceback the end is kept, because it names the line that raised.
     """
     name = clean_text(error_class, ERROR_CLASS_CHARS)
     text = clean_text(message, ERROR_MESSAGE_CHARS)
@@ -82,17 +83,17 @@ def error_info(error_class: object, message: object, traceback: str = "") -> Err
 
 
 class WorkerFacts(msgspec.Struct, frozen=True, array_like=True):
-    """What a worker says of the attempts that it settles; history keeps it. One object serves many."""
+    """Facts that a worker reports with its settlements, for history records. Many settlements share one."""
 
     version: str
-    #: How many runs it went by.
+    #: The ``max_attempts`` that the worker applied.
     max_attempts: int = 3
-    #: Where it runs; None when its id says so.
+    #: The worker's host; None if its id begins with it.
     host: str | None = None
 
 
 class NewJob(msgspec.Struct, kw_only=True, gc=False):
-    """A job to be added. Already validated and encoded by the caller."""
+    """A job to add, already validated and encoded by the caller."""
 
     queue: str
     id: str
@@ -101,15 +102,15 @@ class NewJob(msgspec.Struct, kw_only=True, gc=False):
     codec: str = "json"
     priority: int = 0
     options: StoredOptions = StoredOptions()
-    #: Due this long after the store's now, or at this instant; neither = ready at once.
+    #: Due this long after the store's current time, or at this time. Without both, the job is ready at once.
     delay_ms: int = 0
     run_at_ms: int | None = None
     expires_in_ms: int | None = None
     #: Repeating an add with the same non-empty request id answers as the first time.
     request_id: str = ""
-    #: Jobs that must end before this one starts: stored ones, or others of the same ``Add``.
+    #: Jobs that must end before this one starts: stored jobs, or other jobs of the same ``Add``.
     depends_on: list[Dependency] = []
-    #: A job, stored or of the same ``Add``, that is to wait for this one; it must not have finished.
+    #: A job, stored or of the same ``Add``, that will wait for this one. It must not have finished.
     parent: Dependency | None = None
 
 
@@ -118,10 +119,10 @@ LOG_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True):
-    """A line that was kept with a job, and what the store knew of the job then.
+    """A line of a job's log, with the attempt and the delivery that wrote it.
 
-    ``run`` is the number of the delivery, which is never given twice: ``attempt`` begins again after a retry
-    by hand. Lines of earlier releases have neither, nor a time.
+    ``run`` is the number of the delivery, which is unique. ``attempt`` starts again at 1 when the job is
+    retried by hand. Lines of earlier releases have neither, and no time.
     """
 
     text: str
@@ -140,7 +141,7 @@ class SignalValue(msgspec.Struct, frozen=True, array_like=True):
 
 
 class JobRecord(msgspec.Struct, kw_only=True, gc=False):
-    """A job as its store knows it."""
+    """A job as it is stored."""
 
     queue: str
     id: str
@@ -149,54 +150,55 @@ class JobRecord(msgspec.Struct, kw_only=True, gc=False):
     codec: str = "json"
     state: JobState = JobState.WAITING
     priority: int = 0
-    #: Number of its add: the order of listings, and the first place in line. In order within a queue only.
+    #: Sequence number of the add: the order of listings, and the first place in line. It is ordered only
+    #: within a queue.
     seq: int = 0
-    #: Place in line: smaller first within a priority, below 0 for ``lifo`` jobs. Kept when a job is released
-    #: or recovered.
+    #: Place in line: lower starts first within a priority; negative for ``lifo`` jobs. Released and recovered
+    #: jobs keep it.
     place: int = 0
-    #: Its group's turn: smaller first within a priority, before ``place``. See ``transitions.NO_TURN``.
+    #: The turn among groups: lower starts first within a priority, before ``place``. See ``NO_TURN``.
     turn: int = 0
     options: StoredOptions = StoredOptions()
     request_id: str = ""
     enqueued_ms: int = 0
-    #: When it last became ready to start; the wait of an attempt is counted from here.
+    #: When it last became ready to start. The wait of an attempt is counted from here.
     ready_ms: int = 0
-    #: When it is due (scheduled, retrying), else None.
+    #: When a scheduled, retrying or suspended job is due, or a blocked job at the earliest.
     due_ms: int | None = None
-    #: Not active and not ended by then: ends as failed, reason ``expired``. Before the first run the earlier
-    #: of ``expires_in`` and ``expires_total`` says when, from then on ``expires_total`` alone.
+    #: A job that is still pending at this time fails with reason ``expired``. Before the first run this is
+    #: the earlier of ``expires_in`` and ``expires_total``; afterwards only ``expires_total`` counts.
     expires_ms: int | None = None
     started_ms: int | None = None
     finished_ms: int | None = None
-    #: Runs that ended in failure or timeout, since it was added or retried by hand.
+    #: Failed or timed-out runs since the job was added or retried by hand.
     attempts: int = 0
-    #: Claims, ever.
+    #: How often the job was claimed in its whole life.
     deliveries: int = 0
     stalls: int = 0
     manual_retries: int = 0
-    #: Releases because no handler was known.
+    #: How often workers released the job because they had no handler for its task.
     misses: int = 0
-    #: The lease, while active.
+    #: The token of the lease while the job is active.
     token: str | None = None
-    #: The token that settled last: repeating that settlement answers ``already``.
+    #: The token of the last settlement. Repeating that settlement answers ``already``.
     settled_token: str | None = None
     lease_until_ms: int | None = None
     worker: str | None = None
     cancel_reason: str | None = None
     progress: bytes | None = None
     result: bytes | None = None
-    #: The result may be read (and answers ``cached``) until then.
+    #: Until this time the result can be read, and an add with the same id answers ``cached``.
     result_until_ms: int | None = None
     #: Why it failed or was cancelled: ``attempts``, ``unrecoverable``, ``stalled``, ``unknown_task``, ...
     reason: str = ""
     errors: list[ErrorInfo] = []
-    #: Some edge names this job, as dependent or as child: its end concerns others.
+    #: Whether an edge names this job as dependent or child. If so, its end may be relayed.
     linked: bool = False
-    #: The signal that its last suspension waited for, or waits for.
+    #: The signal of the current or last suspension.
     awaits: str | None = None
-    #: Signals received, by name.
+    #: Received signals by name.
     signals: dict[str, SignalValue] = {}
-    #: What it waited for since it was added or since its last attempt; None: nothing but its turn.
+    #: What the job waited for since it was added or since its last attempt. None: it was only in line.
     queue_time: QueueTime | None = None
 
     @property
@@ -205,7 +207,7 @@ class JobRecord(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def result_expired(self) -> bool:
-        """Whether it completed and its result is past its time. A returned ``None`` is stored like others."""
+        """Whether the job completed and its result has expired. A returned ``None`` is stored as a result."""
         return self.state is JobState.COMPLETED and self.result is None
 
     @property
@@ -215,7 +217,7 @@ class JobRecord(msgspec.Struct, kw_only=True, gc=False):
 
 
 def retries_of(job: JobRecord) -> int:
-    """How often a job was tried again. Its last failure led to no retry once it is dead."""
+    """How often a job was retried. The last failure of a failed job does not count: it led to no retry."""
     if job.state is not JobState.FAILED or not job.errors:
         return job.attempts
     return min(job.attempts, max(job.errors[-1].attempt - 1, 0))
@@ -232,9 +234,9 @@ class Completed(NamedTuple):
 
 
 class EventType(StrEnum):
-    """What happened. Every change of state has exactly one event.
+    """The type of an event. Every change of state has exactly one event.
 
-    ``gap`` is in no log: it says that events are missing before what comes next.
+    ``gap`` is never in a log. A reader receives it when events before the next one are missing.
     """
 
     ENQUEUED = "enqueued"
@@ -258,20 +260,20 @@ class EventType(StrEnum):
     PAUSED = "paused"
     RESUMED = "resumed"
     DRAINED = "drained"
-    #: The application's own: ``name`` and ``data`` (JSON) say what.
+    #: A custom event of the application: ``name`` and ``data`` (JSON) describe it.
     CUSTOM = "custom"
     GAP = "gap"
 
 
 class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One entry of a queue's event log. ``id`` grows by one per queue and never repeats."""
+    """One entry of a queue's event log. ``id`` grows by one for each event of the queue and never repeats."""
 
     id: int
     at_ms: int
     type: EventType
     job_id: str = ""
     task: str = ""
-    #: In the log texts, numbers and None; readers are also shown values (``api.event_values``).
+    #: The log stores texts, numbers and None. For readers, ``api.event_values`` adds decoded values.
     data: dict[str, Any] = {}
 
 
@@ -289,11 +291,11 @@ class AttemptOutcome(StrEnum):
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One row of history: a settled attempt, or a job's end without one (``attempt`` = 0).
+    """One history record: a settled attempt, or the end of a job without one (``attempt`` = 0).
 
-    ``run_id`` is the lease token and never repeats. ``started_ms`` and ``finished_ms`` are the store's
-    times; ``duration_ms`` is the worker's own monotonic clock (None when no worker reported).
-    Fields are only ever appended; readers recognise old rows by ``schema_version``.
+    ``run_id`` is the lease token and never repeats. ``started_ms`` and ``finished_ms`` are times of the
+    store. ``duration_ms`` is measured by the worker's monotonic clock (None: no worker reported it). New
+    fields are only appended; readers recognise old records by ``schema_version``.
     """
 
     run_id: str
@@ -315,38 +317,39 @@ class AttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     error_class: str | None
     error_fingerprint: str | None
     schema_version: int = 1
-    #: From here on since version 2. What the worker that settled the attempt said; None when none did.
+    #: The fields from here on exist since version 2. The next three are reported by the worker that settled
+    #: the attempt; None without one.
     max_attempts: int | None = None
     worker_version: str | None = None
-    #: None also when the worker's id begins with it, as ids do unless they are chosen; see ``host``.
+    #: Also None if the worker's id begins with the host, which default ids do; see ``host``.
     worker_host: str | None = None
     error_message: str | None = None
     priority: int = 0
-    #: The schedule that made the job, and for which of its slots (None: run by hand).
+    #: The schedule that added the job, and its slot (None: run by hand).
     schedule: str | None = None
     slot_ms: int | None = None
-    #: The job that waits for this one, and the top of its flow, as ``queue/id``.
+    #: The parent of the job and the root of its flow, as ``queue/id``.
     parent: str | None = None
     root: str | None = None
-    #: Tokens that its start took from the bucket of its group.
+    #: Tokens that the start took from the bucket of its group.
     cost: int = 1
-    #: Since version 3: what it waited for before this attempt. None: ``wait_ms`` in line and nothing else.
+    #: Since version 3: what the job waited for before this attempt. None: all of ``wait_ms`` was in line.
     queue_time: QueueTime | None = None
 
     @property
     def host(self) -> str | None:
-        """The machine that ran it, if that is known."""
+        """The host that ran the attempt, if known."""
         return self.worker_host or host_of(self.worker)
 
 
 @lru_cache(maxsize=1024)
 def host_of(worker: str | None) -> str | None:
-    """The machine that a worker's id names (``host:pid:random``); None when it was given another id."""
+    """The host in a worker's default id (``host:pid:random``); None for a custom id."""
     name, _, pid = (worker or "").rpartition(":")[0].rpartition(":")
     return name if name and pid.isdecimal() else None
 
 
-#: What a worker can be ordered from afar: claim no more, continue, stop, write all stacks to its log.
+#: Remote commands for a worker: claim no more jobs, claim again, stop, write all stacks to its log.
 Action = Literal["quiet", "resume", "stop", "dump"]
 
 
@@ -368,32 +371,32 @@ class WorkerInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     concurrency: int = 0
     busy: int = 0
     rss_kb: int = 0
-    #: How much of one processor it used since the beat before, in percent: 200 means two processors.
+    #: CPU use since the previous heartbeat, in percent of one core: 200 means two cores.
     cpu_percent: float = 0.0
     version: str = ""
     started_ms: int = 0
     beat_ms: int = 0
     quiet: bool = False
-    #: Whether it does the duties of the leader.
+    #: Whether it is the leader.
     leader: bool = False
-    #: Its last command; kept by the store.
+    #: The last command that was sent to it. The store sets it, not the worker.
     command: Command | None = None
-    #: Where its threads and tasks stand, for a minute after the command ``dump``.
+    #: The stacks of its threads and tasks, for a minute after the command ``dump``.
     stacks: str = ""
 
 
 class QueueInfo(msgspec.Struct, kw_only=True):
-    """A queue at a glance."""
+    """A summary of a queue."""
 
     name: str
     paused: bool = False
     counts: dict[str, int] = {}
-    #: When the oldest waiting job became ready; None when none waits.
+    #: When the oldest waiting job became ready; None if no job is waiting.
     oldest_ready_ms: int | None = None
 
 
 class ArchiverInfo(msgspec.Struct, kw_only=True):
-    """A program that copies the history log elsewhere, and how far it is in each queue."""
+    """A program that copies the history elsewhere, and how far it has copied each queue."""
 
     name: str
     cursors: dict[str, int]
@@ -401,7 +404,7 @@ class ArchiverInfo(msgspec.Struct, kw_only=True):
 
 
 class CounterRow(NamedTuple):
-    """How many attempts of a task ended in ``outcome`` (or were ``enqueued``) in the queue's whole life."""
+    """How many attempts of a task ever ended in ``outcome``, or how many of its jobs were ``enqueued``."""
 
     queue: str
     task: str
@@ -418,7 +421,7 @@ def attempt_record(
     error: ErrorInfo | None = None,
     facts: WorkerFacts | None = None,
 ) -> AttemptRecord:
-    """The history row for ``job`` as it stands *before* the change that ends its attempt."""
+    """The history record of an attempt. Call it *before* the change that ends the attempt."""
     ran = job.token is not None
     options = job.options
     most = version = host = None
@@ -459,7 +462,7 @@ def attempt_record(
 
 
 def ended_run_id(job: JobRecord) -> str:
-    """The ``run_id`` of a job's end without an attempt: it can happen once per add and manual retry."""
+    """The ``run_id`` of a job that ends without an attempt: at most once for each add or manual retry."""
     return f"end.{job.queue}.{job.id}.{job.seq}.{job.manual_retries}"
 
 
@@ -467,7 +470,7 @@ _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\d+|'[^']*'|\"[^\"]*\"")
 
 
 def fingerprint(error_class: str, message: str) -> str:
-    """A short key under which errors that differ only in numbers and quoted values are one. Never raises."""
+    """A short key that is equal for errors that differ only in numbers and quoted values. Never raises."""
     name, said = clean_text(error_class, ERROR_CLASS_CHARS), clean_text(message, ERROR_MESSAGE_CHARS)
     text = f"{name}:{_VOLATILE.sub('#', said)[:500]}"
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

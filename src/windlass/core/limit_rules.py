@@ -1,22 +1,21 @@
-"""Limits of queues and groups: how to write them, what a group uses, and when the next job may start.
+"""Limits of queues and groups: how to write them, how usage is counted, and when the next job may start.
 
-A *group* is a key that jobs of a queue share: a tenant, a customer, the name of a service. Two questions are
-answered here, purely, for every store:
+A *group* is a key that jobs of a queue share: a tenant, a customer, the name of a service. Two functions
+decide for every store:
 
 * ``opens_at``: when may one more job of a group be let into the line, or start?
 * ``queue_room``: how many jobs of a queue may start now?
 
-A job of a group that is waiting or active is *admitted*; others that are ready are ``parked`` in the group's
-own line, by priority and place. Whenever something changed, the head of that line is let in as long as
-``opens_at`` allows. The claim asks again at the moment of each start: that answer is exact on the store's
-start times, whatever was let in before.
+A waiting or active job of a group is *admitted*. Other ready jobs are ``parked`` in the group's own line, by
+priority and place. After every change, jobs from the head of that line are let in as long as ``opens_at``
+allows. The claim checks again at each start, with the store's exact start times.
 
-* ``concurrency``: as many jobs of the group are admitted at once.
-* ``Rate``: an exact sliding window; a start is allowed when the ``max``-th last one is at least ``per`` old.
-* ``Bucket``: holds up to ``capacity`` tokens and fills by ``refill_per_s``; a start takes the job's ``cost``.
-* ``ordered``: one at a time, in the order of adding. A job stands at the place of its adding whatever it has
-  gone through; one that is due later, or is to run again, is overtaken by none that was added after it.
-  Blocked and suspended jobs hold up nothing: they may wait for those behind them.
+* ``concurrency``: the maximum number of jobs of the group that are admitted at once.
+* ``Rate``: an exact sliding window. A start is allowed when the ``max``-th last one is at least ``per`` old.
+* ``Bucket``: holds up to ``capacity`` tokens and refills ``refill_per_s``. A start takes the job's ``cost``.
+* ``ordered``: one job at a time, in the order in which they were added. A job keeps the place of its add. No
+  later job overtakes one that is due later or will run again. Blocked and suspended jobs hold up no others,
+  because they may wait for jobs that were added after them.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ from windlass.core.outcome import AddOutcome
 from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
 from windlass.errors import ConfigError, OrderedGroupError
 
-#: Start times are kept per window, so a window has a bound.
+#: The start times of a window are stored, so their number is bounded.
 MAX_RATE = 10_000
 MAX_COUNT = 1_000_000
-#: Tokens are counted in millionths, so that all stores compute the same.
+#: Tokens are counted in millionths, as integers, so that all stores compute the same values.
 MICRO = 1_000_000
 #: No limit: more than any claim requests.
 NO_LIMIT = 1 << 30
 #: The limits of every group that has none of its own are set under this name.
 EVERY_GROUP = "*"
-#: Most tasks of a queue that are revoked at a time.
+#: The maximum number of revoked tasks per queue.
 MAX_REVOKED = 1_000
-#: Why a job ends that would have started, with the name of its task.
+#: The reason of a job that was cancelled because its task is revoked.
 REVOKED_REASON = "task %s is revoked"
 
 
@@ -95,11 +94,11 @@ class Bucket(msgspec.Struct, frozen=True):
 
 
 class Revocation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Jobs of a task that would start end as ``cancelled`` instead."""
+    """A revoked task: its jobs end as ``cancelled`` instead of starting."""
 
-    #: Until this instant; None: until the task is restored.
+    #: Until this time; None: until the task is restored.
     until_ms: int | None = None
-    #: Only the next job that would start.
+    #: Whether it applies only to the next job that would start.
     once: bool = False
 
     def holds(self, now_ms: int) -> bool:
@@ -107,11 +106,11 @@ class Revocation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class QueueLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Limits of a whole queue, over all workers. None: no such limit."""
+    """Limits of a whole queue across all workers. None: no limit."""
 
     concurrency: int | None = None
     rate: Rate | None = None
-    #: By the name of the task.
+    #: Revoked tasks by name.
     revoked: dict[str, Revocation] = {}
 
     def __post_init__(self) -> None:
@@ -120,16 +119,16 @@ class QueueLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class GroupLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Limits of one group, or of every group of a queue. None: no such limit."""
+    """Limits of one group, or of every group of a queue. None: no limit."""
 
     concurrency: int | None = None
     rate: Rate | None = None
     bucket: Bucket | None = None
-    #: Strict order: one job at a time, in the order of adding, and one that runs again is overtaken by none.
+    #: Strict order: one job at a time, in the order in which they were added, also when a job runs again.
     ordered: bool = False
-    #: Refuse to add more while this many jobs of the group are not finished.
+    #: Refuse new jobs while this many jobs of the group are not finished.
     max_size: int | None = None
-    #: In an ordered group: a job whose first run is due later holds up none that was added after it.
+    #: In an ordered group: a job whose first run is due later does not hold up jobs that were added after it.
     skip_delayed: bool = False
 
     def __post_init__(self) -> None:
@@ -150,7 +149,7 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return 1 if self.ordered else self.concurrency
 
     def takes(self, cost: int) -> bool:
-        """Whether a job of that cost can ever start."""
+        """Whether a job of this cost can ever start."""
         return self.bucket is None or cost <= self.bucket.capacity
 
 
@@ -158,7 +157,7 @@ NO_GROUP_LIMITS = GroupLimits()
 
 
 class GroupSettings(msgspec.Struct, kw_only=True):
-    """What was said about one group. ``limits`` None: those of every group of the queue hold."""
+    """The settings of one group. ``limits`` None: the queue's limits for every group apply."""
 
     limits: GroupLimits | None = None
     paused: bool = False
@@ -166,21 +165,21 @@ class GroupSettings(msgspec.Struct, kw_only=True):
 
 
 class GroupInfo(msgspec.Struct, kw_only=True):
-    """A group at a glance."""
+    """A summary of a group."""
 
     name: str
-    #: Jobs that are not finished, whatever their state.
+    #: The number of unfinished jobs, in any state.
     size: int = 0
     waiting: int = 0
     parked: int = 0
     active: int = 0
-    #: When the next parked job can be let in, if only time is in its way.
+    #: When the next parked job can be let in, if it waits only for time.
     next_ms: int | None = None
     paused: bool = False
 
 
 class Usage(msgspec.Struct, kw_only=True):
-    """What a group has in the store now, and what it used of its limits lately."""
+    """The jobs that a group has in the store now, and its recent use of its limits."""
 
     size: int = 0
     waiting: int = 0
@@ -189,7 +188,7 @@ class Usage(msgspec.Struct, kw_only=True):
     parked: int = 0
     #: Unfinished jobs that have a priority or are ``lifo``.
     ranked: int = 0
-    #: In an ordered group: the place of the first job that none behind it may overtake. Stores look it up.
+    #: In an ordered group: the place of the first job that later jobs may not overtake. The caller sets it.
     first: int | None = None
     paused: bool = False
     hold_until_ms: int = 0
@@ -200,7 +199,7 @@ class Usage(msgspec.Struct, kw_only=True):
     level_ms: int = 0
 
     def count(self, role: Role, cost: int, ranked: bool, step: int) -> None:
-        """Enter (``step`` 1) or take out (-1) one job."""
+        """Add (``step`` 1) or remove (``step`` -1) one job."""
         self.size += step
         self.ranked += step * ranked
         match role:
@@ -214,12 +213,12 @@ class Usage(msgspec.Struct, kw_only=True):
 
 
 class Role(StrEnum):
-    """What an unfinished job counts as in its group."""
+    """How a group counts an unfinished job."""
 
     WAITING = "waiting"
     ACTIVE = "active"
     PARKED = "parked"
-    #: It ran, and is due to run again later.
+    #: It has run, and is due to run again later.
     KEPT = "kept"
     #: Its first run is due later.
     DELAYED = "delayed"
@@ -227,7 +226,7 @@ class Role(StrEnum):
 
 
 def role_of(job: JobRecord) -> Role | None:
-    """What ``job`` counts as in its group; None when it is finished."""
+    """How a group counts ``job``; None if it is finished."""
     state = job.state
     if state in FINISHED:
         return None
@@ -239,46 +238,46 @@ def role_of(job: JobRecord) -> Role | None:
 
 
 def is_ranked(job: JobRecord) -> bool:
-    """Whether a job goes by something else than the order of adding: a priority, or ``lifo``."""
+    """Whether a job's order differs from the order of adds: it has a priority, or is ``lifo``."""
     return job.priority != 0 or job.place < 0
 
 
 def wants_rank(new: NewJob | JobRecord) -> bool:
-    """Whether a new job asks for something else than the order of adding."""
+    """Whether a new job asks for an order other than the order of adds. See ``is_ranked``."""
     return new.priority != 0 or new.options.lifo
 
 
 def refuses(limits: GroupLimits, new: NewJob | JobRecord, size: int) -> AddOutcome | None:
-    """Why a group with ``size`` unfinished jobs does not take a new one; None when it does."""
+    """Why a group with ``size`` unfinished jobs refuses a new one; None if it accepts it."""
     if limits.ordered and wants_rank(new):
         return AddOutcome.OUT_OF_ORDER
     return AddOutcome.REFUSED if limits.max_size is not None and size >= limits.max_size else None
 
 
 def check_switch(queue: str, group: str, before: GroupLimits, after: GroupLimits, ranked: bool) -> None:
-    """Refuse to make a group ordered while jobs of it have a priority or are ``lifo``."""
+    """Raise if a group becomes ordered while any of its jobs has a priority or is ``lifo``."""
     if after.ordered and not before.ordered and ranked:
         raise OrderedGroupError.at_switch(queue, group)
 
 
 def take_place(limits: GroupLimits, job: JobRecord) -> None:
-    """In an ordered group a pending job stands where it was added, whatever it has gone through."""
+    """Put a pending job of an ordered group back at the place of its add."""
     if limits.ordered and job.state in PENDING:
         job.place, job.priority = job.seq, 0
 
 
 def holds_up(limits: GroupLimits) -> tuple[Role, ...]:
-    """What jobs of an ordered group count as while none that was added after them may start."""
+    """The roles in which a job of an ordered group holds up the jobs that were added after it."""
     return (Role.PARKED, Role.KEPT) if limits.skip_delayed else (Role.PARKED, Role.KEPT, Role.DELAYED)
 
 
 def opens_at(
     limits: GroupLimits, usage: Usage, cost: int, now_ms: int, *, place: int = 0, starting: bool = False
 ) -> int | None:
-    """From when on one more job of ``cost`` may be let in, after all that wait; None: not by time alone.
+    """When one more job of ``cost`` may be let in, after all waiting jobs; None: time alone gives no room.
 
-    ``place``: its own, which counts in an ordered group.
-    ``starting``: when a job that waits may start, whatever else waits. Times up to ``now_ms`` mean: now.
+    Times up to ``now_ms`` mean now. ``place``: the job's place, which counts in an ordered group.
+    ``starting``: the job is waiting already and asks to start, so other waiting jobs do not count.
     """
     ahead, ahead_cost = (0, 0) if starting else (usage.waiting, usage.waiting_cost)
     if usage.paused:
@@ -315,7 +314,7 @@ def _window_opens(rate: Rate, starts: list[int], ahead: int, now_ms: int) -> int
 
 
 def tokens(bucket: Bucket, usage: Usage, now_ms: int) -> int:
-    """What is in the bucket, in millionths of tokens."""
+    """The current level of the bucket, in millionths of tokens."""
     full = bucket.capacity * MICRO
     if usage.level is None:
         return full
@@ -340,15 +339,15 @@ def take_start(limits: GroupLimits, usage: Usage, cost: int, now_ms: int) -> Non
 
 
 def note_start(rate: Rate, starts: list[int], now_ms: int) -> None:
-    """Add a start to those of a window; no more than ``max`` are ever needed."""
+    """Add a start to the window, and drop the ones that no decision needs: only the newest ``max`` count."""
     starts.append(now_ms)
     del starts[: -rate.max]
 
 
 def drop_future(starts: list[int], now_ms: int) -> bool:
-    """Forget starts in the future, which a clock that was ahead recorded; whether there were any.
+    """Drop starts in the future, which a clock that was ahead recorded. Returns whether there were any.
 
-    They would fill the window until that time has come.
+    They would fill the window until that time.
     """
     before = len(starts)
     del starts[bisect_right(starts, now_ms) :]
@@ -356,9 +355,9 @@ def drop_future(starts: list[int], now_ms: int) -> bool:
 
 
 def set_usage_back(usage: Usage, from_ms: int, now_ms: int) -> bool:
-    """The time goes back: a hold keeps the time that it had left, a bucket fills from now on.
+    """Correct usage after the clock was set back. A hold keeps its remaining time; a bucket refills from now.
 
-    Whether starts had to be forgotten.
+    Returns whether starts were dropped.
     """
     if usage.hold_until_ms > from_ms:
         usage.hold_until_ms -= from_ms - now_ms
@@ -367,19 +366,19 @@ def set_usage_back(usage: Usage, from_ms: int, now_ms: int) -> bool:
 
 
 def fit(limits: GroupLimits, usage: Usage) -> None:
-    """After a change of limits: forget what no longer counts."""
+    """Drop the usage that new limits no longer count."""
     usage.starts = [] if limits.rate is None else usage.starts[-limits.rate.max :]
     if limits.bucket is None:
         usage.level = None
 
 
 def hold_left(until_ms: int, now_ms: int) -> int:
-    """Until when a hold lasts; 0 when it has passed."""
+    """When a hold ends; 0 if it has already ended."""
     return until_ms if until_ms > now_ms else 0
 
 
 def is_idle(limits: GroupLimits, usage: Usage, now_ms: int) -> bool:
-    """Whether a group without settings can be forgotten: no job, nothing used that still counts."""
+    """Whether a group without settings can be removed: it has no jobs, and none of its usage still counts."""
     return (
         usage.size == 0
         and not usage.paused
@@ -390,13 +389,13 @@ def is_idle(limits: GroupLimits, usage: Usage, now_ms: int) -> bool:
 
 
 def without_past(limits: QueueLimits, now_ms: int) -> QueueLimits:
-    """``limits`` without revocations that are over."""
+    """``limits`` without expired revocations."""
     held = {task: one for task, one in limits.revoked.items() if one.holds(now_ms)}
     return limits if len(held) == len(limits.revoked) else msgspec.structs.replace(limits, revoked=held)
 
 
 def with_revoked(limits: QueueLimits, task: str, revocation: Revocation | None) -> QueueLimits:
-    """``limits`` with a task revoked in this way; None: not revoked."""
+    """``limits`` with ``revocation`` for a task; None: the task is not revoked."""
     revoked = {name: one for name, one in limits.revoked.items() if name != task}
     if revocation is not None:
         if len(revoked) >= MAX_REVOKED:
@@ -412,7 +411,7 @@ def too_many_revoked(task: str) -> ConfigError:
 def queue_room(
     limits: QueueLimits, starts: list[int], active: int, hold_until_ms: int, now_ms: int
 ) -> tuple[int, int | None]:
-    """How many jobs of a queue may start now; if none, from when on by time alone (None: not by time)."""
+    """How many jobs of a queue may start now; if none, when time alone gives room (None: it does not)."""
     if hold_until_ms > now_ms:
         return 0, hold_until_ms
     room = NO_LIMIT if limits.concurrency is None else limits.concurrency - active
@@ -425,7 +424,7 @@ def queue_room(
 
 
 def opens_in(limits: QueueLimits, starts: list[int], hold_until_ms: int, now_ms: int) -> int:
-    """How long the rate and the hold of a queue let nothing more start, whatever runs."""
+    """For how many milliseconds the rate and the hold of a queue allow no start."""
     _, at_ms = queue_room(QueueLimits(rate=limits.rate), starts, 0, hold_until_ms, now_ms)
     return 0 if at_ms is None else max(at_ms - now_ms, 0)
 
@@ -434,14 +433,14 @@ def opens_in(limits: QueueLimits, starts: list[int], hold_until_ms: int, now_ms:
 
 
 def check_count(option: str, value: object, most: int) -> int:
-    """A whole number from 1 to ``most``, or ``ConfigError``."""
+    """Return ``value`` if it is a whole number from 1 to ``most``, else raise ``ConfigError``."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise ConfigError(option, f"a whole number from 1 to {most}", value)
     return value
 
 
 def to_rate(value: object, option: str = "rate") -> Rate | None:
-    """Any accepted spelling: ``Rate``, ``(max, seconds)``, ``{"max": ..., "duration": seconds}``."""
+    """A ``Rate`` from any accepted form: ``(max, seconds)`` or ``{"max": ..., "duration": seconds}``."""
     if value is None or isinstance(value, Rate):
         return value
     pair = _as_pair(value, "max", "duration", option)
@@ -451,7 +450,7 @@ def to_rate(value: object, option: str = "rate") -> Rate | None:
 
 
 def to_bucket(value: object) -> Bucket | None:
-    """Any accepted spelling of a bucket: ``Bucket``, ``(capacity, refill_per_s)`` or a mapping of these."""
+    """A ``Bucket`` from any accepted form: ``(capacity, refill_per_s)`` or a mapping of these."""
     if value is None or isinstance(value, Bucket):
         return value
     pair = _as_pair(value, "capacity", "refill_per_s", "bucket")
@@ -461,7 +460,7 @@ def to_bucket(value: object) -> Bucket | None:
 
 
 def _as_pair(value: object, first: str, second: str, option: str) -> tuple[Any, Any] | None:
-    """Two settings, given as a pair or by name; None for anything else."""
+    """Two settings that are given as a pair or by name; None for anything else."""
     if isinstance(value, Mapping):
         check_known(value, {first, second}, f"{option} setting")
         return value.get(first), value.get(second)
@@ -471,7 +470,7 @@ def _as_pair(value: object, first: str, second: str, option: str) -> tuple[Any, 
 
 
 def to_group_limits(**given: Any) -> GroupLimits:
-    """Checked limits from what a caller wrote."""
+    """Checked limits from the keyword arguments of a caller."""
     check_known(given, GroupLimits.__struct_fields__, "group limit")
     given["rate"] = to_rate(given.get("rate"))
     given["bucket"] = to_bucket(given.get("bucket"))

@@ -1,7 +1,7 @@
-"""Names whose values are not shown or kept, and texts without such values.
+"""Mask the values of sensitive names in data and in error messages.
 
-A name means the same in every spelling: a pattern is compared by words, so that ``api_key`` covers
-``apiKey``, ``Api-Key``, ``API_KEY`` and ``apikey`` too.
+Patterns are compared by words, in any spelling: ``api_key`` also covers ``apiKey``, ``Api-Key``, ``API_KEY``
+and ``apikey``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from windlass.core.job import BRIEF_CHARS
 
-#: Stands where a value is hidden.
+#: Replaces a hidden value.
 HIDDEN = "[masked]"
 
 #: Names of fields, in any spelling, whose values are never shown unless the application says otherwise.
@@ -48,7 +48,7 @@ DEFAULT_MASK = (
     "*_ssn",
     "*social_security*",
 )
-#: How deep values are looked at; what is nested deeper is hidden.
+#: The maximum nesting depth. Values that are nested deeper are hidden.
 DEPTH = 64
 #: Where the capitals of ``camelCase`` and ``HTTPHeader`` begin a word.
 _CAPITALS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -56,12 +56,12 @@ _TWO_WORDS = re.compile(r"\w_\w")
 
 
 def _words(name: str, joint: str = r"[\W_]+") -> str:
-    """The name in small letters with its words joined by ``_``."""
+    """The name in lower case with its words joined by ``_``."""
     return re.sub(joint, "_", _CAPITALS.sub("_", name)).lower()
 
 
 def _spellings(pattern: str) -> set[str]:
-    """What a pattern is looked for as: as it is, by its words, and with two words and more run together."""
+    """The forms of a pattern to match: as written, with ``_`` between its words, and without separators."""
     if "[" in pattern:
         return {pattern.lower()}
     words = _words(pattern, r"[^\w*?]+|_+")
@@ -70,7 +70,7 @@ def _spellings(pattern: str) -> set[str]:
 
 
 class NameMask:
-    """The names that some patterns cover. ``*`` alone covers every value, also those without a name."""
+    """The names that the patterns cover. ``*`` alone covers every value, also values without a name."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self.everything: bool = "*" in patterns
@@ -83,7 +83,7 @@ class NameMask:
         return any(self._covered.match(form) for form in (name.lower(), words, words.replace("_", "")))
 
     def hide(self, value: Any, depth: int = 0) -> Any:
-        """The value with all hidden parts replaced. What is nested too deep is hidden as well."""
+        """The value with all hidden parts replaced. Parts that are nested too deep are hidden too."""
         if self.everything or depth > DEPTH:
             return None if value is None else HIDDEN
         if isinstance(value, Mapping):
@@ -118,19 +118,19 @@ def hide_url_passwords(value: Any) -> Any:
 
 
 class MessageMask:
-    """What history keeps of error messages: their beginning, without the values of masked names."""
+    """Shortens error messages for history records, and hides the values of masked names in them."""
 
     def __init__(self, patterns: Sequence[str], *, keep: bool = True) -> None:
-        """``keep``: False keeps nothing of any message."""
+        """``keep``: if False, history records have no messages at all."""
         self._names = NameMask(patterns)
         self._keep = keep
         self._all = "*" in patterns
 
     def brief(self, message: str) -> str | None:
-        """What is kept; None when that is just the beginning of the message."""
+        """The text that history records keep; None if that is the unchanged beginning of the message."""
         if not self._keep or self._all:
             return "" if not self._keep else HIDDEN
-        # A value that the end of the text cuts through must still be seen as one.
+        # Mask more than is kept, so that a value at the end is recognised even if it is cut off.
         masked = self._masked(hide_url_passwords(message[: 4 * BRIEF_CHARS]))
         kept = masked[:BRIEF_CHARS]
         return None if kept == message[:BRIEF_CHARS] else kept

@@ -1,4 +1,4 @@
-"""What options can be set to (durations, priorities, backoff, retention, unique keys), and their checks."""
+"""Values of options (durations, priorities, backoff, retention, unique keys), and how they are checked."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from windlass.errors import ConfigError
 Duration = int | float | timedelta
 
 PRIORITY_MIN, PRIORITY_MAX = -(2**20), 2**20 - 1
-#: Jobs without their own ``result_ttl`` keep results this long, as far as the count bound allows.
+#: Results of jobs without ``result_ttl`` are kept this long, within the count of ``keep_completed``.
 DEFAULT_RESULT_TTL_MS = 3_600_000
-#: How long a call waits for a job that names no other time, in seconds.
+#: How long a call waits for a job by default, in seconds.
 WAIT_S = 30
-#: No finished record is pruned younger than this, so that callers that wait for it can still read it.
+#: A finished record is kept at least this long, so that callers that wait for it can read it.
 GRACE_MS = 60_000
 _MAX_SECONDS = MAX_DELAY_MS // 1000
 
 
 class Priority:
-    """Names for common priorities. Higher runs first; anything from -2^20 to 2^20-1 is allowed."""
+    """Names for common priorities. Higher runs first. Whole numbers from -2^20 to 2^20-1 are allowed."""
 
     CRITICAL = 1_000_000
     HIGH = 100_000
@@ -37,7 +37,7 @@ class Priority:
 
 
 class Keep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How long finished records stay: at most ``age_ms`` old and ``count`` many; ``None`` = no bound."""
+    """How long finished records stay: at most ``age_ms``, and at most ``count`` records. None: no bound."""
 
     age_ms: int | None = None
     count: int | None = None
@@ -48,11 +48,11 @@ KEEP_FAILED = Keep(180 * 86_400_000, 10_000)
 
 
 class UniqueMode(StrEnum):
-    """How long a unique key keeps others of its queue out, and what happens to them.
+    """How long a job holds its unique key, and what an add with the same key does in that time.
 
     * ``until_done``: while the holder is not finished, adding the key again is a ``duplicate``;
     * ``until_start``: the same until the holder first starts;
-    * ``throttle``: the same until ``ttl`` after the holder was added, whatever became of it;
+    * ``throttle``: the same until ``ttl`` after the holder was added, even if the holder has finished;
     * ``debounce``: the holder runs ``ttl`` after the *last* add; each add before it starts replaces its data;
     * ``keep_last``: an add replaces the data of a holder that has not started; while the holder runs, one
       more job is kept behind it, with the newest data.
@@ -66,26 +66,26 @@ class UniqueMode(StrEnum):
 
 
 _MAX_FALLBACK_BYTES = 16_384
-#: Most characters of an unknown name that an error shows.
+#: The maximum length of an unknown name in an error message.
 _SHOWN_CHARS = 200
-#: Room for every header of tracing and for some context besides.
+#: Enough for all tracing headers and some other context.
 _MAX_TRACE_CHARS = 65_536
 _NEEDS_TTL = (UniqueMode.THROTTLE, UniqueMode.DEBOUNCE)
 _REPLACES = (UniqueMode.DEBOUNCE, UniqueMode.KEEP_LAST)
 
 
 class StoredUnique(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A unique key as it travels with a job. Keys are scoped to a queue."""
+    """A unique key as it is stored with a job. Keys are scoped to a queue."""
 
     key: str
     mode: UniqueMode = UniqueMode.UNTIL_DONE
     ttl_ms: int | None = None
-    #: An add that is refused as a duplicate prolongs the time of the key.
+    #: Whether an add that is answered as a duplicate restarts the ``ttl``.
     extend: bool = False
 
 
 def seconds_to_ms(value: object, option: str, *, minimum: float = 0) -> int:
-    """A duration option in milliseconds, or ``ConfigError``. A positive one is at least 1 ms."""
+    """A duration option in milliseconds, or ``ConfigError``. A positive duration is at least 1 ms."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds != seconds:  # NaN
         raise ConfigError(option, "a number of seconds or a timedelta", value)
@@ -108,12 +108,12 @@ def instant_to_ms(value: object, option: str) -> int:
 
 
 class Unique(msgspec.Struct, frozen=True):
-    """What makes a job the same as another one of its queue.
+    """When two jobs of a queue count as the same job.
 
-    ``key``: any text up to 256 characters; or ``fields``: the names of the arguments that count (an empty
-    list: all of them), together with the task's name. ``ttl`` is in seconds, or a ``timedelta``. With
-    ``extend`` it begins anew with each add that is answered as a duplicate: nothing more until it was quiet
-    for this long.
+    Give either ``key``, any text up to 256 characters, or ``fields``, the names of the arguments that count
+    together with the task's name (an empty list: all arguments). ``ttl`` is in seconds, or a ``timedelta``.
+    With ``extend``, each add that is answered as a duplicate restarts the ``ttl``, so that no new job is
+    added until there was no add for this long.
     """
 
     key: str | None = None
@@ -148,7 +148,7 @@ class Unique(msgspec.Struct, frozen=True):
         ttl: Any = None,
         extend: bool = False,
     ) -> Unique:
-        """Unique by the task's name and these arguments (none named: all of them)."""
+        """Unique by the task's name and these arguments (without names: all arguments)."""
         return cls(None, mode, ttl, fields, extend)
 
     @property
@@ -156,7 +156,7 @@ class Unique(msgspec.Struct, frozen=True):
         return None if self.ttl is None else seconds_to_ms(self.ttl, "unique.ttl", minimum=0.001)
 
     def stored(self, task: str, arguments: Mapping[str, Any]) -> StoredUnique:
-        """The form that travels with a job of ``task``, called with ``arguments`` (by name)."""
+        """The stored form for a job of ``task`` with these ``arguments`` (by name)."""
         key = self.key if self.key is not None else self._computed(task, arguments)
         return StoredUnique(key=key, mode=UniqueMode(self.mode), ttl_ms=self.ttl_ms, extend=self.extend)
 
@@ -173,7 +173,7 @@ class Unique(msgspec.Struct, frozen=True):
 
 
 def to_unique(value: object) -> Unique | None:
-    """Any accepted spelling: ``Unique``, a key, True (by task and all arguments), or a mapping of fields."""
+    """A ``Unique`` from any accepted form: a key, True (task and all arguments), or a mapping."""
     if value is None or value is False:
         return None
     if value is True:
@@ -187,7 +187,7 @@ def to_unique(value: object) -> Unique | None:
     raise ConfigError("unique", "a Unique, or a key as text", value)
 
 
-#: What other systems call our options and settings.
+#: Names that other systems use for our options and settings.
 _FOREIGN = {
     "countdown": "delay",
     "eta": "run_at",
@@ -205,7 +205,7 @@ _FOREIGN = {
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one of ``known`` that was probably meant by ``name``."""
+    """The name in ``known`` that the caller probably meant, if any."""
     words = [str(item) for item in known]
     foreign = _FOREIGN.get(name)
     if foreign in words:
@@ -214,7 +214,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Refuse names that are not in ``known``, naming the nearest that is."""
+    """Raise ``ConfigError`` for a name that is not in ``known``, with the nearest known name."""
     for name in given:
         if name not in known:
             shown = clean_text(name, _SHOWN_CHARS)
@@ -224,7 +224,7 @@ def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
 
 
 def to_backoff(value: object) -> Backoff:
-    """Any accepted spelling of a backoff policy."""
+    """A ``Backoff`` from any accepted form."""
     if isinstance(value, Backoff):
         return value if value is DEFAULT_BACKOFF else _checked_backoff(value)
     if isinstance(value, str):
@@ -235,9 +235,10 @@ def to_backoff(value: object) -> Backoff:
 
 
 def check_spelling(policy: Backoff, registered: Iterable[str]) -> None:
-    """Refuse the name of a strategy that is nearly a built-in one and that the app does not know.
+    """Raise if the name of a strategy is unknown to the app and looks like a misspelt built-in one.
 
-    Other unknown names are let through: workers may have strategies of their own, and look when they start.
+    Other unknown names are accepted, because workers may have strategies of their own. Workers check the
+    names when they start (``check_registered``).
     """
     if policy.type not in BUILT_IN and policy.type not in registered:
         starts = [name for name in BUILT_IN if name.startswith(policy.type[:4])]
@@ -248,7 +249,7 @@ def check_spelling(policy: Backoff, registered: Iterable[str]) -> None:
 
 
 def check_registered(policy: Backoff, registered: Iterable[str], task: str) -> None:
-    """Refuse a task whose backoff strategy the worker that is to run it does not have."""
+    """Raise if the worker that runs a task does not have the task's backoff strategy."""
     known = [*sorted(BUILT_IN), *sorted(registered)]
     if policy.type not in known:
         near = difflib.get_close_matches(policy.type, known, 1)
@@ -278,7 +279,7 @@ def _named_backoff(value: Mapping[str, Any]) -> Backoff:
 
 
 def _checked_backoff(value: Backoff) -> Backoff:
-    """A ``Backoff`` that was made by hand, checked as its other spellings are."""
+    """A ``Backoff`` that a caller created, checked like the other accepted forms."""
     for name in ("delay_ms", "cap_ms"):
         check_int(f"backoff.{name}", getattr(value, name), 0, MAX_DELAY_MS)
     return _named_backoff(
@@ -292,7 +293,7 @@ def _checked_backoff(value: Backoff) -> Backoff:
 
 
 def to_keep(value: object, option: str) -> Keep:
-    """Any accepted spelling of a retention rule."""
+    """A ``Keep`` from any accepted form."""
     if isinstance(value, Keep):
         for name, bound in (("age_ms", value.age_ms), ("count", value.count)):
             if bound is not None:
@@ -321,7 +322,7 @@ def optional_ms(value: object, option: str, *, minimum: float = 0) -> int | None
 
 
 def check_int(option: str, value: object, low: int, high: int) -> None:
-    """Refuse what is no whole number from ``low`` to ``high``."""
+    """Raise unless ``value`` is a whole number from ``low`` to ``high``."""
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ConfigError(option, f"a whole number from {low} to {high}", value)
 
@@ -335,7 +336,7 @@ def check_tags(tags: object) -> None:
 
 
 def check_trace(trace: object) -> None:
-    """Refuse what cannot travel with a job as its trace."""
+    """Raise unless ``trace`` is None or a small mapping of text to text."""
     if trace is None:
         return
     if not isinstance(trace, dict) or not all(

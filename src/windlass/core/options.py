@@ -1,8 +1,8 @@
-"""Job options: what users set, checked at once, and the compact form that stores keep.
+"""Job options: the form that users write, checked at once, and the compact form that stores keep.
 
-``JobOptions`` speaks seconds and ``timedelta``; ``StoredOptions`` speaks integer milliseconds. Options
-merge from the general to the special: app, queue, task, call. An unknown name is refused with the
-nearest known one.
+``JobOptions`` has durations in seconds or as ``timedelta``; ``StoredOptions`` has integer milliseconds. More
+specific options override general ones, in the order app, queue, task, call. An unknown name is refused, and
+the error suggests the nearest known name.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from windlass.core.option_values import (
 )
 from windlass.errors import ConfigError
 
-#: Options that a job may leave to the task of the worker that runs it; their order gives the bits of
-#: ``StoredOptions.unsaid`` and never changes.
+#: Options that a job may leave to the task of the worker that runs it. Their order defines the bits of
+#: ``StoredOptions.unsaid`` and must never change.
 FILLABLE = ("max_attempts", "backoff", "timeout", "result_ttl", "keep_completed", "keep_failed")
-#: Nothing of that is said.
+#: The bits of a job for which none of these options is set.
 ALL_UNSAID = (1 << len(FILLABLE)) - 1
-#: Most lines of a traceback that a job may have kept.
+#: The maximum of ``backtrace``.
 MOST_LINES = 1_000
 
 
 def unsaid_bits(said: Iterable[str]) -> int:
-    """The options of ``FILLABLE`` that are not among ``said``."""
+    """The bits of the options of ``FILLABLE`` that are not in ``said``."""
     named = frozenset(said)
     return sum(1 << at for at, name in enumerate(FILLABLE) if name not in named)
 
 
 class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The options that travel with a job. Defaults are left out, so a plain job stores ``{}``."""
+    """The options that are stored with a job. Defaults are left out, so a plain job stores ``{}``."""
 
     max_attempts: int = 3
     backoff: Backoff = DEFAULT_BACKOFF
@@ -64,43 +64,43 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     #: ``None``: the worker's lease applies.
     lease_ms: int | None = None
     max_stalls: int = 2
-    #: A job whose worker went silent rests this long before it can start again.
+    #: A job whose lease expired waits this long before it can start again.
     stall_delay_ms: int = 0
     #: ``None``: ``DEFAULT_RESULT_TTL_MS``, but the count bound of ``keep_completed`` wins.
     result_ttl_ms: int | None = None
     keep_completed: Keep = KEEP_COMPLETED
     keep_failed: Keep = KEEP_FAILED
     tags: tuple[str, ...] = ()
-    #: Once this long after it was added, it is not started any more.
+    #: The job is not started any more when this time has passed since its add.
     expires_total_ms: int | None = None
-    #: The id answers ``duplicate`` until this long after it was added, record or not.
+    #: For this long after the add, the id answers ``duplicate``, even if the record is gone.
     keep_id_ms: int | None = None
     #: Lines of traceback to keep per error.
     backtrace: int = 50
     trace: dict[str, str] | None = None
-    #: The codec of progress and result, when it is not the payload's.
+    #: The codec of progress and result, if it differs from the codec of the payload.
     result_codec: str | None = None
-    #: Whenever it gets a place in line, that is the front of its priority, not the back.
+    #: A new place in line is at the front of its priority, not at the back.
     lifo: bool = False
-    #: The tenant, customer or service that the job belongs to; limits and fair turns go by it.
+    #: The tenant, customer or service that the job belongs to. Groups have limits and take fair turns.
     group: str | None = None
     #: Tokens that a start takes from the group's bucket.
     cost: int = 1
     unique: StoredUnique | None = None
-    #: The schedule that made the job, and for which of its slots (None: run by hand).
+    #: The schedule that added the job, and its slot (None: run by hand).
     schedule: str | None = None
     slot_ms: int | None = None
-    #: The job that waits for this one, and the top of the flow, as ``queue/id``: what history says of it.
+    #: The parent of the job and the root of its flow, as ``queue/id``, for history records.
     parent: str | None = None
     root: str | None = None
-    #: What the runs after the first one are to do instead: the n-th retry gets the n-th, later ones the last.
+    #: Values for retries: the n-th retry gets the n-th value, later retries the last one.
     fallbacks: tuple[Any, ...] = ()
-    #: Which of ``FILLABLE`` the caller left out: what stands here holds unless the worker's task says
-    #: otherwise. Jobs of earlier releases said all.
+    #: Bits of the options of ``FILLABLE`` that the caller left out. The worker's task may override the values
+    #: of these here. Jobs of earlier releases have no bits set.
     unsaid: int = 0
 
     def fallback(self, attempts: int) -> Any:
-        """What applies to the run after ``attempts`` failures; None for the first run."""
+        """The fallback for the run after ``attempts`` failures; None for the first run."""
         if not attempts or not self.fallbacks:
             return None
         return self.fallbacks[min(attempts, len(self.fallbacks)) - 1]
@@ -111,12 +111,12 @@ class StoredOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def placed(options: StoredOptions, parent: JobRef | None, root: JobRef) -> StoredOptions:
-    """The options of a job of a flow: whom it is a child of, and the top of all."""
+    """The options of a job of a flow, with its parent and the root of the flow."""
     above = None if parent is None else "/".join(parent)
     return msgspec.structs.replace(options, parent=above, root="/".join(root))
 
 
-#: What is often given as a job option, and where it is said instead.
+#: Names that users often pass as job options, and what to write instead.
 _ELSEWHERE = {
     "queue": "jobs go to the queue of their task (@app.task(queue=...)); app.queue(NAME).add(task.name, ...) "
     "adds to another one",
@@ -125,67 +125,68 @@ _ELSEWHERE = {
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be said about a job when it is added. Durations are seconds or ``timedelta``."""
+    """The options of a job that is added. Durations are seconds or ``timedelta``."""
 
     #: Start no earlier than this from now.
     delay: Duration = 0
-    #: Start no earlier than this instant (aware datetime or seconds since 1970). Excludes ``delay``.
+    #: Start no earlier than this time (aware datetime or seconds since 1970). Cannot be used with ``delay``.
     run_at: datetime | float | None = None
-    #: Higher runs first; ties run in order of arrival.
+    #: Higher runs first. Jobs of equal priority run in the order in which they were added.
     priority: int = 0
-    #: Total runs, the first included.
+    #: The total number of runs, including the first.
     max_attempts: int = 3
     #: A name, a number of seconds (fixed), a ``{"type": ..., "delay": ..., "cap": ..., "jitter": ...}``
     #: mapping, or a ``Backoff``.
     backoff: str | float | Mapping[str, Any] | Backoff = DEFAULT_BACKOFF
-    #: Longest run of one attempt; ``None`` = no limit.
+    #: The maximum duration of one attempt; ``None`` = no limit.
     timeout: Duration | None = None
-    #: How long a silent worker keeps the job; ``None`` = the worker's setting.
+    #: How long a worker that stopped responding keeps the job; ``None`` = the worker's setting.
     lease: Duration | None = None
-    #: How many lost workers a job survives before it fails as ``stalled``.
+    #: How often the job may lose its worker. After one more time it fails as ``stalled``.
     max_stalls: int = 2
-    #: Rest this long after a worker was lost, before another one gets the job.
+    #: After a worker was lost, wait this long before another worker gets the job.
     stall_delay: Duration = 0
-    #: Your own id: the same id is not added twice while its job is alive.
+    #: Your own id: a second job with this id is not added while the first is unfinished.
     job_id: str | None = None
     #: How long the record of a completed job stays. True = forever, False = only as long as its result, a
     #: number = that many, timedelta = that long, ``{"age": ..., "count": ...}`` = both.
     keep_completed: bool | int | timedelta | Mapping[str, Any] | Keep = KEEP_COMPLETED
     #: The same for a job that failed.
     keep_failed: bool | int | timedelta | Mapping[str, Any] | Keep = KEEP_FAILED
-    #: Keep the result (and the record) this long, whatever the count bound says.
+    #: Keep the result (and the record) this long, even beyond the count of ``keep_completed``.
     result_ttl: Duration | None = None
-    #: Labels to find the job by; they mean nothing to Windlass.
+    #: Labels to find the job by. Windlass does not interpret them.
     tags: tuple[str, ...] | list[str] = ()
-    #: Fail as ``expired`` when not started this long after being added.
+    #: Fail as ``expired`` if the job has not started this long after it was added.
     expires_in: Duration | None = None
-    #: Fail as ``expired`` instead of starting (again) this long after being added.
+    #: From this long after the add, fail as ``expired`` instead of starting (again).
     expires_total: Duration | None = None
     #: The id answers ``duplicate`` for this long, even when its record is gone.
     keep_id: Duration | None = None
     #: Lines of traceback kept per error.
     backtrace: int = 50
-    #: Text that travels with the job for tracing and correlation.
+    #: Text that is stored with the job for tracing and correlation.
     trace: dict[str, str] | None = None
-    #: Name of the codec for the result, when it is not the payload's.
+    #: The name of the codec for the result, if it differs from the codec of the payload.
     result_codec: str | None = None
     #: Last in, first out: go to the front of its priority, not to the back.
     lifo: bool = False
-    #: Whose job it is: groups take turns, and may have limits of their own.
+    #: The tenant or customer of the job. Groups take turns, and may have limits of their own.
     group: str | None = None
-    #: What a start takes from the token bucket of its group.
+    #: Tokens that a start takes from the bucket of its group.
     cost: int = 1
     #: A ``Unique``; or a key as text; or True for the task's name and all arguments.
     unique: Unique | str | bool | Mapping[str, Any] | None = None
     #: Jobs that must end first: jobs, ``(queue, id)`` pairs, ``{"queue", "id"}``, or ids of the same queue.
     depends_on: Any = ()
-    #: A job that is to wait for this one.
+    #: A job that will wait for this one.
     parent: Any = None
-    #: What a job does when one that it waits for does not complete: ``fail``, ``ignore`` or ``continue``.
+    #: What the waiting job does when a job that it waits for does not complete: ``fail``, ``ignore`` or
+    #: ``continue``.
     on_failure: str = OnFailure.FAIL
-    #: For ``job.fallback``: another model, host or way for each retry in turn; any JSON values.
+    #: JSON values for ``job.fallback``, one for each retry in turn: another model, host or method.
     fallbacks: tuple[Any, ...] | list[Any] = ()
-    #: Not an option: which of ``FILLABLE`` were said. None: those that differ from what is usual.
+    #: Internal: the options of ``FILLABLE`` that were given. None: those that differ from their defaults.
     said: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
@@ -231,7 +232,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         return optional_ms(self.expires_in, "expires_in", minimum=0.001)
 
     def dependencies(self, queue: str) -> tuple[list[Dependency], Dependency | None]:
-        """What a job of ``queue`` waits for, and who waits for it; checked."""
+        """The checked dependencies of a job of ``queue``, and its parent."""
         depends_on = self.depends_on
         if not isinstance(depends_on, (list, tuple)) or isinstance(depends_on, JobRef):
             depends_on = [depends_on]
@@ -241,7 +242,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         return found, to_dependency(self.parent, self.on_failure, queue, "parent")
 
     def stored(self) -> StoredOptions:
-        """The compact form, checked. A unique key is added per job: it may depend on the arguments."""
+        """The compact form, checked. The unique key is added later: it may depend on the arguments."""
         return StoredOptions(
             max_attempts=self.max_attempts,
             backoff=to_backoff(self.backoff),
@@ -266,12 +267,12 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def check(self) -> None:
-        """Raise the ``ConfigError`` that adding a job with these options would."""
+        """Raise the ``ConfigError`` that an add with these options would raise."""
         self.stored()
         _ = (self.delay_ms, self.run_at_ms, self.expires_in_ms)
 
     def merged(self, given: Mapping[str, Any]) -> JobOptions:
-        """These options overruled by ``given``; an unknown name is a ``ConfigError``."""
+        """These options, overridden by ``given``. An unknown name is a ``ConfigError``."""
         if not given:
             return self
         for name in _ELSEWHERE.keys() & given.keys():
@@ -285,7 +286,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **given, said=said)
 
     def as_unsaid(self) -> JobOptions:
-        """The same values as mere defaults, which a worker's task may overrule."""
+        """The same values as defaults that a worker's task may override."""
         return msgspec.structs.replace(self, said=frozenset())
 
 
@@ -297,12 +298,12 @@ def _unusual(options: JobOptions) -> frozenset[str]:
     return frozenset(name for name, usual in _USUAL.items() if getattr(options, name) != usual)
 
 
-#: What applies when no option is given.
+#: The options that apply if none is given.
 DEFAULT_OPTIONS = JobOptions()
 
 # --- options as keyword arguments, for type checkers: ``**options: Unpack[JobOptionsDict]`` ---------------
-# A test compares the names with those of ``JobOptions``. A verb that has a parameter of an option's name
-# takes a dict without it.
+# A test compares the names with those of ``JobOptions``. A method with a parameter that has the name of an
+# option uses a dict without that option.
 
 KeepRule = bool | int | timedelta | Mapping[str, Any] | Keep
 FailureRule = Literal["fail", "ignore", "continue"] | OnFailure
@@ -337,26 +338,26 @@ class _SharedOptions(TypedDict, total=False):
 
 
 class ChildOptionsDict(_SharedOptions, total=False):
-    """Options of ``Job.add_child``, which itself says whose child the job is."""
+    """Options of ``Job.add_child``, which sets the parent itself."""
 
     timeout: Duration | None
 
 
 class CallOptionsDict(_SharedOptions, total=False):
-    """Options of ``Queue.add_and_wait``, whose own ``timeout`` is how long the caller waits."""
+    """Options of ``Queue.add_and_wait``, whose parameter ``timeout`` is how long the caller waits."""
 
     parent: Any
     on_failure: FailureRule
 
 
 class JobOptionsDict(CallOptionsDict, total=False):
-    """Every job option; ``JobOptions`` says what they mean."""
+    """All job options. ``JobOptions`` explains them."""
 
     timeout: Duration | None
 
 
 class AddOptionsDict(JobOptionsDict, total=False):
-    """Options of ``Queue.add``, which also adds jobs that come before and after."""
+    """Options of ``Queue.add``, which can also add jobs that run before and after."""
 
     children: Iterable[Any]
     then: Iterable[Any]

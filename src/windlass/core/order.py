@@ -1,7 +1,7 @@
-"""The orders in which jobs of a queue are listed, and the places in them that cursors name.
+"""The orders in which jobs of a queue are listed, and their cursors.
 
-Stores sort, listings over several queues merge, and both continue from the same cursors: a number for the
-order of adding, ``<milliseconds>.<number>`` for an order by time (the number decides between equal times).
+Stores sort, and listings of several queues merge. Both use the same cursors: a number for the order of adds,
+``<milliseconds>.<number>`` for an order by time (the number decides between equal times).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from windlass.core.job import JobRecord
 from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.errors import ConfigError
 
-#: Above every time and every number.
+#: Greater than every time and every number.
 LAST = 2**63 - 1
 
 
 class Sort(StrEnum):
-    """By the time of adding, by the time when a job is due, by the time when it ended."""
+    """Sort by the time of the add, by the due time, or by the time when the job finished."""
 
     ADDED = "added"
     DUE = "due"
@@ -35,7 +35,7 @@ Place = tuple[int, int]
 
 
 def states_of(states: Sequence[JobState], sort: Sort) -> list[JobState]:
-    """The states that such a listing is about: those named, or all that have the time it sorts by."""
+    """``states``, or all states that have the time to sort by. Raises ``ConfigError`` for other states."""
     allowed = _STATES[sort]
     if any(state not in allowed for state in states):
         names = ", ".join(sorted(allowed))
@@ -44,7 +44,7 @@ def states_of(states: Sequence[JobState], sort: Sort) -> list[JobState]:
 
 
 def place_of(job: JobRecord, sort: Sort) -> Place | None:
-    """Where a job stands in the order; None when it has no place there."""
+    """The position of a job in the order; None if it does not have that time."""
     if sort is Sort.ADDED:
         return job.enqueued_ms, job.seq
     if job.state not in _STATES[sort]:
@@ -54,13 +54,13 @@ def place_of(job: JobRecord, sort: Sort) -> Place | None:
 
 
 def cursor_of(job: JobRecord, sort: Sort) -> str:
-    """The cursor of what comes after the job."""
+    """The cursor that continues after the job."""
     place = place_of(job, sort)
     return str(job.seq) if sort is Sort.ADDED or place is None else f"{place[0]}.{place[1]}"
 
 
 def check_cursor(cursor: str, sort: Sort) -> None:
-    """Refuse a cursor that no page of this order can have had."""
+    """Raise if this order cannot have such a cursor."""
     numbers = cursor.split(".")
     wanted = 1 if sort is Sort.ADDED else 2
     if len(numbers) != wanted or not all(
@@ -70,12 +70,12 @@ def check_cursor(cursor: str, sort: Sort) -> None:
 
 
 def place_of_cursor(cursor: str) -> tuple[int, ...]:
-    """The numbers of a cursor: those of one order can be compared, also of several queues."""
+    """The numbers of a cursor. Those of one order can be compared, also across queues."""
     return tuple(map(int, cursor.split(".")))
 
 
 def place_after(cursor: str | None, *, newest_first: bool) -> Place:
-    """The place that a cursor of an order by time names; without one, the place before all others."""
+    """The position of a cursor of an order by time; without a cursor, the position before all others."""
     if cursor is None:
         return (LAST, LAST) if newest_first else (-1, -1)
     check_cursor(cursor, Sort.DUE)

@@ -14,7 +14,7 @@ from windlass.errors import ConfigError
 
 
 class AddOutcome(StrEnum):
-    """What became of an ``add``."""
+    """The outcome of an ``add``."""
 
     QUEUED = "queued"
     DUPLICATE = "duplicate"
@@ -47,7 +47,7 @@ class Filled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     keep_failed: Keep | None = None
 
     def over(self, options: StoredOptions) -> StoredOptions:
-        """``options`` with what is said here."""
+        """``options`` with the values that are set here."""
         said = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
         return msgspec.structs.replace(options, **said)
 
@@ -56,20 +56,20 @@ class Settlement(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """The end of one attempt, under its lease token.
 
     * ``complete``: completed, with ``result``;
-    * ``fail``: failed for good, with ``error`` and ``reason``;
-    * ``retry``: attempts + 1, ``retrying`` until ``delay_ms`` passed; with 0, waiting at the back of its
-      priority;
-    * ``snooze``: ``scheduled`` until ``delay_ms`` passed (0: waiting, at the back); costs no attempt;
-    * ``release``: waiting at its old place, or ``scheduled`` for ``delay_ms``; costs no attempt;
+    * ``fail``: failed without another attempt, with ``error`` and ``reason``;
+    * ``retry``: attempts + 1, ``retrying`` for ``delay_ms``; with 0, waiting at the back of its priority;
+    * ``snooze``: ``scheduled`` for ``delay_ms`` (0: waiting, at the back); uses no attempt;
+    * ``release``: waiting at its old place, or ``scheduled`` for ``delay_ms``; uses no attempt;
     * ``cancel``: cancelled, with ``reason``;
-    * ``wait``: ``blocked`` until the jobs that it depends on have ended (at once waiting again when none is
-      open, failed when one of them did not complete and its edge says so); costs no attempt. The second time
-      that none is open, and no other was added since, the attempt has failed: as ``retry`` with ``delay_ms``,
-      or, with a ``reason``, as ``fail``;
-    * ``suspend``: ``suspended`` until ``signal`` comes or ``delay_ms`` passed (0: no limit); waiting at once
-      when that signal came before; costs no attempt.
+    * ``wait``: ``blocked`` until the jobs that it depends on have ended; uses no attempt. If none of them is
+      open, the job is waiting again at once. If one did not complete and its edge says so, the job fails. If
+      none is open for the second time, and no dependency was added since, the attempt fails: as ``retry``
+      with ``delay_ms`` or, with a ``reason``, as ``fail``;
+    * ``suspend``: ``suspended`` until ``signal`` arrives, for at most ``delay_ms`` (0: no limit); uses no
+      attempt. If the signal has arrived before, the job is waiting at once.
 
-    When cancellation was asked for meanwhile, all but ``complete`` and ``fail`` end as cancelled.
+    If a caller has cancelled the job in the meantime, it ends as cancelled, except for ``complete`` and
+    ``fail``.
     """
 
     queue: str
@@ -81,22 +81,22 @@ class Settlement(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     delay_ms: int = 0
     error: ErrorInfo | None = None
     reason: str = ""
-    #: False: a failure that is not the handler's fault leaves ``attempts`` alone.
+    #: False: the failure is not the handler's fault and is not counted in ``attempts``.
     uses_attempt: bool = True
-    #: True: this release is due to a missing handler and counts in ``misses``.
+    #: True: the worker has no handler for the task. The release is counted in ``misses``.
     miss: bool = False
-    #: More than 0: nothing else of the job's group starts for this long.
+    #: If positive, no other job of the group starts for this long.
     hold_ms: int = 0
     #: The name of the signal that a suspended job waits for.
     signal: str = ""
-    #: What the task of the worker says of options that the job left unsaid.
+    #: Values of the worker's task for options that the caller of the add left out.
     filled: Filled | None = None
-    #: What the worker says of itself, for the record of the attempt.
+    #: Facts about the worker, for the history record.
     facts: WorkerFacts | None = None
 
 
 def to_reason(reason: object) -> str:
-    """A reason that a caller gives for a change: clean and bounded; ``ConfigError`` when it is no text."""
+    """A caller's reason for a change, cleaned and bounded. Raises ``ConfigError`` if it is not a text."""
     if not isinstance(reason, str):
         raise ConfigError("reason", "a text", reason)
     return clean_text(reason)
@@ -106,11 +106,11 @@ class Settled(StrEnum):
     """The answer for one settlement."""
 
     OK = "ok"
-    #: This token settled before: the reply was lost, nothing changed now.
+    #: This token has settled before (the reply was lost). Nothing changed now.
     ALREADY = "already"
     #: Another lease is newer, or the lease expired and was recovered.
     LOST = "lost"
-    #: The record is no longer there.
+    #: The job has no record any more.
     GONE = "gone"
 
 
@@ -118,7 +118,7 @@ class Extended(StrEnum):
     """The answer for one lease extension."""
 
     OK = "ok"
-    #: Extended, and the job is to be cancelled.
+    #: The lease is extended, but the worker must cancel the job.
     CANCELLING = "cancelling"
     LOST = "lost"
 
@@ -127,14 +127,14 @@ class CancelResult(StrEnum):
     """The answer to ``cancel``."""
 
     CANCELLED = "cancelled"
-    #: It runs: its worker was notified and will stop it.
+    #: The job is active. Its worker was notified and will stop it.
     CANCELLING = "cancelling"
     FINISHED = "finished"
     NOT_FOUND = "not_found"
 
     @property
     def code(self) -> str:
-        """In words of other systems: ``cancelled``, ``processing``, ``completed``, ``not_found``."""
+        """The name that other systems use: ``cancelled``, ``processing``, ``completed``, ``not_found``."""
         return _CANCEL_CODES.get(self.value, self.value)
 
 
@@ -148,7 +148,7 @@ class Changed(StrEnum):
     NOT_FOUND = "not_found"
     #: The job's state does not allow it.
     ILLEGAL = "illegal"
-    #: A token was given and is not the newest.
+    #: The given token is not the current lease.
     LOST = "lost"
-    #: The job's group is ordered: no priority counts there.
+    #: The job's group is ordered, so its priority cannot be changed.
     ORDERED = "ordered"

@@ -1,8 +1,8 @@
-"""The special paths of production, by name, in one list.
+"""The list of all special paths: faster paths for some requests.
 
-A special path does for some requests, in fewer steps, what the general path does for all. Code that enters it
-says so with ``took``. The conformance suite counts every path on every store that has it, and a whole run of
-the suite fails when one of them was never taken: a path that no test takes is a path that no test checks.
+A special path does the same as the general path, for some requests and in fewer steps. Code that enters one
+calls ``took``. The conformance suite counts the paths on every store that has them. A whole run of the suite
+fails if a path was never taken, because then no test checks that path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Path(NamedTuple):
     what: str
 
 
-#: Every special path. Keep it sorted; say in one line what the path does that the general one does not.
+#: Every special path, sorted by name. Describe in one line how the path differs from the general one.
 PATHS: Mapping[str, Path] = MappingProxyType(
     {
         "amqp.add_plain": Path(("amqp",), "new jobs are published without asking the coordinator"),
@@ -58,7 +58,7 @@ PATHS: Mapping[str, Path] = MappingProxyType(
     }
 )
 
-#: How often each path was taken in this process. Threads may lose a count to each other; only zero matters.
+#: How often each path was taken in this process. Concurrent threads may lose a count; only zero matters.
 counts: dict[str, int] = dict.fromkeys(PATHS, 0)
 
 

@@ -11,12 +11,12 @@ def to_glob(pattern: str) -> str:
 
 
 def shortest_fit(pattern: str) -> int:
-    """How many characters a text has at least that fits ``pattern``."""
+    """The length of the shortest text that matches ``pattern``."""
     return len(pattern) - pattern.count("*")
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Whether ``text`` fits ``pattern``."""
+    """Whether ``text`` matches ``pattern``."""
     if shortest_fit(pattern) > len(text):  # a very long pattern would take seconds to prepare
         return False
     return fnmatchcase(text, to_glob(pattern))

@@ -1,8 +1,8 @@
 """Named points that production code passes, for tests to wait on, count, or break.
 
-``reach("worker.claimed")`` does nothing unless a test installed a ``Probe``; then the probe counts the
+``reach("worker.claimed")`` does nothing unless a test has installed a ``Probe``. Then the probe counts the
 point and runs the action armed for it: raise an error (a lost reply), stop or kill the process, block.
-The same points serve child processes through ``$WINDLASS_PROBES`` (see ``windlass.testing.faults``).
+Child processes get their actions from ``$WINDLASS_PROBES`` (see ``windlass.testing.faults``).
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Probe:
 
 
 def reach(point: str, **facts: Any) -> None:
-    """Announce ``point``. Free when no probe is installed."""
+    """Report that ``point`` is reached. Does nothing if no probe is installed."""
     if _installed is not None:
         _installed._reach(point, facts)
 
 
 def install(probe: Probe | None) -> Probe | None:
-    """Install ``probe`` for this process (``None`` removes it); returns the one before."""
+    """Install ``probe`` for this process (``None`` removes it). Returns the previous one."""
     global _installed
     before, _installed = _installed, probe
     return before

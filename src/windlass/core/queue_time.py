@@ -1,8 +1,8 @@
 """How long a job waited before an attempt, by cause.
 
-Every millisecond from the add (or the end of the attempt before) to the start has one cause: the state that
-the job was in. ``count`` adds up the time in a state just before the job leaves it. A job that was never in
-another state than ``waiting`` has no ``QueueTime``: all of its wait was in line.
+Every millisecond from the add (or the end of the previous attempt) to the start has one cause: the state that
+the job was in. ``count`` adds the time in a state just before the job leaves it. A job that was only ever
+``waiting`` has no ``QueueTime``: it was in line all the time.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class QueueTime(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     #: Counted up to this time.
     until_ms: int
-    #: For its time: a delay, ``run_at``, the backoff of a retry, a snooze.
+    #: Waiting for its due time: a delay, ``run_at``, the backoff of a retry, a snooze.
     scheduled_ms: int = 0
-    #: For room in its group.
+    #: Waiting for room in its group.
     parked_ms: int = 0
-    #: For other jobs, or for a signal.
+    #: Waiting for other jobs or for a signal.
     blocked_ms: int = 0
-    #: For a worker: ready to start, in line, also while its queue was paused.
+    #: Ready and waiting for a worker, also while its queue was paused.
     in_line_ms: int = 0
 
 
 class HasQueueTime(Protocol):
-    """What is read here of a ``JobRecord``, and written."""
+    """The fields of a ``JobRecord`` that this module reads and writes."""
 
     state: JobState
     enqueued_ms: int
@@ -44,9 +44,9 @@ class HasQueueTime(Protocol):
 
 
 def count(job: HasQueueTime, now_ms: int) -> None:
-    """Add the time since the last count to the cause that the state of ``job`` stands for.
+    """Add the time since the last count to the cause that belongs to the state of ``job``.
 
-    A job whose time has come is in line from then on, whenever its store moves it.
+    A due job counts as in line from its due time on, even if the store promotes it later.
     """
     forget_stale(job)
     state, known = job.state, job.queue_time
@@ -67,14 +67,15 @@ def count(job: HasQueueTime, now_ms: int) -> None:
 
 
 def _counted_until(job: HasQueueTime) -> int:
-    """Where the count of a job without one begins: it is in the state in which it was added or put back."""
+    """Where counting begins for a job without a ``QueueTime``, which is still in its first state."""
     return job.ready_ms if job.state is _WAITING or job.deliveries else job.enqueued_ms
 
 
 def forget_stale(job: HasQueueTime) -> None:
-    """Drop what a waiting job waited for before its last start: a program without this field has put it back.
+    """Drop a ``QueueTime`` from before the last start.
 
-    One that was put back in the millisecond of its start has waited for nothing since.
+    An older version of Windlass, which does not have this field, has put such a job back in line. A new
+    ``QueueTime`` from the same millisecond as the start is kept.
     """
     known, started_ms = job.queue_time, job.started_ms
     if known is None or started_ms is None or known.until_ms > started_ms:
@@ -84,7 +85,7 @@ def forget_stale(job: HasQueueTime) -> None:
 
 
 def at_start(job: HasQueueTime) -> QueueTime | None:
-    """What a job that was started had waited for; None: it was in line all the time."""
+    """The ``QueueTime`` of an active job up to its start; None: it was in line all the time."""
     known = job.queue_time
     if known is None or job.started_ms is None:
         return None

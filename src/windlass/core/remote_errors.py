@@ -1,7 +1,8 @@
-"""Errors that happened elsewhere, as exceptions that can be raised, caught and classified here.
+"""Rebuild errors of other processes as exceptions that can be raised, caught and classified here.
 
-All that is left of them are texts: the name of the class, the message, the traceback. What is built is a
-``RemoteError`` with the original's class name that is also an instance of the nearest class both sides know.
+Only texts of the original error are available: the name of its class, the message and the traceback. The
+rebuilt exception is a ``RemoteError`` with the original's class name. It is also an instance of the nearest
+base class that both processes have.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from windlass import errors
 from windlass.core.job import ErrorInfo
 from windlass.errors import JobSignal, RemoteError
 
-#: Raising these in a coroutine means something else, or they cannot be made from a message.
+#: Raising these in a coroutine has another meaning, or they cannot be created from a message.
 _NEVER_REBUILT = (StopIteration, StopAsyncIteration, BaseExceptionGroup)
 
 
 def of_record(info: ErrorInfo) -> RemoteError:
-    """The error of a failed attempt, as its record has it: ``except ValueError`` still works.
+    """The recorded error of a failed attempt as an exception: ``except ValueError`` works.
 
-    Records keep no module: a class of the application that is named like a built-in one is taken for it.
+    Records have no module names, so an application's class with the name of a built-in one counts as that.
     """
     name = info.error_class or "Exception"
     kind = remote_class(name, "", name, name)
@@ -30,7 +31,7 @@ def of_record(info: ErrorInfo) -> RemoteError:
 
 @functools.lru_cache(maxsize=256)
 def remote_class(name: str, module: str, windlass_base: str, builtin_base: str) -> type[RemoteError]:
-    """The class of a rebuilt error: named as the original, below what is known of its bases."""
+    """The class of a rebuilt error, with the name of the original and those of its bases that exist here."""
     known = [*_known(errors, windlass_base), *_known(builtins, builtin_base)]
     bases = [base for base in known if not any(base is not b and issubclass(b, base) for b in known)]
     bases = [base for base in bases if not issubclass(RemoteError, base)]

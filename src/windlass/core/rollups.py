@@ -1,10 +1,10 @@
-"""Roll-ups of the history: what happened per task in each minute and each hour, in integers that add up.
+"""Roll-ups of the history: attempts by task, minute and hour, as integers that can be added up.
 
-A row counts attempts by outcome in the window in which they ended, and measures their waits and run times
-in histograms, so any rows can be merged, in any order, into the figures of a longer time.
+A row counts the attempts that ended in its window by outcome, and has histograms of their waits and run
+times. Rows can be merged, in any order, into the figures of a longer time.
 
-A row of no task (``BACKLOG``) holds samples of what waited in the whole queue: the history leaves out
-jobs that are not claimed.
+Rows without a task (``BACKLOG``) have samples of the waiting jobs of the whole queue, because the history
+does not contain jobs that are not claimed yet.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Step = Literal["minute", "hour"]
 STEP_MS: dict[Step, int] = {"minute": 60_000, "hour": 3_600_000}
 #: How long roll-ups are kept.
 KEPT_MS: dict[Step, int] = {"minute": 90 * 86_400_000, "hour": 5 * 365 * 86_400_000}
-#: Attempt records that one step of a roll-up reads.
+#: The maximum number of history records that are rolled up at once.
 RECORDS_PER_STEP = 1_000
-#: Deploy marks that are kept, the newest.
+#: The newest marks that are kept.
 MARKS_KEPT = 1_000
 
 #: The task of rows that hold samples of a queue's backlog; no task has this name.
 BACKLOG = ""
-#: Outcomes of attempts that ran to their end, for better or worse.
+#: Outcomes of attempts that ran to their end, successfully or not.
 RAN = (AttemptOutcome.COMPLETED, AttemptOutcome.FAILED, AttemptOutcome.RETRYING)
 
 
@@ -45,7 +45,7 @@ class Measure(msgspec.Struct, kw_only=True, omit_defaults=True):
     buckets: dict[int, int] = {}
 
     def add(self, ms: int, count: int = 1) -> None:
-        """Take in a value, ``count`` times. Below zero (a clock that went back) counts as zero."""
+        """Add a value ``count`` times. A negative value (the clock was set back) counts as zero."""
         ms = max(ms, 0)
         bucket = histogram.bucket_of(ms)
         self.count += count
@@ -54,7 +54,7 @@ class Measure(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.buckets[bucket] = self.buckets.get(bucket, 0) + count
 
     def merge(self, other: Measure) -> None:
-        """Take in all values of another measure."""
+        """Add all values of another measure."""
         self.count += other.count
         self.sum_ms += other.sum_ms
         self.max_ms = max(self.max_ms, other.max_ms)
@@ -72,7 +72,7 @@ class Measure(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class MetricsRow(msgspec.Struct, kw_only=True):
-    """What happened to one task of a queue in one window of time."""
+    """The attempts of one task of a queue in one time window."""
 
     #: The beginning of the window, in milliseconds since 1970.
     start_ms: int
@@ -86,7 +86,7 @@ class MetricsRow(msgspec.Struct, kw_only=True):
     age: Measure = msgspec.field(default_factory=Measure)
 
     def merge(self, other: MetricsRow) -> None:
-        """Take in another row."""
+        """Add the figures of another row."""
         for outcome, count in other.outcomes.items():
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
         self.wait.merge(other.wait)
@@ -101,7 +101,7 @@ class MetricsRow(msgspec.Struct, kw_only=True):
 
 
 class MetricsCursor(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a queue's history is rolled up, and the range that its log holds."""
+    """How far a queue's history is rolled up, and the range of its log."""
 
     queue: str
     at: int
@@ -110,7 +110,7 @@ class MetricsCursor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that people want to see beside the figures: a deploy, say."""
+    """A label on the timeline of the metrics, such as a deploy."""
 
     id: str
     at_ms: int
@@ -118,7 +118,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def window_start(at_ms: int, step: Step) -> int:
-    """The beginning of the window that holds an instant."""
+    """The start of the window that contains this time."""
     return at_ms - at_ms % STEP_MS[step]
 
 
@@ -142,7 +142,7 @@ def rows_of(records: Iterable[AttemptRecord]) -> list[MetricsRow]:
 
 
 def backlog_of(info: QueueInfo, at_ms: int) -> MetricsRow:
-    """One sample of what waits in a queue, as a minute row."""
+    """One sample of a queue's waiting jobs, as a minute row."""
     row = MetricsRow(start_ms=window_start(at_ms, "minute"), task=BACKLOG)
     row.depth.add(info.counts.get(JobState.WAITING.value, 0))
     row.age.add(0 if info.oldest_ready_ms is None else at_ms - info.oldest_ready_ms)
@@ -150,7 +150,7 @@ def backlog_of(info: QueueInfo, at_ms: int) -> MetricsRow:
 
 
 def merged(rows: Iterable[MetricsRow], step: Step) -> list[MetricsRow]:
-    """Rows of the windows of ``step``, by time and task: those of finer rows added up."""
+    """Merge rows into windows of ``step``, sorted by time and task."""
     found: dict[tuple[int, str], MetricsRow] = {}
     for row in rows:
         key = (window_start(row.start_ms, step), row.task)
@@ -163,7 +163,7 @@ def merged(rows: Iterable[MetricsRow], step: Step) -> list[MetricsRow]:
 
 
 def total(rows: Iterable[MetricsRow], task: str = "") -> MetricsRow:
-    """All rows as one."""
+    """The sum of all rows."""
     result = MetricsRow(start_ms=0, task=task)
     for row in rows:
         result.merge(row)

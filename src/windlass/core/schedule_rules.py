@@ -1,17 +1,18 @@
-"""Recurring schedules: their rule, their slots, and every decision about them, as pure functions.
+"""Recurring schedules: their rules, their slots, and every decision about them, without I/O.
 
-A *slot* is an instant at which a schedule is due. Each slot makes at most one job, whose id is derived from
-schedule and slot; the next slot is computed from the slot before, never from the clock, so nothing drifts.
-Stores only compare and set: ``FireSchedule`` names the slot that it fires, and one of many wins.
+A *slot* is a time at which a schedule is due. Each slot adds at most one job, whose id is derived from the
+schedule and the slot. The next slot is computed from the previous slot, never from the clock, so schedules do
+not drift. ``FireSchedule`` names the slot that it fires, and the store accepts it only while that is the next
+slot. So one of several workers succeeds.
 
-How wall clocks that jump are treated:
+When the wall clock jumps (daylight saving time):
 
-* a rule that names hours (``30 2 * * *``) follows the wall clock: a local time that is skipped fires at the
-  jump, one that comes twice fires the first time only;
-* a rule that runs in every hour (``*/5 * * * *``) follows real time and notices nothing.
+* a rule that names hours (``30 2 * * *``) follows the wall clock. A local time that is skipped fires at the
+  jump. A local time that occurs twice fires only the first time;
+* a rule that runs in every hour (``*/5 * * * *``) follows real time and is not affected.
 
-What is late and what is missed: a slot that no worker fired within a minute is *missed*, and the schedule's
-``missed`` rule says what becomes of it. Before that it is late, and is simply fired.
+A slot that no worker fired within a minute is *missed*, and the schedule's ``missed`` rule says what happens
+to it. Before that it is only late, and is fired.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from windlass.errors import ConfigError
 
 #: A slot that no worker fired this long after its time counts as missed.
 LATE_MS = 60_000
-#: Most slots of one schedule that are fired in one step.
+#: The maximum number of slots of one schedule that one request fires.
 SLOTS_PER_STEP = 100
-#: Schedules that one step of a scheduler looks at.
+#: The maximum number of schedules that a scheduler checks at once.
 SCHEDULES_PER_STEP = 100
 _MIN_EVERY_MS = 100
 
 Missed = Literal["skip", "once", "all"]
 Overlap = Literal["allow", "skip"]
-#: A custom rule: the first slot after an instant (given in the schedule's time zone), or None.
+#: A custom rule: returns the first slot after a time (given in the schedule's time zone), or None.
 Strategy = Callable[[datetime], datetime | None]
 
 ALIASES = {
@@ -56,66 +57,67 @@ ALIASES = {
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What decides the slots of a schedule. Exactly one of ``cron``, ``every_ms`` and ``strategy`` is set."""
+    """The rule for the slots of a schedule. Exactly one of ``cron``, ``every_ms`` and ``strategy`` is set."""
 
     cron: str | None = None
     every_ms: int | None = None
-    #: Name of a strategy that the application registered.
+    #: The name of a strategy that the application registered.
     strategy: str | None = None
     timezone: str = "UTC"
-    #: No slot before this instant; the grid of ``every_ms`` begins here.
+    #: No slot is before this time. The intervals of ``every_ms`` are counted from here.
     start_ms: int | None = None
-    #: The first slot is the instant at which it gets into a store (or ``start_ms``), whatever the others are.
+    #: An additional first slot: the time at which the schedule is stored (or ``start_ms``).
     at_start: bool = False
 
 
 class ScheduleRecord(msgspec.Struct, kw_only=True):
-    """A schedule as its store knows it. Names are unique within a queue."""
+    """A schedule as it is stored. Names are unique within a queue."""
 
     queue: str
     name: str
-    #: What is added at each slot. Its id and request id are empty; each slot has its own.
+    #: The job to add at each slot, without id and request id: ``slot_job`` sets them.
     template: NewJob
     rule: Rule
-    #: No slot after this instant, and no more jobs than this in all.
+    #: No slot is after this time, and at most this many jobs are added in total.
     end_ms: int | None = None
     limit: int | None = None
     missed: Missed = "skip"
     overlap: Overlap = "allow"
-    #: Which code it comes from ("" = made by hand): what a deploy may remove.
+    #: The code that declares it ("": created by hand). A deploy may remove schedules of its own source.
     source: str = ""
     paused: bool = False
-    #: The next slot; None when there is none any more.
+    #: The next slot; None if there are no more.
     next_ms: int | None = None
-    #: The slot that was fired last (or when it was run by hand), and the job that came of it.
+    #: The last slot that was fired (or the time of the last run by hand), and its job.
     last_ms: int | None = None
     last_job_id: str | None = None
-    #: Jobs made by slots, and slots left out because the job before was not finished.
+    #: The number of jobs that slots have added, and of slots that added none (overlap or limit).
     fired: int = 0
     skipped: int = 0
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """When something is to happen again and again. Set one of ``cron``, ``every`` and ``strategy``."""
+    """When jobs are added repeatedly. Set one of ``cron``, ``every`` and ``strategy``."""
 
     #: Five fields (or six, seconds first), or ``@hourly``, ``@daily``, ``@weekly``, ``@monthly``,
     #: ``@yearly``.
     cron: str | None = None
     #: Seconds (or a timedelta) between two slots.
     every: Duration | None = None
-    #: A rule of the application's own: ``Windlass(schedule_strategies={name: function})``.
+    #: The name of a custom rule: ``Windlass(schedule_strategies={name: function})``.
     strategy: str | None = None
     timezone: str = "UTC"
     #: Bounds: aware datetimes or seconds since 1970.
     start: datetime | float | None = None
     end: datetime | float | None = None
-    #: Most jobs in all.
+    #: The maximum number of jobs in total.
     limit: int | None = None
-    #: Slots that no worker fired within a minute: ``skip`` them, make up for them ``once``, or run ``all``.
+    #: For slots that no worker fired within a minute: ``skip`` them, run ``once`` for all of them, or run
+    #: ``all``.
     missed: Missed = "skip"
-    #: ``skip``: no new job while the one before is unfinished.
+    #: ``skip``: add no job while the previous one is unfinished.
     overlap: Overlap = "allow"
-    #: Also run at once when it is made, or gets another rule: not only at its first slot.
+    #: Also run at once when the schedule is created or its rule changes.
     at_start: bool = False
 
     def __post_init__(self) -> None:
@@ -142,7 +144,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rule(self) -> Rule:
-        """The part that decides the slots, as stores keep it."""
+        """The rule for the slots, in its stored form."""
         return Rule(
             cron=None if self.cron is None else " ".join(ALIASES.get(self.cron, self.cron).split()),
             every_ms=None if self.every is None else seconds_to_ms(self.every, "every"),
@@ -157,7 +159,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         return None if self.end is None else instant_to_ms(self.end, "end")
 
     def record(self, queue: str, name: str, template: NewJob, source: str = "") -> ScheduleRecord:
-        """The record to put into a store."""
+        """The record to store."""
         return ScheduleRecord(
             queue=queue,
             name=name,
@@ -171,7 +173,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-#: Other systems' names for what a schedule says.
+#: Names that other systems use for the fields of a schedule.
 _OTHER_NAMES = {
     "pattern": "cron",
     "tz": "timezone",
@@ -185,7 +187,7 @@ SCHEDULE_OPTIONS = frozenset(Schedule.__struct_fields__)
 
 
 def to_schedule(given: Schedule | Mapping[str, Any]) -> Schedule:
-    """A schedule from any accepted spelling: a ``Schedule``, or a mapping with ``pattern`` or ``every``."""
+    """A ``Schedule`` from any accepted form: a ``Schedule``, or a mapping of its fields."""
     if isinstance(given, Schedule):
         return given
     if not isinstance(given, Mapping):
@@ -199,7 +201,7 @@ def to_schedule(given: Schedule | Mapping[str, Any]) -> Schedule:
 
 
 def zone(name: str) -> tzinfo:
-    """The time zone of that name, or ``ConfigError``."""
+    """The time zone with this name, or ``ConfigError``."""
     if name == "UTC":
         return UTC
     try:
@@ -211,7 +213,7 @@ def zone(name: str) -> tzinfo:
 
 
 def check_cron(expression: object) -> None:
-    """Refuse what is no cron expression, or has no slot in the next 50 years."""
+    """Raise unless ``expression`` is a cron expression with a slot in the next 50 years."""
     if not isinstance(expression, str):
         raise ConfigError("cron", "a text such as '*/5 * * * *'", expression)
     try:
@@ -226,10 +228,10 @@ def check_cron(expression: object) -> None:
 def next_slot(
     rule: Rule, after_ms: int, *, grid_ms: int | None = None, strategies: Mapping[str, Strategy] | None = None
 ) -> int | None:
-    """The first slot after ``after_ms``; None when there is none.
+    """The first slot after ``after_ms``; None if there is none.
 
-    ``grid_ms`` is any slot of the schedule: intervals are counted from it (else from ``start_ms``, else
-    from ``after_ms``). Raises ``ConfigError`` for a strategy that is not among ``strategies``.
+    ``grid_ms`` is any slot of the schedule. Intervals are counted from it (else from ``start_ms``, else from
+    ``after_ms``). Raises ``ConfigError`` for a strategy that is not in ``strategies``.
     """
     if rule.every_ms is not None:
         if grid_ms is None or (rule.at_start and rule.start_ms is not None):
@@ -265,18 +267,18 @@ def _after_cron(expression: str, tz: tzinfo, after: datetime) -> datetime | None
         return next((tick.astimezone(UTC) for tick in ticks), None)
     walls = CronSim(expression, after.astimezone(tz).replace(tzinfo=None))
     slots = (_at_wall(wall, tz) for wall in walls)
-    # Not the second coming of an hour, and not a jump that was taken already.
+    # Skips the second occurrence of an hour, and a jump that has fired already.
     return next((slot for slot in slots if slot > after), None)
 
 
 def _at_wall(wall: datetime, tz: tzinfo) -> datetime:
-    """When clocks show ``wall``, a local time, for the first time; or jump over it."""
+    """When clocks first show the local time ``wall``, or when they jump over it."""
     slot = wall.replace(tzinfo=tz, fold=0).astimezone(UTC)
     return slot if slot.astimezone(tz).replace(tzinfo=None) == wall else _jump_over(wall, tz)
 
 
 def _jump_over(wall: datetime, tz: tzinfo) -> datetime:
-    """When the clock jumped over ``wall``, a local time that never was."""
+    """When clocks jump over ``wall``, a local time that does not exist."""
     early, late = (wall.replace(tzinfo=tz, fold=fold).astimezone(UTC) for fold in (1, 0))
     while late - early > timedelta(seconds=1):
         middle = (early + (late - early) / 2).replace(microsecond=0)
@@ -293,7 +295,7 @@ def _jump_over(wall: datetime, tz: tzinfo) -> datetime:
 def first_slot(
     schedule: ScheduleRecord, now_ms: int, strategies: Mapping[str, Strategy] | None = None
 ) -> int | None:
-    """The first slot of a schedule that is put into a store now."""
+    """The first slot of a schedule that is stored now."""
     start_ms = schedule.rule.start_ms
     if schedule.rule.at_start:
         return _within(schedule, now_ms if start_ms is None else max(now_ms, start_ms))
@@ -316,7 +318,7 @@ def _within(schedule: ScheduleRecord, slot_ms: int | None) -> int | None:
 
 
 class Firing(msgspec.Struct, frozen=True):
-    """What is to be done about a due schedule: jobs for these slots, and where it continues."""
+    """The slots of a due schedule for which to add jobs, and its next slot."""
 
     slots: list[int]
     next_ms: int | None
@@ -325,7 +327,7 @@ class Firing(msgspec.Struct, frozen=True):
 def plan_firing(
     schedule: ScheduleRecord, now_ms: int, strategies: Mapping[str, Strategy] | None = None
 ) -> Firing:
-    """The slots of a due schedule that make a job now. Bounded: ``next_ms`` may be due again at once."""
+    """The slots of a due schedule to fire now, at most ``SLOTS_PER_STEP``. ``next_ms`` may be due already."""
     due_ms = schedule.next_ms
     if due_ms is None or due_ms > now_ms:
         raise ConfigError("schedule", "one that is due", schedule.name)
@@ -343,13 +345,13 @@ def plan_firing(
 
 
 def slot_job_id(name: str, slot: int | str) -> str:
-    """The id of the job of one slot: the same wherever it is computed."""
+    """The id of the job of a slot. Every worker computes the same id."""
     safe = all(char.isascii() and (char.isalnum() or char in "._-") for char in name)
     return f"{name if safe and len(name) <= 200 else content_id(name)}.{slot}"
 
 
 def slot_job(schedule: ScheduleRecord, slot: int | str) -> NewJob:
-    """The job of one slot, or of a run by hand (a text instead of a slot). It says where it comes from."""
+    """The job of a slot, or of a run by hand (then ``slot`` is a text). Its options name the schedule."""
     job = copy.copy(schedule.template)
     job.id = job.request_id = slot_job_id(schedule.name, slot)
     slot_ms = slot if isinstance(slot, int) else None
@@ -358,9 +360,9 @@ def slot_job(schedule: ScheduleRecord, slot: int | str) -> NewJob:
 
 
 def put(old: ScheduleRecord | None, new: ScheduleRecord) -> ScheduleRecord:
-    """The record after ``new`` was put where ``old`` was.
+    """The record after ``new`` replaced ``old``.
 
-    As long as the rule is the same, the next slot and the counts stay; a pause stays in any case.
+    If the rule is the same, the next slot and the counts are kept. A pause is always kept.
     """
     record = copy.copy(new)
     record.last_ms, record.last_job_id, record.fired, record.skipped = None, None, 0, 0
@@ -375,7 +377,7 @@ def put(old: ScheduleRecord | None, new: ScheduleRecord) -> ScheduleRecord:
 
 
 def pause(schedule: ScheduleRecord, paused: bool, next_ms: int | None) -> bool:
-    """Pause or resume; whether that changed something. A resumed schedule continues with ``next_ms``."""
+    """Pause a schedule, or resume it with the slot ``next_ms``. Returns whether it changed."""
     if schedule.paused is paused:
         return False
     schedule.paused = paused
@@ -385,12 +387,12 @@ def pause(schedule: ScheduleRecord, paused: bool, next_ms: int | None) -> bool:
 
 
 def may_fire(schedule: ScheduleRecord, slot_ms: int) -> bool:
-    """Whether the slot that a worker wants to fire is still the one to be fired."""
+    """Whether the slot that a worker wants to fire is still the schedule's next one."""
     return not schedule.paused and schedule.next_ms == slot_ms
 
 
 def jobs_to_add(schedule: ScheduleRecord, jobs: list[NewJob], *, last_unfinished: bool) -> list[NewJob]:
-    """Those of the slots' jobs that may be added: within the limit, and without overlap if so asked."""
+    """The jobs of the slots that may be added: within the limit, and without overlap if that is skipped."""
     if schedule.overlap == "skip":
         jobs = [] if last_unfinished else jobs[:1]
     if schedule.limit is not None:
@@ -399,7 +401,7 @@ def jobs_to_add(schedule: ScheduleRecord, jobs: list[NewJob], *, last_unfinished
 
 
 def advance(schedule: ScheduleRecord, slots: list[int], added: list[NewJob], next_ms: int | None) -> None:
-    """Note that ``slots`` were fired; ``added`` are the jobs of the first of them, as far as allowed."""
+    """Record that ``slots`` were fired. ``added``: the jobs that were added for the first of these slots."""
     schedule.fired += len(added)
     schedule.skipped += len(slots) - len(added)
     if added:
@@ -408,7 +410,7 @@ def advance(schedule: ScheduleRecord, slots: list[int], added: list[NewJob], nex
 
 
 def _bounded(schedule: ScheduleRecord, next_ms: int | None) -> int | None:
-    """``next_ms`` as far as limit and end allow it."""
+    """``next_ms``, or None if the limit or the end of the schedule is reached."""
     if schedule.limit is not None and schedule.fired >= schedule.limit:
         return None
     return _within(schedule, next_ms)

@@ -1,6 +1,6 @@
-"""How an attempt ends: by its settlement, by a lease that is taken back, or as another program reports it.
+"""How an attempt ends: by its settlement, because its lease is taken back, or as another program reports it.
 
-Pure functions on a record, like ``core.transitions``, on which they are built.
+These are functions on a record without I/O, like those of ``core.transitions``, which they use.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from windlass.core.transitions import (
     join_line,
 )
 
-# Every job passes through these. They have names of this module because members of an enum are slow to find.
+# Module names for members that every job needs, because looking up a member of an enum is slow.
 _COMPLETED, _DONE, _COMPLETE = JobState.COMPLETED, EventType.COMPLETED, AttemptOutcome.COMPLETED
 
 
 def settle(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    """End the attempt of an active job. The caller checked the token."""
+    """End the attempt of an active job. The caller has checked the token."""
     outcome = end.outcome
     if end.filled is not None:
         job.options = end.filled.over(job.options)
@@ -62,7 +62,7 @@ def _complete(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None
 
 
 def complete_all(ended: Iterable[tuple[JobRecord, Settlement]], recorder: ChangeRecorder) -> None:
-    """Jobs complete, each by its settlement, in this order. The caller checked the tokens."""
+    """Complete jobs, each with its settlement, in this order. The caller has checked the tokens."""
     now_ms, history = recorder.now_ms, recorder.history
     queue, task, options, until_ms = None, None, None, 0
     ids: list[str] = []
@@ -124,7 +124,7 @@ def _cancel(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
 
 
 def _wait(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    """Blocked for now; the store reviews its edges at once (``core.flow_rules.review``)."""
+    """Block the job. The caller reviews its edges at once (``core.flow_rules.review``)."""
     _record(job, AttemptOutcome.SNOOZED, end, recorder)
     drop_lease(job)
     job.state, job.queue_time = JobState.BLOCKED, QueueTime(recorder.now_ms)
@@ -182,9 +182,9 @@ def _put_back(job: JobRecord, state: JobState, delay_ms: int, recorder: ChangeRe
 
 
 def give_back(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Release a lease that its worker does not know of: old place, nothing counted but the delivery.
+    """Release a lease that its worker does not know. The job keeps its place, and no attempt is counted.
 
-    No worker settled anything: a late settlement under that token is lost.
+    No worker settled the attempt, so a late settlement with that token is answered ``lost``.
     """
     settled_before = job.settled_token
     release = Settlement(
@@ -195,9 +195,9 @@ def give_back(job: JobRecord, recorder: ChangeRecorder) -> None:
 
 
 def recover(job: JobRecord, recorder: ChangeRecorder) -> bool:
-    """Take back an expired lease; False when the job has now failed because that happened too often.
+    """Take back an expired lease. False if the job has failed, because this happened too often.
 
-    It keeps its place in line, unless the option ``stall_delay`` delays it.
+    The job keeps its place in line, unless the option ``stall_delay`` delays it.
     """
     worker = job.worker
     job.stalls += 1
@@ -235,9 +235,9 @@ def apply_report(
     attempts: int | None = None,
     error: ErrorInfo | None = None,
 ) -> None:
-    """Another program ran the job (or scheduled it) and says what is next; it reports attempts by itself.
+    """Apply what another program reports about a job that it ran or scheduled.
 
-    ``at_ms``: when the job ended, or is due.
+    ``at_ms``: when the job ended or is due. ``attempts``: the number that the other program counted.
     """
     drop_lease(job, settled=False)
     job.attempts = job.attempts if attempts is None else attempts

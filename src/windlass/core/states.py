@@ -1,4 +1,4 @@
-"""The states of a job and the only moves between them.
+"""The states of a job and the allowed moves between them.
 
 ::
 
@@ -14,8 +14,8 @@
        │        └──────► blocked ────┘ (until its children ended)
        └──► scheduled, blocked
 
-``failed`` is final: it is the dead set. ``blocked`` (on dependencies), ``parked`` (group or rate limit) and
-``suspended`` (on a signal, perhaps with a time limit) wait for something other than time.
+``failed`` is final: these jobs are the dead set. ``blocked`` (on dependencies), ``parked`` (limits of a
+group) and ``suspended`` (on a signal, perhaps with a time limit) wait for something other than time.
 ``paused`` is a property of a queue, never of a job.
 Every backend is tested against ``MOVES``.
 """
@@ -44,17 +44,17 @@ class JobState(StrEnum):
     ACTIVE = "active"
     #: Its handler returned. Final.
     COMPLETED = "completed"
-    #: It will not be tried again by itself; ``job.reason`` says why. Final, unless it is retried by hand.
+    #: It is not retried automatically; ``job.reason`` says why. Final, unless it is retried by hand.
     FAILED = "failed"
     #: It was cancelled, by a caller or by its handler. Final, unless it is retried by hand.
     CANCELLED = "cancelled"
 
 
-#: Nothing happens any more in these, unless a person retries the job.
+#: Final states, unless a user retries the job.
 FINISHED = frozenset({JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED})
 #: Waiting for a due time.
 DUE_LATER = frozenset({JobState.SCHEDULED, JobState.RETRYING})
-#: Ready by themselves when their due time comes, if they have one.
+#: States that end by themselves at the due time, if there is one.
 TIMED = DUE_LATER | {JobState.SUSPENDED}
 #: Not started, not finished: may be changed, cancelled or removed freely.
 PENDING = TIMED | {JobState.WAITING, JobState.BLOCKED, JobState.PARKED}
@@ -63,7 +63,7 @@ _W, _S, _R, _A = JobState.WAITING, JobState.SCHEDULED, JobState.RETRYING, JobSta
 _C, _F, _X = JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED
 _B, _P, _U = JobState.BLOCKED, JobState.PARKED, JobState.SUSPENDED
 
-#: ``None`` stands for "no record": a job is born into a state and leaves from one.
+#: ``None`` means "no record": before the job is added, and after it is removed.
 MOVES: dict[JobState | None, frozenset[JobState | None]] = {
     None: frozenset({_W, _S, _B, _P}),
     _W: frozenset({_A, _X, _F, _S, _B, _P, None}),

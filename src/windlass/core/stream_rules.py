@@ -1,15 +1,15 @@
-"""Live output of a job: a numbered, bounded run of chunks.
+"""Live output of a job: a bounded sequence of numbered chunks.
 
-Chunks are numbered from 1, without gaps, over all attempts. An attempt numbers its own from 1 as well: the
-store adds what stood there when that attempt wrote first, so a repeated request never doubles a chunk and
-a new attempt never overwrites an old one's.
+Chunks are numbered from 1, without gaps, over all attempts. An attempt also numbers its own chunks from 1.
+The store adds the number of the last chunk before that attempt, so a repeated request does not add a chunk
+twice, and a new attempt does not overwrite chunks of an old one.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-#: Chunks and bytes kept per job: the oldest go first, and readers receive a gap.
+#: Chunks and bytes kept per job. The oldest chunks are dropped first, and readers receive a gap.
 STREAM_CHUNKS = 10_000
 STREAM_BYTES = 16 * 1024 * 1024
 
@@ -23,7 +23,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StreamHead(msgspec.Struct):
-    """Where a job's stream stands."""
+    """The position of a job's live output."""
 
     #: Number of the newest and of the oldest kept chunk (``last`` 0: none yet).
     last: int = 0
@@ -35,9 +35,9 @@ class StreamHead(msgspec.Struct):
 
 
 def accept(head: StreamHead, delivery: int, first: int, chunks: list[bytes]) -> list[Chunk]:
-    """The chunks that are new, numbered; ``first`` is the attempt's own number of the first of ``chunks``.
+    """The new chunks with their numbers. ``first`` is the attempt's own number of the first of ``chunks``.
 
-    Chunks that are there already are left out. The head moves along; a gap is a mistake of the caller.
+    Chunks that are stored already are left out. Updates ``head``. Raises ``ValueError`` for a gap.
     """
     if delivery != head.delivery:
         head.delivery, head.base = delivery, head.last
@@ -52,6 +52,6 @@ def accept(head: StreamHead, delivery: int, first: int, chunks: list[bytes]) -> 
 
 
 def too_much(head: StreamHead) -> bool:
-    """Whether the oldest chunk must go. The newest always stays."""
+    """Whether the oldest chunk must be dropped. The newest is always kept."""
     kept = head.last - head.oldest + 1
     return kept > STREAM_CHUNKS or (head.size > STREAM_BYTES and kept > 1)

@@ -1,9 +1,9 @@
-"""What stays of a job whose record went with its settlement.
+"""Stubs: what remains of a job whose record was removed when it was settled.
 
-A job that completes and may leave nothing behind (``retention.goes_at_once``) loses its record in the same
-step. For ``STUB_MS`` a stub stays: a record without arguments, in no listing and no count. It answers what
-may be repeated after a lost reply (the add, the settlement) as the record would, and gives the result to
-those that waited for it.
+If neither the record nor the result of a job is kept (``retention.goes_at_once``), its record is removed when
+it completes. A stub stays for ``STUB_MS``: a record without arguments that is in no listing and no count. It
+answers requests that are repeated after a lost reply (the add, the settlement) like the record would, and has
+the result for callers that wait for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from windlass.core.job import JobRecord
 from windlass.core.option_values import GRACE_MS
 
 STUB_MS: Final = GRACE_MS
-#: The newest that a store (Valkey: a queue) keeps.
+#: How many stubs a store (on Valkey: a queue) keeps, the newest.
 STUBS_KEPT: Final = 5_000
 
 
@@ -28,5 +28,5 @@ def stub_of(job: JobRecord) -> JobRecord:
 
 
 def is_over(stub: JobRecord, now_ms: int) -> bool:
-    """Whether its time has passed."""
+    """Whether a stub has expired."""
     return (stub.finished_ms or 0) + STUB_MS <= now_ms

@@ -1,8 +1,8 @@
 """Texts from user code: cleaned and bounded before they are stored, escaped before they are printed.
 
-An error message, a cancel reason or a task name may hold anything: lone surrogates from ``os.fsdecode``, NUL,
-terminal escapes, five megabytes. Stores and codecs accept well-formed text only, so ``clean_text`` runs once,
-where a request is built. ``printable`` runs where a text meets a terminal or a line of a log.
+An error message, a cancel reason or a task name may contain anything: lone surrogates from ``os.fsdecode``,
+NUL, terminal escapes, five megabytes. Stores and codecs accept only well-formed text, so ``clean_text`` runs
+where a request is built. ``printable`` runs where a text is written to a terminal or a log.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: Most characters of a reason that are kept, and of any text that has no bound of its own.
+#: The maximum length of a reason, and of any text without its own bound.
 MESSAGE_CHARS: Final = 2_000
 
 _CUT: Final = "..."
 #: Control characters except for newline and tab, and surrogates, which UTF-8 cannot encode.
 _UNSAFE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-#: Also what moves the cursor, breaks the line or turns the direction of writing.
+#: Also characters that move the cursor, break the line or change the direction of writing.
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
@@ -28,8 +28,8 @@ _UNPRINTABLE_IN_JSON: Final = re.compile(
 def clean_text(value: object, limit: int = MESSAGE_CHARS) -> str:
     """``value`` as well-formed text of at most ``limit`` characters; never raises.
 
-    Surrogates and control characters stay readable as escapes. A value that is no text and cannot be turned
-    into one is named by its type.
+    Surrogates and control characters are replaced with escapes. For a value whose ``str()`` raises, the text
+    names its type.
     """
     text = _as_text(value)
     if len(text) > limit:
@@ -41,17 +41,17 @@ def clean_text(value: object, limit: int = MESSAGE_CHARS) -> str:
 
 
 def printable_json(text: str) -> str:
-    """JSON that means the same, without characters that a terminal would act on."""
+    """Equivalent JSON without characters that a terminal would interpret."""
     return _UNPRINTABLE_IN_JSON.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def printable_lines(text: str) -> str:
-    """A text of several lines, a traceback say, each of them ``printable``."""
+    """A text of several lines, such as a traceback, with each line ``printable``."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def printable(text: str) -> str:
-    """``text`` on one line, without anything that a terminal or a log reader would act on."""
+    """``text`` on one line, without characters that a terminal or a log reader would interpret."""
     return _UNPRINTABLE.sub(_escape, text)
 
 
@@ -70,7 +70,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def show_age(ms: float | None) -> str:
-    """How long ago, in one unit: ``now``, ``12s``, ``3m``, ``4h``, ``5d``."""
+    """An age in one unit: ``now``, ``12s``, ``3m``, ``4h``, ``5d``."""
     if ms is None:
         return ""
     seconds = int(max(ms, 0) / 1000)

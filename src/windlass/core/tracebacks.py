@@ -1,7 +1,7 @@
-"""Tracebacks as text, whatever the error does while it is asked.
+"""Format tracebacks safely, even if the error object misbehaves.
 
-An error is user code: its text, notes and causes may raise, and its chain may have no end. Formatting runs in
-the worker, beside other jobs, so it has a bound.
+An error is user code: its text, notes and causes may raise, and its chain may be endless. Formatting runs in
+the worker next to other jobs, so it is bounded.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 
 from windlass.core.text import clean_text
 
-#: More errors behind one, as causes or in groups, are left out: formatting them would hold up all else.
+#: If more errors than this are causes of one or grouped in it, they are left out: formatting takes too long.
 _MAX_BEHIND: Final = 50
 
 
 def name_of(error: BaseException) -> str:
-    """The name of its class."""
+    """The name of the error's class. Never raises."""
     try:
         return str(type(error).__name__)
     except BaseException:  # a metaclass of the user's may answer for it
@@ -25,7 +25,7 @@ def name_of(error: BaseException) -> str:
 
 
 def is_tame(error: BaseException) -> bool:
-    """Whether other code may format ``error``: Python's own way ends, and raises nothing."""
+    """Whether Python's own formatting of ``error`` ends and does not raise."""
     try:
         return not _has_many_behind(error) and bool(traceback.format_exception_only(error))
     except BaseException:
@@ -33,7 +33,7 @@ def is_tame(error: BaseException) -> bool:
 
 
 def format_error(error: BaseException, frames: TracebackType | None) -> str:
-    """The traceback of ``error`` from ``frames`` on. Never raises: if something in it does, less is shown."""
+    """The traceback of ``error`` from ``frames`` on. Never raises: if formatting fails, it shows less."""
     try:
         if not _has_many_behind(error):
             return "".join(traceback.format_exception(type(error), error, frames)).rstrip()
@@ -45,9 +45,10 @@ def format_error(error: BaseException, frames: TracebackType | None) -> str:
 
 
 def _has_many_behind(error: BaseException) -> bool:
-    """Whether more errors stand behind ``error`` than are shown; one that is reached twice counts twice.
+    """Whether ``error`` has more causes and grouped errors than are shown.
 
-    So it is formatted: groups that hold one another twice, thirty deep, would take forever.
+    An error that is reached twice counts twice, because Python formats it twice. Groups that contain one
+    another twice, thirty levels deep, would take forever.
     """
     left, count = [error], 0
     while left:

@@ -1,9 +1,9 @@
-"""How a job begins, waits, starts and ends, as functions on its record.
+"""How a job is created, waits, starts and ends, as functions on its record.
 
-``core.settle_rules`` has the ends of attempts, ``core.change_rules`` what callers change. All of these
-functions are pure and deterministic: time and fresh places come in with the ``ChangeRecorder``, which also
-records the event of each change and the history of each attempt. The engine calls them for every store
-except Valkey, whose Lua implements the same rules a second time: ``docs/internals/decisions.md``.
+``core.settle_rules`` has the ends of attempts, ``core.change_rules`` the changes by callers. All of these
+functions are deterministic and do no I/O. The ``ChangeRecorder`` provides the time and new places, and
+collects the event of each change and the history record of each attempt. The engine calls these functions
+for every store except Valkey, where Lua code implements the same rules: ``docs/internals/decisions.md``.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ EXPIRES_IN_MESSAGE = "not started before its expires_in passed"
 EXPIRES_TOTAL_MESSAGE = "its expires_total passed"
 KILLED_CLASS = "JobKilled"
 COST_CLASS = "CostExceedsCapacity"
-#: The turn of a job that has a new place in line: its store gives it one when it lets it wait.
+#: The turn of a job that got a new place in line. It gets a turn when it is saved as waiting.
 NO_TURN = -1
 
-# Every job passes through these. They have names of this module because members of an enum are slow to find.
+# Module names for members that every job needs, because looking up a member of an enum is slow.
 _ACTIVE, _ENQUEUED, _STARTED, _OK = JobState.ACTIVE, EventType.ENQUEUED, EventType.STARTED, Settled.OK
 _NO_IDS: list[str] = []
-#: ``copy.copy`` without the search for a way to copy.
+#: A faster ``copy.copy``: it calls ``__copy__`` directly.
 copy: Callable[[JobRecord], JobRecord] = methodcaller("__copy__")
 
 
 class PendingEvent(msgspec.Struct, gc=False):
-    """An event before it has its id: of one job, or of several jobs of a task one after the other."""
+    """An event without its id yet. It can cover several consecutive jobs of one task."""
 
     queue: str
     type: EventType
-    #: "": it is about no job.
+    #: One event for each id. "": an event about the queue, not about a job.
     job_ids: list[str]
     task: str = ""
     data: EventData = NO_DATA
 
 
 class ChangeRecorder:
-    """The moment of a change, and what the change writes besides the job itself."""
+    """The time of a change, and the events and history records that it writes."""
 
     __slots__ = ("fresh_place", "history", "now_ms", "pending_events")
 
@@ -78,7 +78,7 @@ class ChangeRecorder:
     def note_of(
         self, queue: str, event: EventType, job_id: str = "", task: str = "", data: EventData = NO_DATA
     ) -> None:
-        """``record_event`` without a record, or about no job."""
+        """``record_event`` for a job without a record, or for an event that is not about a job."""
         self.run_of(queue, event, task, data).append(job_id)
 
     def run_of(self, queue: str, event: EventType, task: str, data: EventData = NO_DATA) -> list[str]:
@@ -94,14 +94,14 @@ class ChangeRecorder:
 
 
 def create(new: NewJob, recorder: ChangeRecorder, *, after_ms: int = 0) -> JobRecord:
-    """The record of a job that is added now. ``after_ms``: add time of the job it replaces, if any."""
+    """The record of a job that is added now. ``after_ms``: when the job that it replaces was added."""
     return create_all([new], recorder, after_ms=after_ms)[0]
 
 
 def create_all(news: list[NewJob], recorder: ChangeRecorder, *, after_ms: int = 0) -> list[JobRecord]:
-    """``create`` for jobs in this order.
+    """``create`` for several jobs, in this order.
 
-    With ``depends_on`` a job is born blocked: the store then links its edges and reviews them.
+    A job with ``depends_on`` is created as blocked. The caller then creates its edges and reviews them.
     """
     now_ms = max(recorder.now_ms, after_ms + 1) if after_ms else recorder.now_ms
     made: list[JobRecord] = []
@@ -113,7 +113,7 @@ def create_all(news: list[NewJob], recorder: ChangeRecorder, *, after_ms: int = 
             model = JobRecord(queue=queue, id="", task=task, payload=b"", options=options, turn=NO_TURN)
             model.enqueued_ms = model.ready_ms = now_ms
             timed = options.expires_total_ms is not None or options.unique is not None
-        # A copy and the rest one by one: that takes half the time of as many names in a call.
+        # Copying a model and setting the other fields takes half the time of a call with all fields.
         job = copy(model)
         job.errors, job.signals = [], {}
         job.id, job.request_id = new.id, new.request_id
@@ -137,7 +137,7 @@ def create_all(news: list[NewJob], recorder: ChangeRecorder, *, after_ms: int = 
 
 
 def _set_times(job: JobRecord, new: NewJob, now_ms: int) -> None:
-    """When a new job is due and until when it may wait."""
+    """Set the due time and the deadline of a new job."""
     job.expires_ms = first_deadline(new, now_ms)
     due_ms = first_due(new, now_ms)
     if due_ms > now_ms:
@@ -146,7 +146,7 @@ def _set_times(job: JobRecord, new: NewJob, now_ms: int) -> None:
 
 
 def _begin_later(job: JobRecord, recorder: ChangeRecorder, *, blocked: bool) -> None:
-    """A new job waits for others, or for its time."""
+    """Record the event of a new job that is blocked or scheduled."""
     if blocked:
         job.state = JobState.BLOCKED
         recorder.record_event(job, EventType.BLOCKED)
@@ -155,7 +155,7 @@ def _begin_later(job: JobRecord, recorder: ChangeRecorder, *, blocked: bool) -> 
 
 
 def first_due(new: NewJob, now_ms: int) -> int:
-    """When a job that is added now is due."""
+    """When a job that is added now becomes due."""
     unique = new.options.unique
     if unique is not None and is_debounced(new):
         return now_ms + (unique.ttl_ms or 0)
@@ -163,12 +163,12 @@ def first_due(new: NewJob, now_ms: int) -> int:
 
 
 def is_debounced(new: NewJob) -> bool:
-    """Whether each add of its unique key starts its delay again."""
+    """Whether each add with the same unique key restarts the delay."""
     return new.options.unique is not None and new.options.unique.mode is UniqueMode.DEBOUNCE
 
 
 def first_deadline(new: NewJob, now_ms: int) -> int | None:
-    """Until when a job that is added now may wait to be started (None: forever)."""
+    """The time by which a job that is added now must have started (None: no deadline)."""
     first_ms, total_ms = new.expires_in_ms, new.options.expires_total_ms
     if first_ms is None:
         return None if total_ms is None else now_ms + total_ms
@@ -176,14 +176,14 @@ def first_deadline(new: NewJob, now_ms: int) -> int | None:
 
 
 def answers_cached(job: JobRecord, now_ms: int) -> bool:
-    """Whether adding this id again is answered by the finished job's result."""
+    """Whether an add with this id is answered with the finished job's result."""
     return (
         job.state is JobState.COMPLETED and job.result_until_ms is not None and job.result_until_ms > now_ms
     )
 
 
 def kept_until(job: JobRecord) -> int:
-    """Until when the id answers ``duplicate`` whatever became of the job (0: no such promise)."""
+    """Until when an add with this id answers ``duplicate``, even if the job is gone (0: no ``keep_id``)."""
     return 0 if job.options.keep_id_ms is None else job.enqueued_ms + job.options.keep_id_ms
 
 
@@ -193,15 +193,15 @@ def blocks_id(job: JobRecord, now_ms: int) -> bool:
 
 
 def new_place(job: JobRecord, recorder: ChangeRecorder) -> int:
-    """A place at the back of the line of its priority; for a ``lifo`` job at the very front."""
+    """A place at the back of the line of its priority; for a ``lifo`` job, at the front."""
     place = recorder.fresh_place()
     return -place if job.options.lifo else place
 
 
 def answer_known(old: JobRecord, new: NewJob, now_ms: int) -> AddOutcome | None:
-    """What adding an id that is there answers; None: the old record makes way for the new job.
+    """The outcome of an add whose id has a record; None if the new job replaces the record.
 
-    ``queued`` means that it is the same request again.
+    ``queued`` means that the same request was repeated.
     """
     if new.request_id and new.request_id == old.request_id:
         return AddOutcome.QUEUED
@@ -211,7 +211,7 @@ def answer_known(old: JobRecord, new: NewJob, now_ms: int) -> AddOutcome | None:
 
 
 def promote(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """A job that is due, or that a caller promotes, becomes waiting at the back of its priority."""
+    """Make a due job, or one that a caller promotes, waiting at the back of its priority."""
     count(job, recorder.now_ms)
     job.state = JobState.WAITING
     job.ready_ms = min(job.due_ms, recorder.now_ms) if job.due_ms is not None else recorder.now_ms
@@ -221,20 +221,20 @@ def promote(job: JobRecord, recorder: ChangeRecorder) -> None:
 
 
 def join_line(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """A new place in line, and with it a new turn."""
+    """Give a job a new place in line. It gets a new turn when it is saved."""
     job.place = new_place(job, recorder)
     job.turn = NO_TURN
 
 
 def park(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """A waiting job whose group has no room goes to the group's own line, at its place."""
+    """Park a waiting job whose group has no room. It keeps its place in the group's own line."""
     count(job, recorder.now_ms)
     job.state = JobState.PARKED
     recorder.record_event(job, EventType.PARKED)
 
 
 def let_in(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """The group of a parked job has room: it waits for its turn."""
+    """Make a parked job waiting, because its group has room."""
     count(job, recorder.now_ms)
     job.state = JobState.WAITING
     job.turn = NO_TURN
@@ -242,16 +242,16 @@ def let_in(job: JobRecord, recorder: ChangeRecorder) -> None:
 
 
 def refuse_cost(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """End a job that costs more than its group's bucket can ever hold."""
+    """Fail a job that costs more than its group's bucket can ever hold."""
     message = f"its cost of {job.options.cost} is more than the bucket of group '{job.options.group}' holds"
     error = ErrorInfo(recorder.now_ms, 0, COST_CLASS, message, "", COST_CLASS)
     fail(job, recorder, error, reason="cost_exceeds_capacity")
 
 
 def is_expired(job: JobRecord, now_ms: int) -> bool:
-    """Whether a job is past its time: its ``expires_in`` if it never ran, its ``expires_total`` if it did.
+    """Whether a pending job is past its deadline. ``expires_in`` counts only before the first run.
 
-    Records of earlier releases keep the time of ``expires_in`` after they ran; it means nothing then.
+    Records of earlier releases still have the deadline of ``expires_in`` after a run. It is ignored then.
     """
     if job.expires_ms is None or job.expires_ms > now_ms or job.state not in PENDING:
         return False
@@ -259,7 +259,7 @@ def is_expired(job: JobRecord, now_ms: int) -> bool:
 
 
 def expire(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """End a job that was not started (again) in time."""
+    """Fail a job that was not started (again) before its deadline."""
     passed = EXPIRES_TOTAL_MESSAGE if job.deliveries else EXPIRES_IN_MESSAGE
     error = ErrorInfo(recorder.now_ms, 0, EXPIRED_CLASS, passed)
     recorder.history.append(attempt_record(job, AttemptOutcome.EXPIRED, recorder.now_ms, error=error))
@@ -268,14 +268,14 @@ def expire(job: JobRecord, recorder: ChangeRecorder) -> None:
 
 
 def set_aside(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """End a job whose record cannot be read (see ``core.bad_records``); what is left of it is its payload."""
+    """Fail a job whose record cannot be read. Its payload is the stored record (see ``core.bad_records``)."""
     error = msgspec.structs.replace(job.errors[-1], at_ms=recorder.now_ms)
     job.errors = []
     fail(job, recorder, error, reason=BAD_RECORD)
 
 
 def lease(job: JobRecord, recorder: ChangeRecorder, *, token: str, worker: str, lease_ms: int) -> None:
-    """A waiting job starts: it belongs to ``worker`` until the lease runs out."""
+    """Start a waiting job: lease it to ``worker``."""
     lease_all([job], [token], recorder, worker=worker, lease_ms=lease_ms)
 
 
@@ -305,7 +305,7 @@ def lease_all(
 
 
 def later_deadline(job: JobRecord) -> int | None:
-    """The deadline after the start: ``expires_in`` no longer applies, ``expires_total`` does."""
+    """The deadline after a start: only ``expires_total`` applies from then on."""
     if job.deliveries or job.expires_ms is None:
         return job.expires_ms
     total_ms = job.options.expires_total_ms
@@ -313,12 +313,12 @@ def later_deadline(job: JobRecord) -> int | None:
 
 
 def holds(job: JobRecord, token: str) -> bool:
-    """Whether ``token`` is the job's newest lease."""
+    """Whether ``token`` is the job's current lease."""
     return job.state is _ACTIVE and job.token == token
 
 
 def check_token(job: JobRecord | None, token: str) -> Settled:
-    """What a settlement under ``token`` is answered."""
+    """The answer to a settlement with ``token``. ``ok``: it may be applied."""
     if job is None:
         return Settled.GONE
     if holds(job, token):
@@ -327,7 +327,7 @@ def check_token(job: JobRecord | None, token: str) -> Settled:
 
 
 def drop_lease(job: JobRecord, *, settled: bool = True) -> None:
-    """End the lease. ``settled``: its worker did, and gets ``already`` if it settles once more."""
+    """End the lease. ``settled``: the worker settled it, so repeating the settlement answers ``already``."""
     if settled:
         job.settled_token = job.token
     job.token = None
@@ -335,7 +335,7 @@ def drop_lease(job: JobRecord, *, settled: bool = True) -> None:
 
 
 def finish(job: JobRecord, state: JobState, recorder: ChangeRecorder, reason: str = "") -> None:
-    """What every final state has in common. The caller records the event and the history."""
+    """Move a job to a final state. The caller records the event and the history."""
     if job.token is not None:
         drop_lease(job)
     job.state = state
@@ -345,7 +345,7 @@ def finish(job: JobRecord, state: JobState, recorder: ChangeRecorder, reason: st
 
 
 def fail(job: JobRecord, recorder: ChangeRecorder, error: ErrorInfo, *, reason: str) -> None:
-    """Fail a job that no worker settled. A late settlement under its token is answered ``lost``."""
+    """Fail a job that no worker settled. A late settlement with its token is answered ``lost``."""
     job.errors = [*job.errors, error][-ERRORS_KEPT:]
     recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
     drop_lease(job, settled=False)
@@ -354,12 +354,12 @@ def fail(job: JobRecord, recorder: ChangeRecorder, error: ErrorInfo, *, reason: 
 
 
 def error_data(error: ErrorInfo) -> EventData:
-    """What an event says about an error."""
+    """The fields of an event that describe an error."""
     return {"error_class": error.error_class, "message": error.message[:BRIEF_CHARS]}
 
 
 def extend(job: JobRecord | None, token: str, lease_ms: int, now_ms: int) -> Extended:
-    """Renew a lease; only the newest token may."""
+    """Renew a lease. ``lost`` if ``token`` is not the current lease."""
     if job is None or not holds(job, token):
         return Extended.LOST
     job.lease_until_ms = now_ms + lease_ms

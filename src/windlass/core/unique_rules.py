@@ -1,8 +1,8 @@
-"""Who holds a unique key, and what an add under it is answered.
+"""Which job holds a unique key, and how an add with that key is answered.
 
-A key is freed in the very step that ends, removes or (``until_start``) starts its holder; one with a ``ttl``
-also goes when that has passed. ``decide`` is the same for every store; stores keep the index from
-(queue, key) to ``KeyEntry``. What the modes mean is in ``options.UniqueMode``.
+A key is freed in the same transaction that ends, removes or (``until_start``) starts its holder. A key with a
+``ttl`` is also free after that time. ``decide`` is the same for every store; stores keep the index from
+(queue, key) to ``KeyEntry``. ``option_values.UniqueMode`` explains the modes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from windlass.core.job import JobRecord
 from windlass.core.option_values import StoredUnique, UniqueMode
 from windlass.core.states import FINISHED, JobState
 
-#: Modes whose key a job holds from its adding to its end.
+#: Modes in which a job holds its key from its add to its end.
 _TO_THE_END = frozenset({UniqueMode.UNTIL_DONE, UniqueMode.KEEP_LAST})
 
 
 class KeyEntry(msgspec.Struct):
-    """Who holds a key. ``request_id`` is that of the last add that replaced the holder's data."""
+    """The holder of a key. ``request_id`` is the one of the last add that replaced the holder's data."""
 
     job_id: str
     until_ms: int | None = None
     request_id: str = ""
-    #: What the holder did not take of that add.
+    #: Options of that add that the holder did not take (``change_rules.not_taken``).
     not_taken: tuple[str, ...] = ()
 
     def is_live(self, now_ms: int) -> bool:
@@ -42,23 +42,23 @@ class UniqueHolder(msgspec.Struct):
 
 
 class Verdict(StrEnum):
-    """What becomes of an add whose key is held."""
+    """What an add with a unique key does."""
 
-    #: The key is free: add a new job, which takes it.
+    #: The key is free: add a new job, which takes the key.
     NEW = "new"
     DUPLICATE = "duplicate"
     #: The holder takes the new data.
     REPLACE = "replace"
-    #: This very request replaced the holder's data before: answer so, change nothing.
+    #: The same request has already replaced the holder's data: answer so, change nothing.
     REPLACED = "replaced"
-    #: A new job that waits until the holder has finished, and takes the key.
+    #: Add a new job that takes the key and waits until the holder has finished.
     FOLLOW = "follow"
 
 
 def decide(
     unique: StoredUnique, entry: KeyEntry | None, holder: JobRecord | None, request_id: str, now_ms: int
 ) -> Verdict:
-    """What becomes of an add under ``unique``, given who holds its key. The new job's mode decides."""
+    """What an add with ``unique`` does, given the holder of its key. The mode of the new job decides."""
     if entry is None or not entry.is_live(now_ms):
         return Verdict.NEW
     if entry.until_ms is None and holder is not None and is_bad(holder):
@@ -82,14 +82,14 @@ def entry_for(job: JobRecord, unique: StoredUnique, now_ms: int) -> KeyEntry:
 
 
 def extended(entry: KeyEntry, unique: StoredUnique, now_ms: int) -> KeyEntry | None:
-    """The entry after a duplicate add under ``unique`` that prolongs it; None when it stays as it is."""
+    """The entry after a duplicate add that extends the key's ``ttl``; None if the add does not extend it."""
     if not unique.extend or unique.ttl_ms is None or entry.until_ms is None:
         return None
     return KeyEntry(entry.job_id, now_ms + unique.ttl_ms, entry.request_id, entry.not_taken)
 
 
 def frees_key(job: JobRecord, *, removed: bool = False) -> bool:
-    """Whether ``job``, as it is now (or as it goes), no longer holds its key."""
+    """Whether ``job`` no longer holds its key, because of its state or because it is ``removed``."""
     unique = job.options.unique
     if unique is None or unique.mode is UniqueMode.THROTTLE:
         return False
@@ -99,5 +99,5 @@ def frees_key(job: JobRecord, *, removed: bool = False) -> bool:
 
 
 def takes_key_again(job: JobRecord) -> bool:
-    """Whether a finished job that is retried by hand wants its key back, if no job has it."""
+    """Whether a finished job that is retried by hand takes its key again, if the key is free."""
     return job.options.unique is not None and job.options.unique.mode in _TO_THE_END

@@ -1,4 +1,4 @@
-"""Add jobs: create records, or answer with the records that exist."""
+"""Add jobs: create records, or answer with an existing record of the same id or unique key."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from windlass.engine.saving import drop, prepare, refuses, save, save_alike
 from windlass.engine.unit_of_work import QueueView, UnitOfWork
 from windlass.engine.views import view
 
-#: What the counter of added jobs distinguishes.
+#: The counter of added jobs has one value for each of these.
 _counted = attrgetter("queue", "task")
 _placed = attrgetter("queue", "state")
 _QUEUED, _MADE = AddOutcome.QUEUED, Kind.MADE
 
 
 def add(work: UnitOfWork, request: rq.Add) -> Verb[list[rq.Added]]:
-    """Reads: 1 for plain jobs with new ids, 3 at most; flows 2 more, and what follows from ends."""
+    """Add jobs, and answer for each of them, in order.
+
+    Reads: 1 for plain jobs with new ids, 3 at most. Flows read 2 more, and what ``notify_dependents`` reads.
+    """
     jobs = request.jobs
     reads = _reads(jobs)
     yield reads
@@ -41,7 +44,7 @@ def add(work: UnitOfWork, request: rq.Add) -> Verb[list[rq.Added]]:
 
 
 def load(work: UnitOfWork, jobs: list[NewJob], *, besides: Iterable[JobRef] = ()) -> Verb[None]:
-    """Load what adding these jobs may need, edges apart, and the jobs ``besides``.
+    """Load what adding these jobs may need, except edges, and also the jobs ``besides``.
 
     Reads: 1 for plain jobs, 3 at most.
     """
@@ -52,7 +55,7 @@ def load(work: UnitOfWork, jobs: list[NewJob], *, besides: Iterable[JobRef] = ()
 
 
 def _reads(jobs: list[NewJob]) -> Reads:
-    """What adding these jobs reads first."""
+    """The first batch to read for these jobs."""
     refs: list[JobRef] = []
     groups: dict[tuple[str, str], None] = {}
     rows: dict[Entry, None] = {}
@@ -80,7 +83,7 @@ def are_plain(jobs: list[NewJob]) -> bool:
 
 
 def _are_new(work: UnitOfWork, jobs: list[NewJob]) -> bool:
-    """Whether all ids are new and different, and the queues have never had groups."""
+    """Whether all ids are new and distinct, and no queue has ever had a group."""
     if work.stubs or work.kept or len(work.jobs) != len(jobs) or any(work.jobs.values()):
         return False
     return not any(queue.row.grouped for queue in work.queues.values())
@@ -98,7 +101,7 @@ def add_new(work: UnitOfWork, jobs: list[NewJob]) -> list[rq.Added]:
 
 
 def _load_more(work: UnitOfWork, jobs: list[NewJob], reads: Reads) -> Verb[None]:
-    """Load what the first batch turned out to need."""
+    """Load the holders of unique keys that the first batch found, and what saving the jobs needs."""
     holders = [ref for new in jobs if (ref := unique_keys.holder_ref(work, new))] if reads.rows else []
     missing = [ref for ref in holders if ref not in work.jobs]
     if missing:
@@ -108,7 +111,7 @@ def _load_more(work: UnitOfWork, jobs: list[NewJob], reads: Reads) -> Verb[None]
 
 
 def add_one(work: UnitOfWork, new: NewJob) -> rq.Added:
-    """Add one job; ``_add_flow`` handles its edges."""
+    """Add one job without its edges, which ``_add_flow`` creates. The caller has loaded what this needs."""
     ref = (new.queue, new.id)
     old = work.jobs[ref]
     known = old or work.stubs.get(ref)
@@ -144,7 +147,7 @@ def add_one(work: UnitOfWork, new: NewJob) -> rq.Added:
 
 
 def take_in(work: UnitOfWork, job: JobRecord) -> None:
-    """Save a new record. Its queue is listed from now on, and it holds its unique key."""
+    """Save a new record, list its queue from now on, and give the job its unique key."""
     work.jobs[job.queue, job.id] = job
     keep_queue(work, work.queues[job.queue])
     if job.options.unique is not None:
@@ -162,7 +165,10 @@ def keep_queue(work: UnitOfWork, queue: QueueView) -> None:
 def _answer_known(
     work: UnitOfWork, old: JobRecord, new: NewJob, otherwise: AddOutcome | None = None
 ) -> rq.Added | None:
-    """The answer that an existing record gives; ``otherwise`` when it would make way for the new job."""
+    """The answer for an id that already has a record; None if the new job replaces that record.
+
+    ``otherwise`` is the outcome to use instead of None.
+    """
     outcome = transitions.answer_known(old, new, work.now_ms) or otherwise
     if outcome is None:
         return None
@@ -173,7 +179,7 @@ def _answer_known(
 
 
 def _add_flow(work: UnitOfWork, jobs: list[NewJob]) -> Verb[list[rq.Added]]:
-    """Add all jobs, then all edges. An impossible flow is refused before anything changes."""
+    """Add all jobs, then all edges. An invalid flow is refused before anything changes."""
     fresh, known = flows.sort(work, jobs)
     yield from flows.load(work, fresh, known)
     flows.check(work, fresh, known)
@@ -193,7 +199,7 @@ def _add_flow(work: UnitOfWork, jobs: list[NewJob]) -> Verb[list[rq.Added]]:
 
 
 def _answer_made(work: UnitOfWork, new: NewJob) -> rq.Added:
-    """The answer when a flow names a job twice: a duplicate, even if the first one has already ended."""
+    """The answer for the second mention of a job in a flow: a duplicate, even if the job has ended."""
     old = work.known(JobRef(new.queue, new.id))
     assert old is not None, "it was just made"
     answer = _answer_known(work, old, new, AddOutcome.DUPLICATE)

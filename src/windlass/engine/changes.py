@@ -1,4 +1,4 @@
-"""Changes by people and programs: cancel, remove, retry, change, report, pause, purge, signals, output."""
+"""Changes by users and handlers: cancel, remove, retry, change, report, pause, purge, signal, live output."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _load(work: UnitOfWork, refs: list[JobRef]) -> Verb[list[JobRecord]]:
 
 
 def cancel(work: UnitOfWork, request: rq.CancelJobs) -> Verb[list[CancelResult]]:
-    """Reads: 1, with groups or keys 2."""
+    """Cancel pending jobs, and ask the workers of active ones to stop. Reads: 1, with groups or keys 2."""
     yield from _load(work, request.refs)
     return [_cancel_one(work, work.jobs[ref], request) for ref in request.refs]
 
@@ -46,7 +46,7 @@ def _cancel_one(work: UnitOfWork, job: JobRecord | None, request: rq.CancelJobs)
 
 
 def remove(work: UnitOfWork, request: rq.RemoveJobs) -> Verb[list[rq.ChangeResult]]:
-    """Reads: 1, with groups or keys 2."""
+    """Remove jobs, active ones only with ``force``. Reads: 1, with groups or keys 2."""
     yield from _load(work, request.refs)
     return [_remove_one(work, work.jobs[ref], request.force) for ref in request.refs]
 
@@ -92,7 +92,7 @@ def _retry_one(work: UnitOfWork, job: JobRecord, again: set[JobRef]) -> Changed:
 
 
 def change(work: UnitOfWork, request: rq.ChangeJob) -> Verb[rq.ChangeResult]:
-    """Reads: 1, with groups or keys 2."""
+    """Change priority, delay or data of a job. Reads: 1, with groups or keys 2."""
     yield from _load(work, [request.ref])
     return _change_one(
         work,
@@ -110,13 +110,13 @@ def change(work: UnitOfWork, request: rq.ChangeJob) -> Verb[rq.ChangeResult]:
 
 
 def set_result_ttl(work: UnitOfWork, request: rq.SetResultTtl) -> Verb[rq.ChangeResult]:
-    """Reads: 1, with groups or keys 2."""
+    """Change how long a finished job's result or errors are kept. Reads: 1, with groups or keys 2."""
     yield from _load(work, [request.ref])
     return _change_one(work, request.ref, lambda job: change_rules.set_result_ttl(job, request.ttl_ms, work))
 
 
 def signal(work: UnitOfWork, request: fl.Signal) -> Verb[rq.ChangeResult]:
-    """Reads: 1, with groups or keys 2."""
+    """Send a signal to a job, which resumes if it is suspended on it. Reads: 1, with groups or keys 2."""
     yield from _load(work, [request.ref])
     return _change_one(
         work,
@@ -138,7 +138,7 @@ def _change_one(work: UnitOfWork, ref: JobRef, step: Callable[[JobRecord], Chang
 
 
 def report(work: UnitOfWork, request: rq.Report) -> Verb[rq.ChangeResult]:
-    """Reads: 1."""
+    """Store the progress and log lines of a job. Reads: 1."""
     yield Reads(jobs=[request.ref])
     job = work.jobs[request.ref]
     if job is None:
@@ -157,7 +157,7 @@ def report(work: UnitOfWork, request: rq.Report) -> Verb[rq.ChangeResult]:
 
 
 def append_stream(work: UnitOfWork, request: sm.AppendStream) -> Verb[rq.ChangeResult]:
-    """Reads: 1."""
+    """Append live output of a running job; repeated chunks are dropped. Reads: 1."""
     yield MoreReads(jobs=[request.ref], streams=[request.ref])
     job = work.jobs[request.ref]
     if job is None:
@@ -175,7 +175,7 @@ def append_stream(work: UnitOfWork, request: sm.AppendStream) -> Verb[rq.ChangeR
 
 
 def pause(work: UnitOfWork, request: rq.PauseQueue) -> Verb[bool]:
-    """Reads: 1."""
+    """Pause or resume a queue. False if it already was. Reads: 1."""
     yield Reads(queues=[request.queue])
     queue = work.queues[request.queue]
     if queue.row.paused is request.paused:
@@ -188,7 +188,7 @@ def pause(work: UnitOfWork, request: rq.PauseQueue) -> Verb[bool]:
 
 
 def publish(work: UnitOfWork, request: rq.PublishEvent) -> Verb[None]:
-    """Reads: 1."""
+    """Append a custom event to a queue's event log. Reads: 1."""
     yield Reads(queues=[request.queue])
     queue = work.queues[request.queue]
     if not queue.row.known:
@@ -200,7 +200,7 @@ def publish(work: UnitOfWork, request: rq.PublishEvent) -> Verb[None]:
 
 
 def trim_events(work: UnitOfWork, request: rq.TrimEvents) -> Verb[int]:
-    """Reads: 1."""
+    """Remove all events of a queue except the newest ``keep``. Returns how many. Reads: 1."""
     yield MoreReads(events_of=request.queue)
     log = work.event_logs[request.queue]
     upto = log.newest - request.keep
@@ -211,7 +211,10 @@ def trim_events(work: UnitOfWork, request: rq.TrimEvents) -> Verb[int]:
 
 
 def purge(work: UnitOfWork, request: rq.Purge) -> Verb[rq.Purged]:
-    """Reads: 1, with groups or keys 2; 1 more to forget the queue."""
+    """Remove jobs of a queue by state and age and, if asked, the queue itself once it is empty.
+
+    Reads: 1, with groups or keys 2; 1 more to remove the queue.
+    """
     states = frozenset(state for state in request.states if request.force or state is not JobState.ACTIVE)
     before_ms = work.now_ms - request.grace_ms
     yield MoreReads(queues=[request.queue], purge=PurgeReads(request.queue, states, before_ms, request.limit))
@@ -230,7 +233,7 @@ def purge(work: UnitOfWork, request: rq.Purge) -> Verb[rq.Purged]:
 
 
 def _forget_queue(work: UnitOfWork, name: str) -> Verb[None]:
-    """Forget all settings of an empty queue that is obliterated. Reads: 1."""
+    """Remove all settings and events of an empty queue that is obliterated. Reads: 1."""
     yield MoreReads(settings_of=name, events_of=name)
     queue = work.queues[name]
     queue.row = QueueRow(known=False)

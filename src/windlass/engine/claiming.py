@@ -16,28 +16,28 @@ from windlass.engine.saving import is_prepared, limits_of, opens_at, prepare, sa
 from windlass.engine.unit_of_work import QueueView, UnitOfWork
 from windlass.engine.views import view
 
-#: How often one claim may read further into a queue: when jobs have unique keys, and when many of those that
-#: it found were parked or expired instead of starting.
+#: How often one claim may read further into a queue. It has to when jobs have unique keys, or when many jobs
+#: were parked or expired instead of starting.
 FURTHER = 3
 
 _WAITING, _ACTIVE, _LEASED = JobState.WAITING, JobState.ACTIVE, Kind.LEASED
 
 
 def claim(work: UnitOfWork, request: rq.Claim) -> Verb[rq.Claimed]:
-    """Reads: 1, with groups 2; at most ``FURTHER`` more."""
+    """Lease the next jobs of some queues to a worker. Reads: 1, with groups 2; at most ``FURTHER`` more."""
     yield reads(request)
     return (yield from pick(work, request))
 
 
 def reads(request: rq.Claim) -> Reads:
-    """What a claim reads first."""
+    """The first batch that a claim reads."""
     names = [item.name for item in request.queues]
     timed = dict.fromkeys(names, STEP)
     return Reads(queues=names, lines=dict.fromkeys(names, request.limit + 1), due=timed, timed=timed)
 
 
 def pick(work: UnitOfWork, request: rq.Claim) -> Verb[rq.Claimed]:
-    """Lease jobs, once ``reads`` are loaded."""
+    """Lease jobs. The caller has loaded ``reads``."""
     work.claiming = True
     claim = _Claim(work, request)
     yield from claim.prepare()
@@ -65,10 +65,11 @@ class _Claim:
         self.queues = [(queue, item) for item in request.queues if (queue := work.queues[item.name]).exists]
         self.jobs: list[JobRecord] = []
         self.taken: dict[str, int] = {}
-        #: Jobs of this queue that were found but did not start in this round.
+        #: The number of jobs of the current queue that were found but did not start in this round.
         self.passed = 0
         self.further = FURTHER
-        #: Whether a bound was reached while jobs may be left to start: ask again at once.
+        #: Whether the claim stopped at a bound while more jobs may be able to start. The worker then claims
+        #: again at once.
         self.cut = False
 
     def prepare(self) -> Iterable[Reads]:
@@ -88,7 +89,7 @@ class _Claim:
         return timing.bring_in(work, due, timed, names, STEP, ahead=ahead)
 
     def take(self, queue: QueueView, bound: int) -> bool:
-        """Lease up to ``bound`` jobs of a queue; False if it must read further ahead first."""
+        """Lease jobs of a queue, up to ``bound`` in this claim. False: the caller must read further first."""
         work, line = self._work, self._work.lines[queue.name]
         room = min(bound - self.taken.get(queue.name, 0), self._request.limit - len(self.jobs))
         if room <= 0 or queue.row.paused:
@@ -117,7 +118,7 @@ class _Claim:
         return True
 
     def _start_plain(self, queue: QueueView, jobs: list[JobRecord]) -> int:
-        """Lease plain jobs from the front of the queue; returns how many."""
+        """Lease plain jobs that were taken from the front of the queue. Returns how many."""
         if jobs:
             request = self._request
             tokens = [f"{request.claim_id}.{job.seq}" for job in jobs]
@@ -138,7 +139,7 @@ class _Claim:
             self._work.put_queue(queue)
 
     def _start(self, queue: QueueView, job: JobRecord) -> bool:
-        """Lease a job, unless it has expired, its group may not start one more, or its task is revoked."""
+        """Lease a job. False if it has expired, its group has no room, or its task is revoked."""
         work, request = self._work, self._request
         if job.expires_ms is not None and transitions.is_expired(job, work.now_ms):
             leases.end_late(work, job)
@@ -157,7 +158,10 @@ class _Claim:
 
 
 def uses_revocation(work: UnitOfWork, queue: QueueView, task: str) -> bool:
-    """Whether a task is revoked. This uses up a revocation for one start; expired ones are dropped before."""
+    """Whether a task is revoked. A revocation for one start is used up by this call.
+
+    The caller has dropped expired revocations.
+    """
     found = queue.row.limits.revoked.get(task)
     if found is not None and found.once:
         queue.row.limits = lm.with_revoked(queue.row.limits, task, None)
@@ -175,7 +179,7 @@ def start(
 
 
 def note_drained(work: UnitOfWork, names: Iterable[str]) -> None:
-    """Record a ``drained`` event for each of these queues without waiting or parked jobs."""
+    """Record a ``drained`` event for each of these queues that has no waiting and no parked job left."""
     for name in names:
         line = work.lines[name]
         if not work.queues[name].parked and line.head() is None and not line.is_cut:
@@ -183,13 +187,16 @@ def note_drained(work: UnitOfWork, names: Iterable[str]) -> None:
 
 
 def queue_room(work: UnitOfWork, queue: QueueView) -> tuple[int, int | None]:
-    """How many jobs may start now by the queue's own limits; see ``core.limit_rules.queue_room``."""
+    """How many jobs may start now under the queue's own limits: see ``core.limit_rules.queue_room``."""
     row = queue.row
     return lm.queue_room(row.limits, queue.starts, queue.active, row.hold_until_ms, work.now_ms)
 
 
 def may_start(work: UnitOfWork, job: JobRecord) -> bool:
-    """Whether a waiting job of a group may start now; if not, it is parked (or ended) here."""
+    """Whether a waiting job of a group may start now. If not, this parks it, or fails it if it never can.
+
+    The caller saves the job.
+    """
     assert job.options.group is not None, "its group decides"
     group = work.groups[job.queue, job.options.group]
     limits = limits_of(work, group)
@@ -204,7 +211,7 @@ def may_start(work: UnitOfWork, job: JobRecord) -> bool:
 
 
 def _note_start(work: UnitOfWork, queue: QueueView, job: JobRecord) -> None:
-    """Record a start, where rates and buckets count it."""
+    """Record a start for the rates and buckets of the queue and of the job's group."""
     if queue.row.limits.rate is not None:
         lm.note_start(queue.row.limits.rate, queue.starts, work.now_ms)
         work.add_start(queue.name, None, queue.starts)

@@ -18,14 +18,14 @@ class Port(Protocol):
     """What a store implements. Both methods run inside its transaction."""
 
     def load(self, reads: Reads, work: UnitOfWork) -> None:
-        """Put all that is asked for into ``work``."""
+        """Load everything that ``reads`` requests into ``work``."""
 
     def write(self, effects: Effects) -> None:
         """Write the effects to the tables of the store."""
 
 
 def run(verb: Verb[R], port: Port, work: UnitOfWork) -> R:
-    """The answer of ``verb``, with its effects written and the dependents of the jobs that it ended notified.
+    """Run a verb, notify the dependents of the jobs that it ended, write the effects and return the answer.
 
     An asynchronous store has the same code with ``await``.
     """

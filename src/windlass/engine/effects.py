@@ -1,7 +1,7 @@
-"""What one request changed. Besides the answer, a store gets nothing else from a verb.
+"""The changes of one request. A store gets these and the answer from a verb, and nothing else.
 
-Effects contain new values and log entries, so that writing them needs no decision. The
-``Kind`` of a changed job says to a store which narrower statement is enough; all kinds may be written alike.
+Effects contain new values and log entries, so that writing them needs no decision. The ``Kind`` of a changed
+job lets a store use a narrower statement, but a store may write all kinds in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ P = TypeVar("P")
 
 
 class Table(IntEnum):
-    """Entries that are there or not, each with a key. The numbers are stored: they never change."""
+    """Key-value tables of a store. The numbers are stored and must never change."""
 
     QUEUE = 1  # name -> QueueRow
     GROUP = 2  # queue, name -> GroupRow
@@ -48,7 +48,7 @@ Starter = tuple[str, str | None]
 
 
 class QueueRow(msgspec.Struct, array_like=True):
-    """What is known of a queue besides its jobs and start times."""
+    """The settings of a queue: everything except its jobs and start times."""
 
     paused: bool = False
     #: False after ``obliterate``, until a job is added again.
@@ -57,25 +57,25 @@ class QueueRow(msgspec.Struct, array_like=True):
     hold_until_ms: int = 0
     #: The limits of every group that has none of its own.
     every_group: GroupLimits = GroupLimits()
-    #: Whether it has ever had a group. If so, its jobs have turns.
+    #: Whether the queue has ever had a group. If so, its jobs have turns.
     grouped: bool = False
 
 
-#: ``copy.copy`` without the search for a way to copy.
+#: A faster ``copy.copy``: it calls ``__copy__`` directly.
 copy_row: Callable[[QueueRow], QueueRow] = methodcaller("__copy__")
 
 
 class GroupRow(msgspec.Struct, array_like=True):
-    """What is known of a group besides its jobs and start times."""
+    """The settings of a group: everything except its jobs and start times."""
 
-    #: Its own limits; None: those of every group.
+    #: Its own limits. None: the queue's limits for every group apply.
     own: GroupLimits | None = None
     paused: bool = False
     hold_until_ms: int = 0
-    #: What is in its bucket: see ``core.limit_rules.Usage``.
+    #: The level of its bucket, and when it was computed: see ``core.limit_rules.Usage``.
     level: int | None = None
     level_ms: int = 0
-    #: When time alone may let in the head of its line.
+    #: When time alone may let in the first job of its line.
     next_ms: int | None = None
 
 
@@ -87,14 +87,14 @@ class Cursor(NamedTuple):
 
 
 class Kind(IntEnum):
-    """What became of a job in one request."""
+    """How one request changed a job."""
 
     #: A new record.
     MADE = 1
-    #: Data, task or options of a record were replaced, and perhaps more.
+    #: Data, task or options of a record were replaced, and perhaps other fields too.
     REPLACED = 2
     LEASED = 3
-    #: Nothing but the deadline of its lease.
+    #: Only the deadline of the lease changed.
     EXTENDED = 4
     COMPLETED = 5
     #: Anything else.
@@ -102,12 +102,12 @@ class Kind(IntEnum):
 
     @property
     def is_whole(self) -> bool:
-        """Whether more than the moving part of the record is to be written."""
+        """Whether the whole record must be written, not only the fields that change during a job's life."""
         return self <= Kind.REPLACED
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """A job as it is now, and the state that is stored (None: it is not stored yet)."""
+    """A changed job, and its state in the store (None: it is not stored yet)."""
 
     job: JobRecord
     before: JobState | None
@@ -115,7 +115,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class Move(msgspec.Struct, frozen=True, gc=False):
-    """Jobs of one queue that made the same move at once. Each is in no other move, and in no ``Change``."""
+    """Jobs of one queue that change state in the same way. Each is in no other move and in no ``Change``."""
 
     jobs: list[JobRecord]
     queue: str
@@ -125,7 +125,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
 
 class Starts(NamedTuple):
-    """Start times: how many were added (None: they were cut down), and all that count, oldest first."""
+    """Start times: how many were added (None: replace the stored ones), and all that count, oldest first."""
 
     new: int | None
     times: list[int]
@@ -149,7 +149,7 @@ class LazyPart(Generic[P]):
 
 
 class Effects:
-    """See the module. They are written in this order: what is gone, jobs, rows, the rest."""
+    """See the module docstring. A store writes them in this order: removed records, jobs, rows, the rest."""
 
     __slots__ = (
         *(
@@ -171,30 +171,30 @@ class Effects:
     starts = LazyPart[dict[Starter, Starts]](dict)
     logs = LazyPart[list[tuple[JobRecord, list[LogLine]]]](list)
     chunks = LazyPart[list[tuple[JobRecord, StreamHead, list[Chunk]]]](list)
-    #: Edges as they are now; new ones stand behind those that are there.
+    #: Changed and new edges. New ones come after the stored ones of the same job.
     edges = LazyPart[dict[tuple[JobRef, JobRef], Edge]](dict)
-    #: Ends that are left to later requests; ``relayed`` says how many of the oldest such are dealt with.
+    #: Ends to append to the outbox. ``relayed`` is how many of its oldest entries to remove.
     ends = LazyPart[list[ChildEnd]](list)
-    #: Queues whose events up to this one are forgotten.
+    #: By queue: events up to this number are removed.
     forgotten = LazyPart[dict[str, int]](dict)
-    #: The oldest record of a queue's history that stays.
+    #: By queue: the oldest history record that stays.
     trims = LazyPart[dict[str, int]](dict)
     marks = LazyPart[list[Mark]](list)
 
     def __init__(self, now_ms: int, notes: list[PendingEvent], history: list[AttemptRecord]) -> None:
         self.plain = True
         self.now_ms = now_ms
-        #: Records that go, with their edges, log lines and output.
+        #: Records to remove, with their edges, log lines and output.
         self.gone: list[JobRecord] = []
         self.jobs: dict[tuple[str, str], Change] = {}  # by queue and id
-        #: Plain jobs that were saved at once: see ``saving.save_alike``.
+        #: Plain jobs that were saved together: see ``saving.save_alike``.
         self.moves: list[Move] = []
-        #: Entries of tables as they are now; None: they go.
+        #: New values of table entries. None: remove the entry.
         self.rows: dict[Entry, Any] = {}
-        #: Events, which the store numbers, one for each job of a note.
+        #: Events, which the store numbers: one for each job id of a ``PendingEvent``.
         self.pending_events = notes
         self.history = history
-        #: By how much lifetime counters grow; every record of the history is counted here too.
+        #: Increments of lifetime counters. Every history record is counted here too.
         self.counts: dict[tuple[str, str, str], int] = {}
         self.relayed = 0
         #: Topics whose listeners get a hint.
@@ -206,7 +206,7 @@ class Effects:
         self.counts[key] = self.counts.get(key, 0) + by
 
     def changed(self) -> Iterator[tuple[JobRecord, Kind]]:
-        """Every job that is not as it was, and what became of it."""
+        """Every changed job, with the kind of its change."""
         for move in self.moves:
             for job in move.jobs:
                 yield job, move.kind
@@ -214,7 +214,7 @@ class Effects:
             yield change.job, change.kind
 
     def __bool__(self) -> bool:
-        """Whether anything is to be written. Topics alone are not."""
+        """Whether there is anything to write. Topics are not written."""
         if (
             self.jobs
             or self.moves

@@ -1,8 +1,9 @@
-"""Flows: the edges between jobs, checked, made, settled and relayed (rules: ``core.flow_rules``).
+"""Flows: check, create, settle and relay the edges between jobs (rules: ``core.flow_rules``).
 
-What a request ends is relayed to its dependents in the same step: up to ``RELAY_STEP`` edges, and as deep
-as ``ROUNDS``; the rest is left in the outbox for ``Relay``. (A cluster, where one step cannot reach
-everything, goes the same way in several steps: see ``docs/flows.md``.)
+When a request ends a job, the same transaction settles the edges to its dependents, and to the dependents of
+those that end too. It handles up to ``RELAY_STEP`` edges and ``ROUNDS`` levels. The rest stays in the outbox
+for ``Relay``. (In a cluster, where one transaction cannot reach all jobs, several requests do the same: see
+``docs/flows.md``.)
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from windlass.engine.reads import MoreReads, Reads, UnsentEnds, Verb, Waits
 from windlass.engine.saving import prepare, refuses, save
 from windlass.engine.unit_of_work import UnitOfWork
 
-#: How deep ends are followed in one request: ends that follow from ends.
+#: How many levels of dependents one request follows.
 ROUNDS = 16
-#: Most ends of the outbox that one request deals with.
+#: The maximum number of ends that one request takes from the outbox.
 OUTBOX = 100
 
 Fresh = dict[JobRef, NewJob]
@@ -47,10 +48,10 @@ Fresh = dict[JobRef, NewJob]
 
 
 def sort(work: UnitOfWork, jobs: list[NewJob]) -> tuple[Fresh, list[NewJob]]:
-    """Those of a flow that will be created, and those that a record answers, under its id.
+    """The jobs of a flow that will be created, and the jobs that exist already, under the existing job's id.
 
-    An id may be mentioned twice: the first mention that is not kept out makes the job, with its edges.
-    Repeated requests are in neither: their edges are there. Raises before anything is changed.
+    A flow may name an id twice. The first mention that is admitted creates the job with its edges. Repeated
+    requests are in neither result, because their edges exist. Raises before anything is changed.
     """
     fresh: Fresh = {}
     known: list[NewJob] = []
@@ -88,7 +89,7 @@ def _admits(work: UnitOfWork, doors: rules.Doors, new: NewJob) -> bool:
 
 
 def load(work: UnitOfWork, fresh: Fresh, known: list[NewJob]) -> Verb[None]:
-    """Load the stored jobs that a flow names, and the edges that it could make a circle with. Reads: 2."""
+    """Load the stored jobs that a flow names, and the edges that could form a cycle with it. Reads: 2."""
     parents = [new.parent.ref for new in (*fresh.values(), *known) if new.parent is not None]
     named = [dependency.ref for new in fresh.values() for dependency in new.depends_on]
     pairs = [
@@ -110,7 +111,7 @@ def load(work: UnitOfWork, fresh: Fresh, known: list[NewJob]) -> Verb[None]:
 
 
 def check(work: UnitOfWork, fresh: Fresh, known: list[NewJob]) -> None:
-    """Refuse a flow that cannot be."""
+    """Raise if the flow is too large, has a cycle, or names an unknown dependency or an unusable parent."""
     graph: dict[JobRef, list[JobRef]] = {}
     for ref, new in fresh.items():
         check_size(len(fresh), len(new.depends_on))
@@ -143,7 +144,7 @@ def _check_parent(work: UnitOfWork, child: JobRef, parent: Dependency) -> None:
 
 
 def link(work: UnitOfWork, fresh: Fresh, known: list[NewJob]) -> None:
-    """Make the edges, once all jobs are there: dependents are looked at in the order of their adding."""
+    """Create the edges, after all jobs were added. Dependents are reviewed in the order of the add."""
     for ref, new in fresh.items():
         job = work.jobs[ref]
         assert job is not None, "it was just created"
@@ -158,13 +159,13 @@ def link(work: UnitOfWork, fresh: Fresh, known: list[NewJob]) -> None:
 
 
 def follow(work: UnitOfWork, job: JobRecord, before: Dependency) -> None:
-    """Make the edge of a job that was born blocked behind one that runs."""
+    """Create the edge of a new job that waits for the running job ``before`` (``keep_last``)."""
     work.waits.setdefault(job.ref, Waits())
     _make(work, job, before)
 
 
 def _make(work: UnitOfWork, dependent: JobRecord, wanted: Dependency) -> Edge:
-    """The edge from ``dependent`` to the job it waits for, settled at once when that has ended."""
+    """Create the edge from ``dependent`` to the job it waits for. It is settled at once if that has ended."""
     child = work.known(wanted.ref)
     assert child is not None, "checked before"
     edge = Edge(dependent=dependent.ref, child=wanted.ref, child_seq=child.seq, on_failure=wanted.on_failure)
@@ -193,7 +194,7 @@ def _put(work: UnitOfWork, edge: Edge) -> None:
 
 
 def _adopt(work: UnitOfWork, new: NewJob) -> None:
-    """Make the parent that was named with ``new`` wait for it, unless it does already or has ended."""
+    """Make the parent of ``new`` wait for it, unless the parent already does or has finished."""
     if new.parent is None:
         return
     ref = JobRef(new.queue, new.id)
@@ -215,7 +216,7 @@ def _adopt(work: UnitOfWork, new: NewJob) -> None:
 
 
 def weigh(work: UnitOfWork, job: JobRecord, end: Settlement) -> Settlement:
-    """A ``wait`` that ends an attempt as it counts: see ``core.flow_rules.wait_for_none``."""
+    """The settlement to apply for a ``wait``: unchanged, or ``core.flow_rules.wait_for_none``."""
     waits = work.waits[job.ref]
     if waits.open or any(edge.broken for edge in work.unmet[job.ref]):
         return end
@@ -231,9 +232,11 @@ def load_missed(work: UnitOfWork, dependents: list[JobRef]) -> Verb[None]:
 
 
 def look_again(work: UnitOfWork, dependent: JobRef, again: set[JobRef]) -> None:
-    """A person retries a job: what it missed counts if it has completed since, and blocks if it is open.
+    """Settle the missed edges of a job again, because a caller retries the job.
 
-    What failed, or is gone, is forgiven. ``again``: what the same request retries, which is as good as open.
+    A child that has completed since then counts as met. A child that has not finished blocks the job again.
+    A child that failed or is gone is ignored from now on. ``again``: jobs that the same request retries; as
+    children they count as not finished.
     """
     for stored in work.unmet[dependent]:
         if stored.missed:
@@ -246,7 +249,7 @@ def look_again(work: UnitOfWork, dependent: JobRef, again: set[JobRef]) -> None:
 
 
 def review(work: UnitOfWork, job: JobRecord) -> None:
-    """Decide about a job that was blocked just now."""
+    """Decide whether a job that was just blocked stays blocked, starts or fails."""
     waits = work.waits[job.ref]
     stored = next((edge for edge in work.unmet.get(job.ref, ()) if edge.broken), None)
     rules.review(job, broken=stored or waits.broken, has_open=waits.open > 0, recorder=work)
@@ -255,10 +258,10 @@ def review(work: UnitOfWork, job: JobRecord) -> None:
 
 
 def notify_dependents(work: UnitOfWork, limit: int = RELAY_STEP) -> Verb[int]:
-    """Notify up to ``limit`` dependents of what has ended, in the order of the ends; returns how many.
+    """Relay ended jobs to up to ``limit`` dependents, in the order of the ends. Returns how many.
 
-    What earlier requests left goes first; what is left now goes behind it.
-    Reads: 4 when nothing follows from what is relayed; at most 1 + 3 x ``ROUNDS``.
+    Ends that earlier requests left in the outbox come first. Ends that do not fit are appended to the outbox.
+    Reads: 4 if no dependent ends in turn; at most 1 + 3 x ``ROUNDS``.
     """
     count = 0
     if work.outbox is None:
@@ -288,7 +291,7 @@ def notify_dependents(work: UnitOfWork, limit: int = RELAY_STEP) -> Verb[int]:
 
 
 def _unsent(work: UnitOfWork, ends: list[ChildEnd]) -> list[tuple[Edge, ChildEnd]]:
-    """Open edges to children that ended, as stored and as this request made them, by the order of ends."""
+    """Open edges to children that ended, stored and new ones of this request, in the order of the ends."""
     changed = work.effects.edges
     edges = [edge for edge in work.unsent if (edge.dependent, edge.child) not in changed]
     by_child: dict[JobRef, list[Edge]] = {}
@@ -326,6 +329,6 @@ def _tell_one(work: UnitOfWork, stored: Edge, end: ChildEnd) -> None:
 
 
 def relay(work: UnitOfWork, request: fl.Relay) -> Verb[fl.Relayed]:
-    """Reads: as ``relay``."""
+    """Process the outbox. Reads: as ``notify_dependents``."""
     count = yield from notify_dependents(work, request.limit)
     return fl.Relayed(count, work.left)

@@ -1,4 +1,4 @@
-"""Limits of queues and groups: set them, and let in the jobs that have room now."""
+"""Limits of queues and groups: set them, and let in the parked jobs that have room afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _known(work: UnitOfWork, name: str) -> QueueView:
 
 
 def set_queue_limits(work: UnitOfWork, request: lrq.SetQueueLimits) -> Verb[None]:
-    """Reads: 1."""
+    """Replace the limits of a queue that are in ``request.fields``. Reads: 1."""
     yield Reads(queues=[request.queue])
     queue = _known(work, request.queue)
     changes = {name: getattr(request, name) for name in request.fields}
@@ -32,7 +32,7 @@ def set_queue_limits(work: UnitOfWork, request: lrq.SetQueueLimits) -> Verb[None
 
 
 def set_group_limits(work: UnitOfWork, request: lrq.SetGroupLimits) -> Verb[None]:
-    """Reads: 1."""
+    """Set the limits of one group, or of every group without limits of its own. Reads: 1."""
     if request.group == EVERY_GROUP:
         yield MoreReads(queues=[request.queue], groups_of=request.queue)
         groups = sorted((g for g in work.groups.values() if g.own is None), key=lambda group: group.name)
@@ -72,7 +72,7 @@ def _refit(work: UnitOfWork, group: GroupView) -> None:
 
 
 def pause_group(work: UnitOfWork, request: lrq.PauseGroup) -> Verb[bool]:
-    """Reads: 1."""
+    """Pause or resume a group. False if it already was. Reads: 1."""
     yield Reads(queues=[request.queue], groups=[(request.queue, request.group)])
     _known(work, request.queue)
     group = work.groups[request.queue, request.group]
@@ -86,7 +86,7 @@ def pause_group(work: UnitOfWork, request: lrq.PauseGroup) -> Verb[bool]:
 
 
 def hold(work: UnitOfWork, request: lrq.Hold) -> Verb[int]:
-    """Reads: 1."""
+    """Start no job of a queue or group for a time (0: end the hold). Returns when it ends. Reads: 1."""
     groups = [] if request.group is None else [(request.queue, request.group)]
     yield Reads(queues=[request.queue], groups=groups)
     queue = _known(work, request.queue)
@@ -99,14 +99,14 @@ def hold(work: UnitOfWork, request: lrq.Hold) -> Verb[int]:
 
 
 def revoke_task(work: UnitOfWork, request: lrq.RevokeTask) -> Verb[None]:
-    """Reads: 1."""
+    """Revoke a task in a queue: its jobs end as ``cancelled`` instead of starting. Reads: 1."""
     yield Reads(queues=[request.queue])
     until_ms = request.until_ms if request.for_ms is None else work.now_ms + request.for_ms
     _set_revoked(work, request.queue, request.task, lm.Revocation(until_ms, request.once))
 
 
 def restore_task(work: UnitOfWork, request: lrq.RestoreTask) -> Verb[bool]:
-    """Reads: 1."""
+    """End the revocation of a task. False if the task is not revoked. Reads: 1."""
     yield Reads(queues=[request.queue])
     found = work.queues[request.queue].row.limits.revoked.get(request.task)
     if found is None or not found.holds(work.now_ms):
@@ -122,7 +122,7 @@ def _set_revoked(work: UnitOfWork, name: str, task: str, revocation: lm.Revocati
 
 
 def hold_group(work: UnitOfWork, group: GroupView, ms: int) -> int:
-    """Start nothing of a group for ``ms`` (0: continue)."""
+    """Start no job of a group for ``ms`` (0: end the hold). Returns when the hold ends."""
     usage = group.usage
     usage.hold_until_ms = max(usage.hold_until_ms, work.now_ms + ms) if ms else 0
     work.put_group(group)

@@ -1,4 +1,4 @@
-"""Leases: extend them, release those whose claim reply was lost, recover the expired ones."""
+"""Leases: extend them, release leases whose claim reply was lost, recover expired leases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ACTIVE = JobState.ACTIVE
 
 
 def extend(work: UnitOfWork, request: rq.Extend) -> Verb[list[Extended]]:
-    """Reads: 1."""
+    """Move the deadlines of leases that are still held. Reads: 1."""
     yield Reads(jobs=[JobRef(lease.queue, lease.id) for lease in request.leases])
     answers = []
     for lease in request.leases:
@@ -29,7 +29,10 @@ def extend(work: UnitOfWork, request: rq.Extend) -> Verb[list[Extended]]:
 
 
 def reconcile(work: UnitOfWork, request: rq.Reconcile) -> Verb[int]:
-    """Reads: 1, with groups or unique keys 2."""
+    """Release the leases that the store has and the worker does not; returns how many.
+
+    Reads: 1, with groups or unique keys 2.
+    """
     yield MoreReads(leased_by=request.worker)
     held = set(request.held)
     lost = sorted((job for job in work.found if job.token not in held), key=lambda job: job.seq)
@@ -41,7 +44,10 @@ def reconcile(work: UnitOfWork, request: rq.Reconcile) -> Verb[int]:
 
 
 def recover(work: UnitOfWork, request: rq.Recover) -> Verb[rq.Recovered]:
-    """Reads: 1, with groups or unique keys 2."""
+    """Take back jobs with expired leases, and expire pending jobs past their deadline.
+
+    Reads: 1, with groups or unique keys 2.
+    """
     yield MoreReads(expired=request.limit, overdue=request.limit)
     yield from prepare(work, [*work.found, *work.overdue])
     result = rq.Recovered([], work.aside)
@@ -52,21 +58,21 @@ def recover(work: UnitOfWork, request: rq.Recover) -> Verb[rq.Recovered]:
 
 
 def take_back(work: UnitOfWork, job: JobRecord) -> bool:
-    """Recover an active job; False if it has failed now. The caller has loaded what this needs."""
+    """Recover an active job. False if it stalled too often and failed. The caller has called ``prepare``."""
     alive = settle_rules.recover(job, work)
     save(work, job, _ACTIVE)
     return alive
 
 
 def end_late(work: UnitOfWork, job: JobRecord) -> None:
-    """Expire a pending job."""
+    """Expire a pending job. The caller has called ``prepare``."""
     before = job.state
     transitions.expire(job, work)
     save(work, job, before)
 
 
 def _end_overdue(work: UnitOfWork, limit: int) -> list[JobRecord]:
-    """Expire pending jobs past their deadline, the earliest first, including those just recovered."""
+    """Expire pending jobs past their deadline, the earliest first, including jobs just recovered."""
     late = sorted([*work.overdue, *work.found], key=lambda job: (job.expires_ms or 0, job.seq))
     ended: list[JobRecord] = []
     for job in late:

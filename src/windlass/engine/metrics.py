@@ -14,7 +14,7 @@ STEPS: tuple[Step, ...] = ("minute", "hour")
 
 
 def add(work: UnitOfWork, request: mq.AddMetrics) -> Verb[bool]:
-    """Reads: 1."""
+    """Add rows to a queue's roll-ups and move its cursor. False if that is not at ``after``. Reads: 1."""
     queue = request.queue
     cursor: Entry = (Table.CURSOR, (queue,))
     rows: dict[Entry, MetricsRow] = {
@@ -37,7 +37,7 @@ def add(work: UnitOfWork, request: mq.AddMetrics) -> Verb[bool]:
 
 
 def add_mark(work: UnitOfWork, request: mq.AddMark) -> Verb[Mark]:
-    """Reads: 1."""
+    """Add a mark, or return the one that has this id already. Reads: 1."""
     yield MoreReads(mark=request.id)
     if work.mark is not None:
         return work.mark

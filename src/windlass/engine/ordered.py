@@ -1,5 +1,4 @@
-"""Sorted lists of a store as one request sees them: the loaded part, with the request's own changes on
-top."""
+"""Sorted lists of a store as one request sees them: the loaded part with the request's own changes on top."""
 
 from __future__ import annotations
 
@@ -22,9 +21,10 @@ _NO_HEAP: list[Any] = []
 
 
 class Ordered(Generic[T]):
-    """Things in an order, each with a key and a name: as loaded, with the request's own changes on top.
+    """Items sorted by key, each with a name: the loaded items, with the request's own changes on top.
 
-    ``whole``: nothing follows what was loaded. If not, the order is known up to the last loaded key only.
+    ``whole``: the store has no items after the loaded ones. If False, the order is known only up to the last
+    loaded key.
     """
 
     __slots__ = ("_base", "_ended", "_gone", "_heap", "_last_key", "_near", "_next", "_own", "whole")
@@ -35,17 +35,17 @@ class Ordered(Generic[T]):
         else:
             self._base, self._ended = _NO_BASE, True
         self.whole = whole
-        #: What was looked at of ``base`` and not passed yet: the first, and what follows it.
+        #: Entries that were read from ``base`` and are still in the list: the first one, then the others.
         self._next: tuple[Any, str, T] | None = None
         self._near: deque[tuple[Any, str, T]] | None = None
         self._last_key: Any = None
-        #: Names that are no longer where they were loaded.
+        #: Names of loaded items that were removed, or moved to another key.
         self._gone: set[str] = _NO_NAMES
         self._own: dict[str, tuple[Any, T]] = _NO_OWN
         self._heap: list[tuple[Any, str]] = _NO_HEAP
 
     def head(self) -> T | None:
-        """The first, left in place. None: there is none, or it is not known which (``is_cut``)."""
+        """The first item, which stays in the list. None if the list is empty or ``is_cut``."""
         base = self._next
         if not self._ended if base is None else base[1] in self._gone:
             base = self._base_head()
@@ -60,11 +60,11 @@ class Ordered(Generic[T]):
 
     @property
     def is_cut(self) -> bool:
-        """Whether all that was loaded is used up, and more may be stored."""
+        """Whether all loaded items are used up and the store may have more."""
         return not self.whole and self._ended and self._next is None
 
     def ahead(self, count: int) -> Iterator[T]:
-        """At least the next ``count`` as far as they are known, in no order, left in place."""
+        """At least the next ``count`` items, as far as they are loaded, unsorted. They stay in the list."""
         if self._next is None:
             self._next = self._pull()
         near = self._near = self._near or deque()
@@ -78,7 +78,7 @@ class Ordered(Generic[T]):
             yield item
 
     def put(self, key: Any, name: str, item: T) -> None:
-        """Enter ``item``, or move it."""
+        """Insert ``item``, or move it to another key."""
         if self._own is _NO_OWN:
             self._own, self._heap = {}, []
         self.remove(name)
@@ -124,16 +124,16 @@ class Ordered(Generic[T]):
 
 
 class StoredWaiting(Protocol):
-    """The waiting jobs of a queue as they are stored: see ``engine.groups`` for turns."""
+    """The waiting jobs of a queue as they are stored. ``engine.saving`` explains turns."""
 
     def front(self) -> Iterable[tuple[tuple[int, int, int], str, JobRecord]]:
-        """Jobs in their order, with (-priority, turn, place) and id."""
+        """Jobs in the order in which they start, as ``((-priority, turn, place), id, job)``."""
 
     def served(self, priority: int, gone: set[str]) -> int | None:
-        """The first turn at a priority, without the jobs ``gone``."""
+        """The first turn at a priority, ignoring the jobs ``gone``."""
 
     def last(self, priority: int, group: str, gone: set[str]) -> int | None:
-        """The last turn of a group ("": of jobs without one) at a priority, without the jobs ``gone``."""
+        """The last turn of a group ("": jobs without one) at a priority, ignoring the jobs ``gone``."""
 
 
 class WaitingView(Ordered[JobRecord]):
@@ -144,7 +144,8 @@ class WaitingView(Ordered[JobRecord]):
     def __init__(self, stored: StoredWaiting, whole: bool = True) -> None:
         super().__init__(stored.front(), whole)
         self._stored = stored
-        #: Own turns of a priority (None) and of a group in it; made when the first job joins.
+        #: Heaps of the turns of jobs that joined in this request: for a priority (group None) with the lowest
+        #: turn first, and for a group at a priority with the highest turn first.
         self._turns: dict[tuple[int, str | None], list[tuple[int, str]]] | None = None
 
     def join(self, job: JobRecord) -> None:
@@ -157,9 +158,9 @@ class WaitingView(Ordered[JobRecord]):
         heapq.heappush(last, (-job.turn, job.id))
 
     def take_plain(self, count: int) -> list[JobRecord]:
-        """The first jobs of the line, at most ``count``, as far as they are plain: they leave it.
+        """Remove and return up to ``count`` jobs from the front, until one is not plain or can expire.
 
-        For queues that saw no groups. None is taken while the request has put in jobs of its own.
+        Only for queues that have never had a group. Returns no job if this request has inserted jobs itself.
         """
         found: list[JobRecord] = []
         entry = None if self._heap or self._near else self._next or self._base_head()
@@ -206,5 +207,5 @@ class WaitingView(Ordered[JobRecord]):
 
 
 def is_plain(options: StoredOptions) -> bool:
-    """Whether what becomes of a job with these options is no matter of groups or unique keys."""
+    """Whether these options have neither a group nor a unique key."""
     return options.group is None and options.unique is None

@@ -18,7 +18,10 @@ from windlass.engine.unit_of_work import UnitOfWork
 
 
 def prune(work: UnitOfWork, request: rq.Prune) -> Verb[rq.Pruned]:
-    """Reads: 1, with unique keys 2."""
+    """Remove a bounded number of entries whose retention has passed. ``more``: call again.
+
+    Reads: 1, with unique keys 2.
+    """
     yield MoreReads(
         past_keep=request.limit + 1,
         past_time=max(request.limit, STEP),
@@ -55,7 +58,7 @@ def prune(work: UnitOfWork, request: rq.Prune) -> Verb[rq.Pruned]:
 
 
 def _trim_all(work: UnitOfWork) -> int:
-    """Cut the history of all queues; returns how many records go."""
+    """Trim the history of all queues. Returns how many records are removed."""
     since_ms = work.now_ms - ARCHIVER_KEPT_MS
     archivers: list[ArchiverInfo] = [
         value
@@ -79,9 +82,10 @@ def _trim_all(work: UnitOfWork) -> int:
 
 
 def oldest_kept(span: LogSpan, copied: int) -> int:
-    """The oldest record that stays: what is old or too much goes, if a live archiver has ``copied`` it.
+    """The number of the oldest history record that stays.
 
-    What it has not copied goes only over the hard bound.
+    Records that are too old or too many are removed once all live archivers have ``copied`` them. Records
+    that are not copied yet are removed only beyond ``HISTORY_HELD``.
     """
     wanted = max(span.young, span.newest - HISTORY_KEPT + 1)
     held = span.newest - HISTORY_HELD + 1

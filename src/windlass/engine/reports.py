@@ -14,7 +14,10 @@ from windlass.engine.unit_of_work import UnitOfWork
 
 
 def learn(work: UnitOfWork, job: JobRecord, *, added: bool) -> None:
-    """Take in a job that is known by its message alone. ``added``: by others, so it counts as an add here."""
+    """Create the record of a job that is known only from its message.
+
+    ``added``: another program added it, so it gets a place, an event and a count like any add.
+    """
     if added or not job.seq:
         _place(work, job)
     if added:
@@ -32,7 +35,7 @@ def apply_report(
     attempts: int | None = None,
     error: ErrorInfo | None = None,
 ) -> None:
-    """A job is in ``state`` now (see ``settle_rules.apply_report``); an unknown one is added."""
+    """Move a job to the reported ``state`` (see ``settle_rules.apply_report``). An unknown job is added."""
     known, before = work.jobs[job.ref] is not None, job.state
     if not known:
         _place(work, job)
@@ -46,7 +49,7 @@ def apply_report(
 
 
 def bury(work: UnitOfWork, job: JobRecord) -> None:
-    """Take in what stands for something unreadable (``core.bad_records``): dead from the start."""
+    """Add the placeholder record of an unreadable message (``core.bad_records``) as a failed job."""
     _place(work, job)
     transitions.set_aside(job, work)
     take_in(work, job)

@@ -1,4 +1,4 @@
-"""Restore jobs from an export. They get a new sequence number; every other field stays as it was."""
+"""Restore jobs from an export. They get new places, without leases and edges; other fields do not change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from windlass.engine.unit_of_work import UnitOfWork
 
 
 def restore(work: UnitOfWork, request: rq.Restore) -> Verb[list[rq.Added]]:
-    """Reads: 1 for plain jobs, 2 at most."""
+    """Add exported records, unless their id or unique key is in use. Reads: 1 for plain jobs, 2 at most."""
     jobs = request.jobs
     yield Reads(ids=[ref_of((job.queue, job.id)) for job in jobs])
     yield from prepare(work, jobs)
@@ -55,7 +55,7 @@ def _restore_one(work: UnitOfWork, job: JobRecord) -> rq.Added:
 
 
 def _is_held(work: UnitOfWork, job: JobRecord) -> bool:
-    """Whether another job has the key of this one."""
+    """Whether another job holds the unique key of this one."""
     unique = job.options.unique
     if unique is None:
         return False

@@ -1,13 +1,13 @@
 """Save a changed job, with the consequences: parking, freed keys, freed group slots, notifications.
 
-Every verb changes jobs by the rules of ``core`` and then calls ``save`` (or ``drop``), after ``prepare`` has
-loaded what that may need. A job of a group that is waiting or active is *admitted*; others that are ready are
+Every verb calls ``prepare`` to load what saving needs, changes jobs by the rules of ``core``, and then calls
+``save`` or ``drop``. A waiting or active job of a group is *admitted*. Other ready jobs of the group are
 parked in the group's own line (see ``core.limit_rules``).
 
-Turns make groups share a queue: a job that joins the line gets the turn after the last one of its group that
-waits at its priority, but none before the turn that is being served. So the second job of a busy group comes
-after the first job of every other group. Jobs without a group form one group. While a queue has never had a
-group, all turns are 0, and only places decide the order.
+Turns make groups share a queue fairly. A job that joins the line gets the turn after the last waiting job of
+its group and priority, but not a turn before the one that is being served. So the second job of a busy group
+comes after the first job of every other group. Jobs without a group count as one group. While a queue has
+never had a group, all turns are 0, and only places decide the order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SavedJob(Protocol):
 def prepare(
     work: UnitOfWork, jobs: Iterable[SavedJob], *, groups: Iterable[tuple[str, str]] = ()
 ) -> Iterable[Reads]:
-    """Load what saving these jobs may need: groups, keys, turns. Call it before they are changed.
+    """Load what saving these jobs may need: groups, unique keys, turns. Call it before the jobs are changed.
 
     Reads: 1, none for plain jobs. Use it with ``yield from``.
     """
@@ -61,7 +61,7 @@ def prepare(
 def _prepare(
     work: UnitOfWork, kinds: Iterable[SavedJob], grouped: list[JobRecord], groups: Iterable[tuple[str, str]]
 ) -> Verb[None]:
-    """``prepare`` with one job of each queue and options that need it, and all records with groups."""
+    """``prepare`` with one job for each pair of queue and options, and all records that have a group."""
     wanted = dict.fromkeys(key for key in groups if key not in work.groups)
     keys: dict[Entry, None] = {}
     lines: dict[str, int] = {}
@@ -96,7 +96,7 @@ def is_prepared(work: UnitOfWork, job: JobRecord) -> bool:
 
 
 def save(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind = Kind.MOVED) -> None:
-    """Write a changed job; ``before`` is the state that it had (None: it is new)."""
+    """Write a changed job, and update its group. ``before`` is its previous state (None: it is new)."""
     if job.options.group is None:
         _save_and_notify(work, job, before, kind)
         return
@@ -110,9 +110,9 @@ def save(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind =
 def save_alike(
     work: UnitOfWork, queue: str, jobs: list[JobRecord], before: JobState | None, state: JobState, kind: Kind
 ) -> None:
-    """``save`` for plain jobs that nothing is linked to, of a queue that saw no groups: they moved together.
+    """``save`` for plain jobs without edges that make the same move, in a queue that has never had a group.
 
-    This request did not change them before; those that waited were taken out of their line.
+    This request must not have changed them before. Waiting jobs have already been removed from their line.
     """
     if state is _WAITING:
         for job in jobs:
@@ -123,7 +123,7 @@ def save_alike(
 
 
 def save_regrouped(work: UnitOfWork, job: JobRecord, before: JobState, group: str | None, kind: Kind) -> None:
-    """``save`` for a job that was of ``group`` and may be of another one now."""
+    """``save`` for a job that was in ``group`` and may be in another group now."""
     left = None
     if group is not None and group != job.options.group:
         left = work.groups[job.queue, group]
@@ -134,7 +134,7 @@ def save_regrouped(work: UnitOfWork, job: JobRecord, before: JobState, group: st
 
 
 def drop(work: UnitOfWork, job: JobRecord) -> None:
-    """Remove a record; an id that was promised to be kept stays known."""
+    """Remove a record. Its id stays known for as long as ``keep_id`` says."""
     work.drop(job)
     finished = job.state in FINISHED
     if job.linked and not finished:
@@ -171,7 +171,7 @@ def _save_and_notify(work: UnitOfWork, job: JobRecord, before: JobState | None, 
 
 
 def _notify(work: UnitOfWork, queue: str, before: JobState | None, state: JobState) -> None:
-    """Note who must be notified that a job of a queue changed its state."""
+    """Collect the notifications for a state change of a job."""
     if before is _ACTIVE:
         _has_room(work, queue)
     if state is _WAITING or state in TIMED:
@@ -181,13 +181,13 @@ def _notify(work: UnitOfWork, queue: str, before: JobState | None, state: JobSta
 
 
 def _has_room(work: UnitOfWork, queue: str) -> None:
-    """An active job ended. If the queue has a limit, one more job may start now."""
+    """Wake workers after an active job ended, if the queue limits concurrency: one more job may start now."""
     if work.queues[queue].row.limits.concurrency is not None:
         work.wake(queue)
 
 
 def free_key(work: UnitOfWork, job: JobRecord, *, removed: bool = False) -> None:
-    """Free the key of a job that no longer holds it."""
+    """Free the unique key of a job whose state no longer holds it."""
     wanted = job.options.unique
     if wanted is None or not unique_rules.frees_key(job, removed=removed):
         return
@@ -198,7 +198,7 @@ def free_key(work: UnitOfWork, job: JobRecord, *, removed: bool = False) -> None
 
 
 def _fresh_turn(work: UnitOfWork, job: JobRecord) -> int:
-    """The turn of a job that joins the line: see the module."""
+    """The turn of a job that joins the line: see the module docstring."""
     group, line = job.options.group or "", work.lines[job.queue]
     line.remove(job.id)
     last, served = line.last(job.priority, group), line.served(job.priority)
@@ -209,18 +209,18 @@ def _fresh_turn(work: UnitOfWork, job: JobRecord) -> int:
 
 
 def limits_of(work: UnitOfWork, group: GroupView) -> GroupLimits:
-    """The limits that hold for a group."""
+    """The limits that apply to a group: its own, or those of every group of its queue."""
     return group.own if group.own is not None else work.queues[group.queue].row.every_group
 
 
 def is_ordered(work: UnitOfWork, job: JobRecord | NewJob) -> bool:
-    """Whether a job is of a group that is ordered."""
+    """Whether a job is in an ordered group."""
     name = job.options.group
     return name is not None and limits_of(work, work.groups[job.queue, name]).ordered
 
 
 def refuses(work: UnitOfWork, new: NewJob | JobRecord, coming: int = 0) -> AddOutcome | None:
-    """Why the group of a new job does not take it, after ``coming`` others; None when it does."""
+    """Why the group of a new job refuses it, after ``coming`` other jobs; None if it accepts it."""
     if new.options.group is None:
         return None
     group = work.groups[new.queue, new.options.group]
@@ -270,9 +270,9 @@ def _enter(work: UnitOfWork, group: GroupView, job: JobRecord, before: JobState 
 
 
 def _check(work: UnitOfWork, group: GroupView, job: JobRecord) -> None:
-    """Park a job that has become ready while its group has no room; end one that can never start.
+    """Park a job that has become ready while its group has no room. Fail a job that can never start.
 
-    A job that keeps its place (released, recovered) keeps its admission.
+    A released or recovered job keeps its place, and with it its admission.
     """
     limits = limits_of(work, group)
     lm.take_place(limits, job)
@@ -293,9 +293,9 @@ def _takes_one(work: UnitOfWork, group: GroupView, limits: GroupLimits, job: Job
 
 
 def advance(work: UnitOfWork, group: GroupView, budget: int = STEP) -> int:
-    """Let in parked jobs from the head of the line, as many as have room; returns how many it moved.
+    """Let in parked jobs from the head of the group's line while there is room. Returns how many it moved.
 
-    When the request has moved its share, the rest is due at once: the next claim continues.
+    If it stops at ``budget``, the group is marked as due at once, and the next claim continues.
     """
     limits, moved = limits_of(work, group), 0
     budget = min(budget, work.moves)
@@ -326,7 +326,7 @@ def advance(work: UnitOfWork, group: GroupView, budget: int = STEP) -> int:
 
 
 def wait_until(work: UnitOfWork, group: GroupView, at_ms: int | None) -> None:
-    """Look at the group's line again at ``at_ms`` (None: not by time)."""
+    """Set the time at which the group's line is checked again (None: time alone gives it no room)."""
     if at_ms == group.next_ms:
         return
     group.next_ms = at_ms

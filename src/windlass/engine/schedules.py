@@ -1,4 +1,4 @@
-"""Recurring schedules: compare and set (``core.schedule_rules`` decides)."""
+"""Recurring schedules: store them, and add the jobs of due slots (rules: ``core.schedule_rules``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _put(work: UnitOfWork, record: ScheduleRecord) -> None:
 
 
 def put(work: UnitOfWork, request: sq.PutSchedule) -> Verb[ScheduleRecord]:
-    """Reads: 1."""
+    """Create or update a schedule. Returns it as stored. Reads: 1."""
     new = request.schedule
     yield Reads(queues=[new.queue], rows=[_entry(new.queue, new.name)])
     record = rules.put(work.rows[_entry(new.queue, new.name)], new)
@@ -38,7 +38,7 @@ def put(work: UnitOfWork, request: sq.PutSchedule) -> Verb[ScheduleRecord]:
 
 
 def remove(work: UnitOfWork, request: sq.RemoveSchedule) -> Verb[bool]:
-    """Reads: 1."""
+    """Remove a schedule. False if there is none, or it is from another ``source``. Reads: 1."""
     entry = _entry(request.queue, request.name)
     yield Reads(rows=[entry])
     record: ScheduleRecord | None = work.rows[entry]
@@ -49,7 +49,7 @@ def remove(work: UnitOfWork, request: sq.RemoveSchedule) -> Verb[bool]:
 
 
 def pause(work: UnitOfWork, request: sq.PauseSchedule) -> Verb[bool]:
-    """Reads: 1."""
+    """Pause or resume a schedule. False if there is none. Reads: 1."""
     entry = _entry(request.queue, request.name)
     yield Reads(rows=[entry])
     if work.rows[entry] is None:
@@ -62,7 +62,11 @@ def pause(work: UnitOfWork, request: sq.PauseSchedule) -> Verb[bool]:
 
 
 def fire(work: UnitOfWork, request: sq.FireSchedule) -> Verb[sq.Fired]:
-    """Reads: 2 for plain jobs, 4 at most."""
+    """Add the jobs of a slot, or (``slot_ms`` None) run a schedule by hand.
+
+    A slot fires only while it is the schedule's next one, so it fires once, however many workers try.
+    Reads: 2 for plain jobs, 4 at most.
+    """
     entry = _entry(request.queue, request.name)
     yield Reads(rows=[entry])
     stored: ScheduleRecord | None = work.rows[entry]

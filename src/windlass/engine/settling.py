@@ -1,4 +1,4 @@
-"""Settle: an attempt ends, and the next jobs are claimed in the same step."""
+"""Settle: end attempts and, if the worker asks for it, claim the next jobs in the same transaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _DONE, _MOVED = Kind.COMPLETED, Kind.MOVED
 
 
 def settle(work: UnitOfWork, request: rq.Settle) -> Verb[rq.SettleResult]:
-    """Reads: 1 for plain jobs, the claim included; with groups, keys or waits 3, then ``relay``."""
+    """End attempts, then claim. The answer has one status for each settlement, in order.
+
+    Reads: 1 for plain jobs, including the claim; with groups, keys or waits 3, then ``notify_dependents``.
+    """
     reads = claiming.reads(request.claim) if request.claim else Reads()
     reads.jobs = [ref_of((end.queue, end.id)) for end in request.items]
     yield reads
@@ -43,7 +46,7 @@ def settle(work: UnitOfWork, request: rq.Settle) -> Verb[rq.SettleResult]:
 
 
 def _complete_plain(work: UnitOfWork, items: list[Settlement]) -> list[Settled] | None:
-    """``settle_one`` for attempts that complete, if all jobs are plain and none comes twice; else None."""
+    """``settle_one`` for a batch that completes distinct plain jobs. Returns None for any other batch."""
     ended: dict[tuple[str, str], tuple[JobRecord, Settlement]] = {}
     moved: dict[str, list[JobRecord]] = {}
     jobs: list[JobRecord] = []
@@ -84,7 +87,7 @@ def _prepare(work: UnitOfWork, items: list[Settlement]) -> Iterable[Reads]:
 
 
 def settle_one(work: UnitOfWork, end: Settlement) -> Settled:
-    """End one attempt, if it is the newest of its job. What that may need is loaded."""
+    """End one attempt if its token is the newest of its job. The caller has loaded what this needs."""
     ref = (end.queue, end.id)
     job = work.jobs[ref] or work.stubs.get(ref)
     status = transitions.check_token(job, end.token)
@@ -103,7 +106,7 @@ def settle_one(work: UnitOfWork, end: Settlement) -> Settled:
 
 
 def _release(work: UnitOfWork, job: JobRecord) -> None:
-    """Take out the record of a job that ended, of which nothing is to be kept; a stub stays."""
+    """Remove the record of a finished job without retention. A stub stays for repeated requests."""
     drop(work, job)
     stub = work.stubs[job.ref] = stub_of(job)
     work.put_row(Table.STUB, (job.queue, job.id), stub)

@@ -1,4 +1,5 @@
-"""Effects of time: due jobs are promoted, groups get room, and clocks that were ahead are set back."""
+"""Effects of time: promote due jobs, let in parked jobs of groups that have room, correct clocks that were
+ahead."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ from windlass.engine.unit_of_work import QueueView, UnitOfWork
 
 
 def promote(work: UnitOfWork, request: rq.Promote) -> Verb[rq.Promoted]:
-    """Reads: 2, with groups or unique keys 3."""
+    """Promote due jobs of all queues. The answer says when the next job is due.
+
+    Reads: 2, with groups or unique keys 3.
+    """
     yield MoreReads(every_queue=True)
     names = sorted(name for name, queue in work.queues.items() if queue.exists)
     limits = dict.fromkeys(names, request.limit)
@@ -38,10 +42,10 @@ def bring_in(
     *,
     ahead: Iterable[JobRecord] = (),
 ) -> Verb[int]:
-    """Make ``due`` jobs of these queues waiting, in this order; then let in what time allows in ``groups``.
+    """Promote the ``due`` jobs in this order, then let in parked jobs of ``groups`` that have room now.
 
-    At most ``limit`` in all; returns how many. ``ahead``: jobs that the caller will file. Reads: 1 with
-    groups or keys.
+    Moves at most ``limit`` jobs and returns how many. ``ahead``: jobs that the caller will save afterwards,
+    and that are prepared in the same read. Reads: 1 with groups or keys.
     """
     yield from prepare(work, [*due, *ahead], groups=groups)
     for job in due:
@@ -55,7 +59,7 @@ def bring_in(
 
 
 def due_by_queue(work: UnitOfWork, names: list[str], limit: int) -> list[JobRecord]:
-    """The jobs whose time has come, at most ``limit``, queue by queue."""
+    """Due jobs, queue by queue, at most ``limit``. They leave ``work.due``."""
     found: list[JobRecord] = []
     for name in names:
         while len(found) < limit and (job := _due_head(work, name)) is not None:
@@ -65,7 +69,7 @@ def due_by_queue(work: UnitOfWork, names: list[str], limit: int) -> list[JobReco
 
 
 def _due_now(work: UnitOfWork, names: list[str], limit: int) -> list[JobRecord]:
-    """The jobs whose time has come, the earliest first; those of one queue in the order of their adding."""
+    """Due jobs of all queues, the earliest first, at most ``limit``. They leave ``work.due``."""
     heads = [(job.due_ms or 0, job.seq, name) for name in names if (job := _due_head(work, name))]
     heapq.heapify(heads)
     found: list[JobRecord] = []
@@ -87,7 +91,7 @@ def _due_head(work: UnitOfWork, queue: str) -> JobRecord | None:
 
 
 def timed_now(work: UnitOfWork, names: list[str]) -> list[tuple[str, str]]:
-    """The groups of these queues that time lets in now."""
+    """The groups of these queues whose next parked job may be let in by now."""
     found: list[tuple[str, str]] = []
     for queue in names:
         timed = work.timed[queue]
@@ -97,7 +101,7 @@ def timed_now(work: UnitOfWork, names: list[str]) -> list[tuple[str, str]]:
 
 
 def _advance_timed(work: UnitOfWork, queue: str, budget: int) -> int:
-    """Let in what time allows now, in all groups of a queue; returns how many jobs it moved."""
+    """Let in parked jobs of all groups of a queue that have room by now. Returns how many jobs it moved."""
     moved = 0
     timed = work.timed[queue]
     while moved < min(budget, work.moves + moved):
@@ -109,7 +113,7 @@ def _advance_timed(work: UnitOfWork, queue: str, budget: int) -> int:
 
 
 def next_due_in(work: UnitOfWork, queues: Iterable[QueueView]) -> int | None:
-    """How long until time alone makes a job of these queues ready, or gives it room to start."""
+    """Milliseconds until time alone makes a job of these queues ready or gives it room; None: never."""
     first: list[int] = []
     for queue in queues:
         due, timed = work.due[queue.name], work.timed[queue.name]
@@ -133,8 +137,9 @@ def next_due_in(work: UnitOfWork, queues: Iterable[QueueView]) -> int | None:
 
 
 def set_back(work: UnitOfWork, from_ms: int) -> Verb[None]:
-    """The store's time goes back: what ends by itself keeps the time that it had left. Due times stay.
+    """Correct a store whose clock was ahead, from ``from_ms`` back to ``work.now_ms``.
 
+    Leases, leaders, unique keys and holds keep the time that they had left. Due times of jobs do not change.
     Reads: 1.
     """
     yield MoreReads(time_back=from_ms)

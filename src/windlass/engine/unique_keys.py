@@ -1,4 +1,4 @@
-"""Unique keys: who holds them, what an add under a held key does (``core.unique_rules`` decides)."""
+"""Unique keys: which job holds a key, and how an add with a held key is answered (``core.unique_rules``)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from windlass.engine.views import view
 
 
 def entry_of(work: UnitOfWork, new: NewJob) -> KeyEntry | None:
-    """Who holds the key of a job that is to be added."""
+    """The entry of a new job's unique key; None if the job has no key, or the key is free."""
     wanted = new.options.unique
     entry: KeyEntry | None = None if wanted is None else work.rows[Table.KEY, (new.queue, wanted.key)]
     return entry
 
 
 def holder_ref(work: UnitOfWork, new: NewJob) -> JobRef | None:
-    """The job that holds the key of a job that is to be added."""
+    """The job that holds the unique key of a new job, if any."""
     entry = entry_of(work, new)
     return None if entry is None else JobRef(new.queue, entry.job_id)
 
@@ -40,19 +40,19 @@ def _verdict(work: UnitOfWork, new: NewJob) -> tuple[Verdict, str]:
 
 
 def answered_by(work: UnitOfWork, new: NewJob) -> str | None:
-    """The job whose key will answer instead of a new job."""
+    """The id of the key's holder, if the add is answered with it instead of creating a job."""
     verdict, holder_id = _verdict(work, new)
     return None if verdict in (Verdict.NEW, Verdict.FOLLOW) else holder_id
 
 
 def runs_before(work: UnitOfWork, new: NewJob) -> Dependency | None:
-    """The running job that a new one is kept behind (``keep_last``)."""
+    """The running job that a new job must wait for (``keep_last``), if any."""
     verdict, holder_id = _verdict(work, new)
     return Dependency(new.queue, holder_id, OnFailure.IGNORE) if verdict is Verdict.FOLLOW else None
 
 
 def answer(work: UnitOfWork, new: NewJob) -> rq.Added | None:
-    """The answer to an add whose key is held; None when a new job is to be made."""
+    """The answer to an add whose key is held; None if a new job must be created."""
     verdict, holder_id = _verdict(work, new)
     if verdict in (Verdict.NEW, Verdict.FOLLOW):
         return None
@@ -99,12 +99,12 @@ def _about(work: UnitOfWork, outcome: AddOutcome, holder: JobRecord) -> rq.Added
 
 
 def take(work: UnitOfWork, job: JobRecord, wanted: StoredUnique) -> None:
-    """A job that was just added holds its key from now on."""
+    """Give a new job its unique key."""
     work.put_row(Table.KEY, (job.queue, wanted.key), unique_rules.entry_for(job, wanted, work.now_ms))
 
 
 def take_again(work: UnitOfWork, job: JobRecord) -> None:
-    """A finished job that is retried by hand takes its key, unless another has it."""
+    """Give a finished job that is retried by hand its unique key again, unless another job holds it."""
     wanted = job.options.unique
     if wanted is None or not unique_rules.takes_key_again(job):
         return
@@ -114,7 +114,7 @@ def take_again(work: UnitOfWork, job: JobRecord) -> None:
 
 
 def free(work: UnitOfWork, request: lrq.FreeUniqueKey) -> Verb[bool]:
-    """Reads: 1."""
+    """Free a unique key. False if it was not held. Reads: 1."""
     key = (request.queue, request.key)
     yield Reads(rows=[(Table.KEY, key)])
     entry: KeyEntry | None = work.rows[Table.KEY, key]

@@ -1,6 +1,6 @@
-"""One request's view of its store: what was loaded, with the request's own changes on top, and its effects.
+"""One request's view of its store: the loaded data with the request's own changes on top, and its effects.
 
-Verbs see nothing else. Access to data that was not loaded is a bug in the verb and raises
+A verb sees nothing else of the store. Access to data that was not loaded is a bug in the verb and raises
 ``NotLoadedError``, so tests find missing reads and no store needs hidden I/O.
 """
 
@@ -31,11 +31,11 @@ _WAITING, _PARKED, _ACTIVE = JobState.WAITING, JobState.PARKED, JobState.ACTIVE
 
 
 class NotLoadedError(LookupError):
-    """A verb asks for something that it did not read."""
+    """A verb uses data that it did not read."""
 
 
 class Loaded(dict[Any, V]):
-    """What was loaded, by key."""
+    """Loaded data by key. A key that was not loaded raises ``NotLoadedError``."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ class Loaded(dict[Any, V]):
 
 
 class QueueView:
-    """A queue: its row, its start times, and how many jobs it has, how many of them active or parked."""
+    """A queue: its row, its start times, and its number of jobs, of active jobs and of parked jobs."""
 
     __slots__ = ("active", "exists", "jobs", "name", "parked", "row", "starts")
 
@@ -58,24 +58,24 @@ class QueueView:
         parked: int = 0,
     ) -> None:
         self.name = name
-        #: Whether the store has a row of it. The row belongs to this request.
+        #: Whether the store has a row for this queue. ``row`` is a copy that this request may change.
         self.exists = row is not None
         self.row = row or QueueRow(known=False)
         self.starts = starts or []
-        #: As stored; the other two with the changes of this request.
+        #: The stored number. ``active`` and ``parked`` include the changes of this request.
         self.jobs = jobs
         self.active = active
         self.parked = parked
 
 
-#: Its role, its cost, whether it is ranked: see ``core.limit_rules.Usage.count``.
+#: How a group counts a job: role, cost, whether it is ranked. See ``core.limit_rules.Usage.count``.
 Counted = tuple[Role, int, bool]
-#: Jobs of an ordered group that may hold up others.
+#: Roles in which a job of an ordered group may hold up the others.
 HOLDING = (Role.PARKED, Role.KEPT, Role.DELAYED)
 
 
 class GroupView:
-    """A group of a queue: its own limits, what it uses, and its line of parked jobs."""
+    """A group of a queue: its own limits, its usage, and its line of parked jobs."""
 
     __slots__ = ("counted", "name", "next_ms", "own", "parked", "places", "queue", "usage")
 
@@ -91,13 +91,13 @@ class GroupView:
         self.queue = queue
         self.name = name
         self.own: GroupLimits | None = row.own
-        #: Belongs to this request; its counts are exact.
+        #: A copy that this request may change. Its counts are exact.
         self.usage = usage
         self.next_ms = row.next_ms
         self.parked = parked
-        #: The places of those that an ordered group may have to wait for, by what they count as.
+        #: Of an ordered group: the places of the jobs that may hold up the others, by role.
         self.places = places
-        #: As what jobs that this request may change count now (None: not at all).
+        #: How the group counts each job that this request may change (None: not at all).
         self.counted: dict[str, Counted | None] = {}
 
     @property
@@ -109,7 +109,7 @@ class GroupView:
 
 
 class Past:
-    """Entries whose time has passed."""
+    """Entries whose retention has passed."""
 
     __slots__ = ("cut", "groups", "kept_ids", "keys", "rollups", "stubs", "workers")
 
@@ -121,19 +121,19 @@ class Past:
         self.workers: list[tuple[str]] = []
         self.stubs: list[JobRef] = []
         self.rollups: list[tuple[Any, ...]] = []
-        #: Whether the store looked no further than a bound of its own: more may be past its keep.
+        #: Whether the store stopped at a limit of its own, so that there may be more such entries.
         self.cut = False
 
 
 def _joined(old: Kind, new: Kind) -> Kind:
-    """What became of a job in two changes of one request."""
+    """The kind that covers two changes of one job in the same request."""
     if old is Kind.MADE or old is new:
         return old
     return Kind.REPLACED if Kind.REPLACED in (old, new) else Kind.MOVED
 
 
 class UnitOfWork(ChangeRecorder):
-    """See the module. Few requests have all parts."""
+    """The loaded data and the effects of one request. Parts that few requests need are ``LazyPart``."""
 
     __slots__ = (
         *(
@@ -166,7 +166,7 @@ class UnitOfWork(ChangeRecorder):
     past = LazyPart[Past](Past)
     logs = LazyPart[dict[str, LogSpan]](dict)
     event_logs = LazyPart[Loaded[EventSpan]](Loaded)
-    #: Jobs that were set aside, since they cannot be read, so that this request could be decided.
+    #: Jobs whose records cannot be read. They were set aside before this request was decided.
     aside = LazyPart[list[JobRef]](list)
 
     def __init__(self, now_ms: int, fresh_place: Callable[[], int]) -> None:
@@ -177,32 +177,32 @@ class UnitOfWork(ChangeRecorder):
         self.lines: Loaded[WaitingView] = Loaded()
         self.due: Loaded[Ordered[JobRecord]] = Loaded()
         self.timed: Loaded[Ordered[tuple[int, str]]] = Loaded()
-        #: Until when ids without a record are kept, where they are.
+        #: Ids without a record that stay known, and until when (``keep_id``).
         self.kept: dict[tuple[str, str], int] = {}
-        #: What is left of jobs without a record that were loaded, where their time has not passed.
+        #: Stubs of jobs whose record was removed (``core.stubs``), unless they have expired.
         self.stubs: dict[tuple[str, str], JobRecord] = {}
-        #: Ends of jobs of this request that were not relayed yet.
+        #: Jobs that ended in this request and are not relayed to their dependents yet.
         self.ended: list[ChildEnd] = []
-        #: Ends that earlier requests left (None: not loaded).
+        #: Ends that earlier requests left in the outbox (None: not loaded).
         self.outbox: list[ChildEnd] | None = None
         self.mark: Mark | None = None
-        #: Whether ends of jobs of this request were left to ``Relay``.
+        #: Whether ends are left in the outbox for a ``Relay`` request.
         self.left = False
         #: How many parked jobs this request may still move.
         self.moves = STEP
-        #: Queue, state before and state of the job that was filed last.
+        #: Queue, state before and new state of the job that was saved last.
         self.moved: tuple[str, JobState | None, JobState] | None = None
-        #: The answer says when to ask again.
+        #: Whether the answer says when to ask again, so that ``wait_until`` need not wake workers.
         self.claiming = False
 
     def known(self, ref: tuple[str, str]) -> JobRecord | None:
-        """A loaded job, or the stub that it left."""
+        """The loaded job, or else its stub, or None."""
         return self.jobs[ref] or self.stubs.get(ref)
 
     # --- loading -----------------------------------------------------------------------------------
 
     def load_line(self, queue: str, stored: StoredWaiting, *, whole: bool = True) -> None:
-        """The line of a queue, under what this request changed so far."""
+        """Add the line of a queue, and apply the changes that this request has made so far."""
         line = self.lines[queue] = WaitingView(stored, whole)
         effects = self.effects
         if not (effects.gone or effects.jobs or effects.moves):
@@ -218,13 +218,13 @@ class UnitOfWork(ChangeRecorder):
                     line.remove(job.id)
 
     def load_due(self, queue: str, due: Ordered[JobRecord]) -> None:
-        """The timed jobs of a queue. Verbs ask for them before they change anything."""
+        """Add the timed jobs of a queue. Verbs read them before they change anything."""
         self.due[queue] = due
 
     # --- writing -----------------------------------------------------------------------------------
 
     def put(self, job: JobRecord, before: JobState | None, kind: Kind = Kind.MOVED) -> None:
-        """Write a job as it is now; ``before`` is the state that it had until now (None: it is new)."""
+        """Write a changed job. ``before`` is its previous state (None: the job is new)."""
         jobs = self.effects.jobs
         ref = (job.queue, job.id)
         known = jobs.get(ref)
@@ -255,7 +255,7 @@ class UnitOfWork(ChangeRecorder):
                     due.remove(job.id)
 
     def put_alike(self, move: Move) -> None:
-        """``put`` for jobs that this request did not change before; their line, if loaded, knows already."""
+        """``put`` for jobs that this request has not changed before. A loaded line is already up to date."""
         self.effects.moves.append(move)
         if move.before is _ACTIVE:
             self.queues[move.queue].active -= len(move.jobs)
@@ -263,7 +263,7 @@ class UnitOfWork(ChangeRecorder):
             self.queues[move.queue].active += len(move.jobs)
 
     def drop(self, job: JobRecord) -> None:
-        """Remove a record with all that is its own."""
+        """Remove a record with its edges, log lines and output."""
         ref = job.ref
         self.effects.gone.append(job)
         self.effects.jobs.pop(ref, None)
@@ -283,12 +283,12 @@ class UnitOfWork(ChangeRecorder):
                 self.edges[pair] = None
 
     def put_row(self, table: Table, key: tuple[Any, ...], value: Any) -> None:
-        """Write an entry of a table, not of queues and groups; None removes it."""
+        """Write an entry of a table other than queues and groups. None removes the entry."""
         self.rows[table, key] = value
         self.effects.rows[table, key] = value
 
     def put_queue(self, queue: QueueView) -> None:
-        """Write a queue's row; the store knows the queue from now on."""
+        """Write a queue's row. From now on the queue exists in the store."""
         queue.exists = True
         self.effects.rows[Table.QUEUE, (queue.name,)] = queue.row
 
@@ -304,13 +304,13 @@ class UnitOfWork(ChangeRecorder):
                 timed.put(entry, group.name, entry)
 
     def add_start(self, queue: str, group: str | None, times: list[int]) -> None:
-        """Write that a start was added, as the last of ``times``."""
+        """Write one more start time. It is the last of ``times``."""
         known = self.effects.starts.get((queue, group))
         new = 1 if known is None else None if known.new is None else known.new + 1
         self.effects.starts[queue, group] = Starts(new, times)
 
     def cut_starts(self, queue: str, group: str | None, times: list[int]) -> None:
-        """Write that no other start times than these count."""
+        """Replace the stored start times with ``times``."""
         self.effects.starts[queue, group] = Starts(None, times)
 
     def notify(self, topic: str) -> None:
@@ -318,7 +318,7 @@ class UnitOfWork(ChangeRecorder):
         self.effects.topics.add(topic)
 
     def wake(self, queue: str) -> None:
-        """Say that jobs of a queue may be claimable."""
+        """Notify workers that jobs of a queue may be claimable."""
         self.effects.topics.add(f"ready:{queue}")
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Jobs whose records cannot be read (``core.bad_records``) end, and make room in their groups."""
+"""Fail jobs whose records cannot be read (``core.bad_records``), and let in parked jobs of their groups."""
 
 from __future__ import annotations
 

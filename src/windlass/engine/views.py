@@ -1,4 +1,4 @@
-"""Copies of records for callers; used by verbs and by the stores' listings."""
+"""Copies of records for callers, and the filter of listings. Verbs and stores use them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from windlass.core.transitions import copy
 
 
 def view(job: JobRecord, now_ms: int, *, late: bool = False) -> JobRecord:
-    """A copy for the caller, without a result that is past its time (unless ``late``)."""
+    """A copy for the caller, without a result that has expired (unless ``late``)."""
     shown = copy(job)
     shown.errors = list(job.errors)
     if job.turn < 0:
@@ -21,7 +21,7 @@ def view(job: JobRecord, now_ms: int, *, late: bool = False) -> JobRecord:
 
 
 def is_wanted(job: JobRecord, request: rq.ListJobs) -> bool:
-    """Whether a listing asks for this job; where it begins is left to the store."""
+    """Whether a job passes the filters of a listing. The store applies the position where the page begins."""
     return (
         (not request.states or job.state in request.states)
         and (request.sort is Sort.ADDED or place_of(job, request.sort) is not None)
@@ -43,7 +43,7 @@ def _ended_within(job: JobRecord, from_ms: int | None, to_ms: int | None) -> boo
 
 
 def _has_error(job: JobRecord, error_class: str | None, fingerprint: str | None) -> bool:
-    """Whether its last error is of that class and fingerprint, where they are said."""
+    """Whether the job's last error has this class and fingerprint (None: any)."""
     if error_class is None and fingerprint is None:
         return True
     if not job.errors:

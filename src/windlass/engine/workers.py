@@ -1,4 +1,4 @@
-"""Workers, leaders and archivers: who is there, who does the duties, who has copied the history."""
+"""Workers, leaders and archivers: heartbeats, elections, commands, and how far the history is copied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windlass.engine.unit_of_work import UnitOfWork
 
 
 def elect(work: UnitOfWork, request: rq.Elect) -> Verb[bool]:
-    """Reads: 1."""
+    """Become or stay the leader of a role. False if another holder's term has not ended. Reads: 1."""
     holder, until_ms = yield from _leader(work, request.role)
     if holder != request.holder and until_ms > work.now_ms:
         return False
@@ -21,7 +21,7 @@ def elect(work: UnitOfWork, request: rq.Elect) -> Verb[bool]:
 
 
 def resign(work: UnitOfWork, request: rq.Resign) -> Verb[bool]:
-    """Reads: 1."""
+    """Give up the leadership of a role. False if the caller is not the leader. Reads: 1."""
     holder, until_ms = yield from _leader(work, request.role)
     if holder != request.holder or until_ms <= work.now_ms:
         return False
@@ -37,7 +37,7 @@ def _leader(work: UnitOfWork, role: str) -> Verb[tuple[str, int]]:
 
 
 def beat(work: UnitOfWork, request: rq.Beat) -> Verb[Command | None]:
-    """Reads: 1."""
+    """Store a heartbeat, or remove a worker that is ``gone``. Returns the worker's last command. Reads: 1."""
     entry: Entry = (Table.WORKER, (request.worker.id,))
     yield Reads(rows=[entry])
     if request.gone:
@@ -53,7 +53,7 @@ def beat(work: UnitOfWork, request: rq.Beat) -> Verb[Command | None]:
 
 
 def command(work: UnitOfWork, request: rq.CommandWorker) -> Verb[bool]:
-    """Reads: 1."""
+    """Leave a command for a worker and notify it. False if the worker is unknown. Reads: 1."""
     entry: Entry = (Table.WORKER, (request.worker,))
     yield Reads(rows=[entry])
     if work.rows[entry] is None:
@@ -66,7 +66,7 @@ def command(work: UnitOfWork, request: rq.CommandWorker) -> Verb[bool]:
 
 
 def archive(work: UnitOfWork, request: rq.Archive) -> Verb[None]:
-    """Reads: 1."""
+    """Register an archiver, or move its cursors forward. Reads: 1."""
     entry: Entry = (Table.ARCHIVER, (request.name,))
     yield Reads(rows=[entry])
     known: ArchiverInfo | None = work.rows[entry]
