@@ -223,7 +223,7 @@ def _keep(path: str, lines: list[_Line]) -> None:
 def _take_out(conn: sqlite3.Connection, namespace: str, bad: _Bad) -> None:
     where = " AND ".join(f"{key} IS ?" for key in bad.column.keys)
     table = in_namespace(f"[{bad.column.table}]", namespace)
-    if bad.column.column == "deltas":  # the events of the row may be whole
+    if bad.column.column == "deltas":  # the events of the row may be readable
         conn.execute(f"UPDATE {table} SET deltas = NULL WHERE {where}", bad.key)
     else:
         conn.execute(f"DELETE FROM {table} WHERE {where}", bad.key)

@@ -104,7 +104,7 @@ def _overdue(step: RequestState, now_ms: int, limit: int) -> list[JobRecord]:
     for job in step.jobs(step.all("job_expired", now_ms, limit)):
         if transitions.is_expired(job, now_ms):
             found.append(job)
-        else:  # it ran or ended under an earlier release
+        else:  # an earlier release left the time on a job that had started or ended
             step.for_upkeep().stays.append(job.seq)
     return found
 

@@ -110,7 +110,7 @@ class StoredWaitingJobs:
             yield from pages(lambda *page: step.all("turns_first", num, priority, *page), FIRST)
             return
         yield from pages(lambda *page: step.all("turns_last", num, group, priority, *page), FIRST)
-        if not group:  # those of before the queue saw groups
+        if not group:  # also jobs from before the queue had groups
             yield from pages(lambda *page: step.all("turns_plain", num, priority, *page), FIRST)
 
     def _read(self, limit: int, offset: int) -> list[Placed]:

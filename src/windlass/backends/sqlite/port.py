@@ -116,7 +116,7 @@ class RequestPort(RequestState):
             theirs = {(job.queue, group) for job in lost for (group,) in self.all("job_grp", job.seq)}
             try:
                 self._decide(unreadable.set_aside, lost)
-            except DamagedError as found:  # among those that wait for them
+            except DamagedError as found:  # dependents of the jobs are damaged, too
                 ahead.append(found.jobs)
                 continue
             ahead.pop()

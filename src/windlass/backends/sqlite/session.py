@@ -113,7 +113,7 @@ class SqliteSession:
 
     def _make_good(self) -> None:
         """Repair the log after a failed flush, because SQLite copies it into the file on close."""
-        for _ in range(2):  # the second time after what is lost was taken back
+        for _ in range(2):  # the first attempt may only drop lost commits
             if self._disk.failed and self.lock.try_acquire():
                 try:
                     with suppress(sqlite3.Error, OSError):
@@ -178,7 +178,7 @@ class SqliteSession:
             self._roll_back(tx)
             if is_odd_text(self.conn, exc):
                 read_any_text(self.conn)
-                with suppress(sqlite3.Error, OSError):  # then the first error stands
+                with suppress(sqlite3.Error, OSError):  # report the first error then
                     if self.begin():
                         return self.run(calls)
             return [self.failed(call, exc) for call in calls], set()

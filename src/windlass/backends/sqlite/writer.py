@@ -51,7 +51,7 @@ class SqliteWriter(WriterThread["SqliteSession"]):
                     self._checkpoint()
                 if self._session.sweep_due:
                     self._sweep()
-            except Exception as exc:  # whatever it is, this thread must live on
+            except Exception as exc:  # the thread must survive any error
                 log.exception("a group of calls failed in an unexpected way")
                 self._fail_all(exc)
             self.phase = "idle"

@@ -241,7 +241,7 @@ def _complete(step: RequestState, jobs: list[JobRecord]) -> None:
         else:
             done += step.among("job_complete", [job.seq for job in some], *params).rowcount
     done += step.many("job_complete_one", single) if single else 0
-    if done != len(jobs):  # a change of an active job must take it out of ``Queues.leased``
+    if done != len(jobs):  # a bug: some change of an active job did not pop it from ``Queues.leased``
         missing = len(jobs) - done
         raise StorageError(
             f"the cache of leases is stale for {missing} jobs; nothing was changed: repeat the call"
