@@ -210,6 +210,7 @@ class Tx:
         self.topics: set[str] = set()
         self.made: list[str] = []
         self._plain = True
+        #: Rows that this transaction changed. Valid after ``flush``, which adds the new ``total_changes``.
         self._changes = -conn.total_changes
 
     def absorb(self, share: Share) -> None:
