@@ -1,11 +1,11 @@
 """Jobs in one SQLite file, shared by all processes of a machine.
 
-``sqlite:///relative.db`` or ``sqlite:////absolute.db``, with ``?namespace=``, ``?synchronous=full|normal``
-and ``?timeout=`` (seconds that a call may wait). An acknowledged write survives the loss of the process and,
-with ``synchronous=full`` (the default), of power, except for the last step of a worker: see
-``docs/reliability.md``.
+The URL is ``sqlite:///relative.db`` or ``sqlite:////absolute.db``, with ``?namespace=``,
+``?synchronous=full|normal`` and ``?timeout=`` (seconds that a call may wait). An acknowledged write survives
+a crash of the process. With ``synchronous=full`` (the default) it also survives a loss of power, except for
+the last step of a worker: see ``docs/reliability.md``.
 
-In which order to read the files of this package: ``docs/internals/sqlite.md``.
+``docs/internals/sqlite.md`` says in which order to read the files of this package.
 """
 
 from windlass.backends.sqlite.backend import SqliteBackend, from_url

@@ -79,12 +79,12 @@ class SqliteBackend:
         return add_in_transaction(connection, jobs, namespace=self._settings.namespace)
 
     def settle_in_transaction(self, connection: sqlite3.Connection, items: list[Settlement]) -> list[Settled]:
-        """End attempts inside the caller's own transaction on this file; see ``transactional``."""
+        """Settle attempts inside the caller's own transaction on this file; see ``transactional``."""
         _check_same_file(connection, self._settings)
         return settle_in_transaction(connection, items, namespace=self._settings.namespace)
 
     def notify(self) -> None:
-        """Wake all listeners on this machine. For applications, after the commit of such a transaction."""
+        """Wake all listeners on this machine. Applications call it after committing their own transaction."""
         self._open_database().wake.announce_all()
 
     def clone(self) -> SqliteBackend:
@@ -109,5 +109,5 @@ def _check_same_file(connection: sqlite3.Connection, settings: SqliteSettings) -
 
 
 def from_url(url: BackendUrl) -> SqliteBackend:
-    """A client of the file that the URL names; nothing is opened yet."""
+    """Return a client for the file in the URL. It is not opened yet."""
     return SqliteBackend(parse(url))

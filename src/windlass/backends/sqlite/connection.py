@@ -1,4 +1,4 @@
-"""Connections, and what SQLite's errors mean to people."""
+"""Opening connections, and turning SQLite's errors into errors with advice."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from windlass.errors import ConfigError, StorageError, WindlassError
 if TYPE_CHECKING:
     from windlass.backends.sqlite.settings import SqliteSettings
 
-#: How long a connection that only reads waits when it finds the database locked (in recovery, say).
+#: How long a read-only connection waits if the database is locked (for example during recovery).
 BUSY_MS = 1_000
-#: Pages (4 KiB) in the write-ahead log before the writer copies them into the database file. Few, because
-#: writing over a log that was copied costs half as much as appending to it.
+#: Pages (4 KiB) in the write-ahead log before the writer makes a checkpoint. The number is low because
+#: overwriting a log after a checkpoint costs half as much as appending to it.
 CHECKPOINT_PAGES = 500
-#: A commit makes a checkpoint itself when no other thread has.
+#: At this many pages SQLite makes a checkpoint during a commit, if the writer has not made one before.
 BACKSTOP_PAGES = 2_000
-#: A log that grew longer than this is cut back once it was copied.
+#: A log that is longer than this is truncated after a checkpoint.
 LOG_BYTES = 64 * 2**20
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -44,7 +44,7 @@ _MISFIT = (
 
 
 class Executor(Protocol):
-    """What the verbs need of a connection."""
+    """The part of a connection that requests use."""
 
     @property
     def total_changes(self) -> int: ...
@@ -55,9 +55,9 @@ class Executor(Protocol):
 
 
 class OneCursor:
-    """A connection whose statements share one cursor: what one found is read before the next is executed.
+    """A connection whose statements share one cursor. Fetch all rows before you execute the next statement.
 
-    A cursor of its own for every statement costs as much as some of the statements.
+    Creating a cursor for every statement takes as long as a short statement itself.
     """
 
     def __init__(self, conn: sqlite3.Connection, cursor: sqlite3.Cursor) -> None:
@@ -73,7 +73,7 @@ class OneCursor:
 def connect(
     settings: SqliteSettings, *, busy_ms: int = BUSY_MS, read_only: bool = False
 ) -> sqlite3.Connection:
-    """A connection in autocommit mode: every transaction is begun by an explicit statement."""
+    """Open a connection in autocommit mode: transactions begin with an explicit statement."""
     conn = sqlite3.connect(
         settings.path,
         timeout=busy_ms / 1000,
@@ -82,7 +82,7 @@ def connect(
         cached_statements=256,
     )
     try:
-        conn.execute("PRAGMA synchronous = NORMAL")  # what FULL adds to it is in disk.py
+        conn.execute("PRAGMA synchronous = NORMAL")  # disk.py does the flush that FULL would add
         conn.execute("PRAGMA secure_delete = OFF")
         if read_only:
             conn.execute("PRAGMA query_only = ON")
@@ -93,8 +93,8 @@ def connect(
 
 
 def prepare_file(conn: sqlite3.Connection) -> None:
-    """Bring a fresh file into the shape that all connections expect. Call it under the lock."""
-    conn.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heeded only before the first table exists
+    """Set the file's journal and vacuum modes. The caller holds the lock of all processes."""
+    conn.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has no effect once a table exists
     (mode,) = conn.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise StorageError(
@@ -106,7 +106,7 @@ def prepare_file(conn: sqlite3.Connection) -> None:
 
 
 def _text(data: bytes) -> str | bytes:
-    """A stored text; its bytes where they are no UTF-8, which ``rows`` takes for the damage that it is."""
+    """Decode a stored text. Returns the bytes if they are not UTF-8; ``rows`` treats these as damage."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -114,32 +114,32 @@ def _text(data: bytes) -> str | bytes:
 
 
 def is_odd_text(conn: sqlite3.Connection, exc: Exception) -> bool:
-    """Whether ``exc`` is about a text that is no UTF-8, which ``conn`` could read after ``read_any_text``."""
+    """Whether ``exc`` is about text that is not UTF-8, and ``read_any_text`` would let ``conn`` read it."""
     if not isinstance(exc, sqlite3.OperationalError) or conn.text_factory is _text:
         return False
     return "Could not decode to UTF-8" in str(exc)
 
 
 def read_any_text(conn: sqlite3.Connection) -> None:
-    """Read texts that are no UTF-8 as bytes.
+    """Make ``conn`` return text that is not UTF-8 as bytes.
 
-    Not from the beginning: a function of ours for every text takes longer than the statements.
+    This is not the default, because a Python function call for every text takes longer than the statements.
     """
     conn.text_factory = _text
 
 
 def is_busy(exc: sqlite3.Error) -> bool:
-    """Whether ``exc`` only says that another connection is writing."""
+    """Whether ``exc`` means that another connection is writing."""
     return _primary(exc) in _BUSY
 
 
 def is_misfit(exc: sqlite3.Error) -> bool:
-    """Whether ``exc`` says that a STRICT table does not take a row because of the type of a value."""
+    """Whether ``exc`` means that a STRICT table refused a row because a value has the wrong type."""
     return getattr(exc, "sqlite_errorcode", 0) == _DATATYPE
 
 
 def to_error(exc: Exception, what: str) -> WindlassError:
-    """``exc`` as the error that callers see, with what to do about it; ``what`` failed."""
+    """Return the error that callers see for ``exc``, with advice. ``what`` names the thing that failed."""
     if isinstance(exc, WindlassError):
         return exc
     error: WindlassError | None = bad_value(exc)
@@ -152,7 +152,7 @@ def to_error(exc: Exception, what: str) -> WindlassError:
 
 
 def _is_odd_value(exc: Exception) -> bool:
-    """Whether a value of the request, and not the database, is what is wrong."""
+    """Whether the cause is a value of the request, not the database."""
     if isinstance(exc, sqlite3.DataError):
         return True
     return isinstance(exc, (sqlite3.InterfaceError, sqlite3.ProgrammingError)) and "binding" in str(exc)

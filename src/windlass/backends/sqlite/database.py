@@ -1,4 +1,4 @@
-"""One database file, as this process uses it; see ``backend.local.store``."""
+"""The threads and connections of one database file in this process; see ``backend.local.store``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Database(LocalStore[SqliteSettings, SqliteSession]):
 
     name = "sqlite"
     what = "database"
-    open_s = 1.0  # it may mean making tables on a slow disk
+    open_s = 1.0  # opening may create tables on a slow disk
     waited = {  # noqa: RUF012
         "open": "it is still being opened",
         "lock": "another process is writing, or is stopped in the middle of a transaction",

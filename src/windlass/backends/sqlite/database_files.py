@@ -1,7 +1,7 @@
-"""Whether the files of a database are still those that this process has open.
+"""Checks that the files of a database are still the ones that this process has open.
 
-A file that was deleted or replaced can be written to as before, but no process will read it: nothing may be
-acknowledged that went there. SQLite does not notice.
+After a file was deleted or replaced, writes to the open descriptor still succeed, but no other process reads
+them. Such writes must not be acknowledged, and SQLite does not notice the change.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import time
 
 from windlass.errors import StoreReplacedError
 
-#: A look at the files is trusted when their directory had been left alone for this long before it.
+#: A check is cached only if the directory had not changed for this long, as its time stamp is coarse.
 _SETTLED_NS = 50_000_000
 
 _Identity = tuple[int, int] | None
 
 
 class DatabaseFiles:
-    """The files of one open database. While their directory is unchanged, a check costs one look at it."""
+    """The files of one open database. While their directory is unchanged, a check is one ``stat`` call."""
 
     def __init__(self, path: str, shown: str) -> None:
         self._shown = shown
@@ -27,7 +27,7 @@ class DatabaseFiles:
         self._stamp: tuple[int, int, int] | None = None
 
     def check(self) -> None:
-        """Raise ``StoreReplacedError`` unless all files are where they were."""
+        """Raise ``StoreReplacedError`` if a file was deleted or replaced."""
         try:
             found = os.stat(self._directory)
         except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""When what was committed reaches the disk.
+"""Flushes commits to the disk.
 
-Our connections commit with ``synchronous=NORMAL``: the log is written whole and in order, and survives the
-end of any process, but not yet a loss of power. What ``FULL`` adds is an ``fdatasync`` of the log behind each
-commit. It is made here instead of inside ``COMMIT``: so other processes may write meanwhile.
+Connections commit with ``synchronous=NORMAL``. A commit then survives the end of any process, but not a loss
+of power. ``FULL`` would add an ``fdatasync`` of the log to each ``COMMIT``. ``Disk.sync`` does this after the
+commit instead, so that other processes can write during the flush.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _write_again = write_again
 
 
 class LogLostError(OSError):
-    """The system dropped data that it could not write."""
+    """The operating system dropped data that it could not write."""
 
 
 class Disk:
-    """The log of one database. Used by one thread at a time, while a connection of this process is open."""
+    """The log of one database. One thread uses it, while a connection of this process is open."""
 
     def __init__(self, path: str, *, full: bool, health: FlushHealth | None = None) -> None:
         self._path = path
@@ -31,11 +31,11 @@ class Disk:
 
     @property
     def failed(self) -> bool:
-        """Whether a flush failed, so that ``rewrite`` must come before the next."""
+        """Whether a flush failed. ``rewrite`` must succeed before the next ``sync``."""
         return self._health.failed
 
     def sync(self) -> None:
-        """Everything that was committed so far is on the disk; raises ``OSError``."""
+        """Flush everything that was committed so far; raises ``OSError``."""
         if self._fd < 0:
             return
         if self._health.failed:
@@ -47,9 +47,9 @@ class Disk:
             raise
 
     def rewrite(self) -> None:
-        """After a flush that failed: write the log once more and flush it; raises ``OSError``.
+        """Write the log again after a failed flush, and flush it; raises ``OSError``.
 
-        ``LogLostError`` when it does not hold any more what was committed: see ``take_back``. No other
+        Raises ``LogLostError`` if commits are missing from the log; then call ``take_back``. No other
         process may write to the database meanwhile.
         """
         if not wal.is_whole(self._fd, self._path):
@@ -61,11 +61,11 @@ class Disk:
         self._health.failed = False
 
     def take_back(self) -> None:
-        """Let SQLite forget, in every process, what the log does not hold any more."""
+        """Make SQLite, in every process, drop the commits that are missing from the log."""
         wal.make_index_again(self._path)
 
     def close(self) -> None:
-        """May be called again."""
+        """Close the file. May be called more than once."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

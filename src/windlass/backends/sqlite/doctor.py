@@ -1,8 +1,8 @@
-"""A look at the rows of a database from outside, and setting aside what cannot be read: ``windlass doctor``.
+"""Checks the rows of a database for ``windlass doctor``, and sets aside rows that cannot be read.
 
-Jobs are not looked at here, except those without a valid state: everything else about a job can be found, and
-set right, through the store (see ``core.bad_records``). Tables of earlier releases become STRICT while the
-store is in use (see ``sweep``); the findings say how far that is, and which rows did not fit.
+Jobs are checked only for an invalid state. The store itself finds and repairs any other damage of a job (see
+``core.bad_records``). Tables of earlier releases become STRICT while the store is in use (see ``sweep``); the
+findings report the progress and the rows that were set aside.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from windlass.backends.sqlite.transactional import inside
 from windlass.core import bad_records
 from windlass.core.text import printable
 
-#: What is written down of a row, as JSON.
+#: One line (JSON) of the file that damaged rows are moved to.
 _Line = dict[str, Any]
 
 
 class _Column(NamedTuple):
-    """Bytes in a table, the columns that name a row of it, and what reads them."""
+    """A column with encoded data: its table, the table's key columns, and the function that decodes it."""
 
     table: str
     keys: tuple[str, ...]
@@ -65,7 +65,7 @@ class _Bad(NamedTuple):
 
 
 def examine(url: BackendUrl, deep: bool) -> Iterator[Finding]:
-    """Tables and rows set aside; with ``deep``, which reads everything, also rows that cannot be read."""
+    """Report on tables and rows that were set aside. ``deep`` reads every row and reports damaged ones."""
     settings = parse(url)
     if not os.path.exists(settings.path):
         return
@@ -81,7 +81,7 @@ def examine(url: BackendUrl, deep: bool) -> Iterator[Finding]:
 
 
 def repair(url: BackendUrl) -> Iterator[Finding]:
-    """Move rows that cannot be read into a file beside the database, and fail jobs that are in no state."""
+    """Move damaged rows to a file next to the database, and fail jobs with an unknown state."""
     settings = parse(url)
     if not os.path.exists(settings.path):
         return
@@ -174,7 +174,7 @@ def _stateless(conn: sqlite3.Connection, namespace: str) -> list[tuple[Any, Any]
 
 
 def _fail_stateless(conn: sqlite3.Connection, namespace: str) -> Iterator[Finding]:
-    """Jobs of tables that are not upgraded yet are left to the workers of this release."""
+    """Fail jobs with an unknown state. If the tables are not upgraded yet, a worker does it later."""
     if migrations.version(conn, namespace) != migrations.NEWEST:
         return
     for job_id, state in _stateless(conn, namespace):
@@ -189,7 +189,7 @@ def _lose_stateless(step: RequestPort) -> None:
 
 
 def _aside(conn: sqlite3.Connection, namespace: str) -> list[tuple[int, _Line]]:
-    """Rows in the table of that name, with their numbers."""
+    """Return the rows of the table ``aside`` with their numbers."""
     if in_namespace("[aside]", namespace).strip('"') not in _tables(conn):
         return []
     found = conn.execute(in_namespace("SELECT num, name, why, raw FROM [aside] ORDER BY num", namespace))
@@ -223,7 +223,7 @@ def _keep(path: str, lines: list[_Line]) -> None:
 def _take_out(conn: sqlite3.Connection, namespace: str, bad: _Bad) -> None:
     where = " AND ".join(f"{key} IS ?" for key in bad.column.keys)
     table = in_namespace(f"[{bad.column.table}]", namespace)
-    if bad.column.column == "deltas":  # the events of the row may be whole
+    if bad.column.column == "deltas":  # the events of the row may be readable
         conn.execute(f"UPDATE {table} SET deltas = NULL WHERE {where}", bad.key)
     else:
         conn.execute(f"DELETE FROM {table} WHERE {where}", bad.key)

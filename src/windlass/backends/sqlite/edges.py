@@ -1,4 +1,4 @@
-"""Edges in the database: which job waits for which, and the outbox of ends that were not relayed yet."""
+"""Reads and writes edges (which job waits for which) and the outbox of ends that were not relayed yet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ unpack_end = msgspec.msgpack.Decoder(ChildEnd).decode
 
 
 def load(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
-    """What verbs ask for of edges."""
+    """Load the edges and the outbox entries that a verb asks for into ``work``."""
     if reads.pairs:
         pairs = [*reads.pairs]
         work.edges.update(dict.fromkeys(pairs))
@@ -64,7 +64,7 @@ def _edges(step: RequestState, name: str, keys: list[Any], *params: Any) -> list
 
 
 def _outbox(step: RequestState, limit: int) -> list[ChildEnd]:
-    """The oldest ends that were not relayed yet. Those that cannot be read go with the next write."""
+    """Return the oldest ends in the outbox. Entries that cannot be read are deleted with the next write."""
     ends = []
     for num, packed in step.all("outbox", limit):
         end = bad_records.read_or_none(packed, unpack_end, f"entry {num} of the outbox")
@@ -77,7 +77,7 @@ def _outbox(step: RequestState, limit: int) -> list[ChildEnd]:
 
 
 def write(step: RequestState, effects: Effects) -> None:
-    """Edges as they are from now on, and what becomes of the outbox."""
+    """Save changed edges and add new ends to the outbox."""
     step.many(
         "edge_save",
         [
@@ -94,7 +94,7 @@ def write(step: RequestState, effects: Effects) -> None:
 
 
 def write_outbox(step: RequestState, relayed: int) -> None:
-    """Drop the oldest ``relayed`` ends of the outbox, as loaded: they are dealt with."""
+    """Delete the first ``relayed`` of the loaded ends, and the entries that cannot be read."""
     upkeep = step.for_upkeep()
     gone = [*upkeep.outbox[:relayed], *upkeep.unread]
     if gone:
@@ -102,13 +102,13 @@ def write_outbox(step: RequestState, relayed: int) -> None:
 
 
 def read_edges(rows: list[Row], queue_name: Callable[[int], str]) -> list[Edge]:
-    """The edges of rows."""
+    """Return the edges of rows. Rows that cannot be read are skipped."""
     what = "an edge of job {1}".format
     return list(bad_records.readable(rows, lambda row: to_edge(row, queue_name), lambda row: what(*row)))
 
 
 def to_edge(row: Row, queue_name: Callable[[int], str]) -> Edge:
-    """The edge that a row (its columns as in ``EDGE_COLUMNS``) describes."""
+    """Return the edge of a row (columns as in ``EDGE_COLUMNS``)."""
     queue, job_id, child_queue, child, child_seq, on_failure, status, value, codec, reason, error = row
     return Edge(
         dependent=JobRef(queue_name(queue), job_id),

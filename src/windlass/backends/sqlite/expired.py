@@ -1,4 +1,4 @@
-"""What is past its keep or its time, for a prune: found through indexes, in bounded steps."""
+"""Finds what a prune removes: records, entries and history past their retention, in bounded steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.request import RequestState
     from windlass.engine.unit_of_work import UnitOfWork
 
-#: Most chunks of a log that one prune looks at.
+#: The most chunks of a log that one prune reads.
 SCAN = 10_000
 
 _DEFAULTS = StoredOptions()
@@ -31,11 +31,11 @@ _DEFAULTS = StoredOptions()
 
 
 def past_keep(step: RequestState, work: UnitOfWork, limit: int) -> list[JobRecord]:
-    """Finished jobs that are past their keep, in the order in which they go, with what a removal needs.
+    """Return finished jobs that are past their retention, in the order in which they are removed.
 
-    By age through one index, or from the oldest of each queue and state, where those by count are found, too.
-    Only this many candidates are looked at, so when very many are too old at once, the order among them is
-    approximate.
+    Jobs with an age of their own are found through one index. Jobs with the default age, and jobs beyond a
+    maximum count, are found from the oldest of each queue and state. The number of candidates is bounded, so
+    if very many jobs are too old at once, their order is approximate.
     """
     now_ms, candidates = work.now_ms, max(2 * limit, 1_000)
     found = set(step.all("prune_old", now_ms, candidates))
@@ -70,10 +70,10 @@ def _ended(step: RequestState, row: Row) -> JobRecord:
 def _plain_old(
     step: RequestState, num: int, state: JobState, now_ms: int, limit: int
 ) -> tuple[list[Row], bool]:
-    """Plain jobs that are past the default age, and whether there may be more.
+    """Return plain jobs that are past the default age, and whether there may be more.
 
-    Others that are kept longer may stand in between, as many as there are: those that were seen are not
-    looked at again by this connection. None can appear among them while the store's clock does not go back.
+    Any number of jobs that are kept longer may precede them. This connection remembers how far it has seen
+    only such jobs and skips them next time. No plain job can appear among them unless the clock goes back.
     """
     age_ms = _DEFAULTS.keep_for(state).age_ms
     assert age_ms is not None
@@ -97,7 +97,7 @@ def _surplus(step: RequestState, num: int, state: JobState, total: int, now_ms: 
 
 
 def load_entries(step: RequestState, work: UnitOfWork, limit: int) -> None:
-    """Entries whose time has passed, and groups that may be forgotten."""
+    """Load table entries whose time has passed, and groups that can be deleted."""
     now_ms, past, name = work.now_ms, work.past, step.queues.name
     past.kept_ids = [JobRef(name(num), key) for num, key in step.all("kept_id_past", now_ms, limit)]
     past.keys = [(name(num), key) for num, key in step.all("unique_key_past", now_ms, limit)]
@@ -114,7 +114,7 @@ def load_entries(step: RequestState, work: UnitOfWork, limit: int) -> None:
 
 
 def load_history(step: RequestState, work: UnitOfWork, since_ms: int) -> None:
-    """The logs of all queues, and who has copied them."""
+    """Load the extent of each queue's history, and the positions of archivers and roll-ups."""
     for num, name in step.all("prune_queues", LOG_KEY):
         ((floor,),) = step.all("queue_floor", num)
         last = step.queues.get(name).last_history
@@ -125,7 +125,7 @@ def load_history(step: RequestState, work: UnitOfWork, since_ms: int) -> None:
 
 
 def _young(step: RequestState, num: int, floor: int, last: int, since_ms: int) -> int:
-    """The first record that is younger than ``since_ms``, as far as this step looks."""
+    """Return the id of the first record after ``since_ms``, or of the first that this step did not read."""
     base = num * LOG_KEY
     for key, _, at_ms in step.all("history_ages", base + floor, base + last, SCAN):
         if at_ms > since_ms:
@@ -135,7 +135,7 @@ def _young(step: RequestState, num: int, floor: int, last: int, since_ms: int) -
 
 
 def _first_young(step: RequestState, key: int, floor: int, since_ms: int) -> int:
-    """The same when it is in the chunk at ``key``."""
+    """Return the id of the first record after ``since_ms`` in the chunk at ``key``."""
     ((packed,),) = step.all("history_chunk", key)
     records = bad_records.read_or_none(packed, unpack_history, f"chunk {key} of the history")
     if records is None:

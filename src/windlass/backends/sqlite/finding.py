@@ -1,6 +1,6 @@
-"""What a listing asks of a job, as far as SQLite can say: it passes over rows much faster than we read them.
+"""SQL conditions for listings. SQLite skips rows much faster than Python can read them.
 
-These are conditions that a wanted job meets; ``is_wanted`` compares what comes.
+Every wanted job meets these conditions, but other jobs may, too. ``is_wanted`` makes the exact comparison.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HELD = {
 
 
 def conditions(request: rq.ListJobs, payload: str) -> tuple[str, list[Any]]:
-    """The end of a ``WHERE``, and its values. ``payload``: how the payload of a job is read as text."""
+    """Return the end of a ``WHERE`` and its values. ``payload`` is the SQL that reads a payload as text."""
     found = list(_conditions(request))
     values = [value for _, its in found for value in its]
     return "".join(f" AND {text}" for text, _ in found).replace("/*payload*/", payload), values

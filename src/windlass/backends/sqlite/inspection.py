@@ -1,4 +1,4 @@
-"""Inspection: every answer comes from one snapshot and changes nothing."""
+"""Read-only requests about jobs, queues, logs and workers. Each is answered from one snapshot."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
-#: Rows that one listing looks at before it answers with what it found and a cursor.
+#: The most rows that one listing reads before it returns what it found, with a cursor.
 SCAN = 5_000
-#: Lists of jobs up to this long are found by an index and sorted; longer ones by walking over the jobs.
+#: Up to this many candidates are found through an index and sorted. With more, all jobs are scanned in order.
 SORTABLE = 20_000
-#: The same where an index leads to what is wanted.
+#: The same for listings that can scan an index instead of all jobs.
 _FEW = 1_000
-#: Waiting jobs per priority that are looked at for the oldest one.
+#: The number of waiting jobs that are read to find the oldest one.
 HEAD = 5_000
 
 _STATES = tuple(JobState)
 _END = 2**63 - 1
 _PART = 200
-#: The next part of a list by time is this many times longer than the one before.
+#: Each part of a list by time is this many times longer than the previous one.
 _GROWTH = 4
 _PRIORITIES = 32
 
@@ -96,7 +96,7 @@ def list_jobs(snap: ReadSnapshot, request: rq.ListJobs) -> rq.Page:
 def _first_wanted(
     snap: ReadSnapshot, request: rq.ListJobs, rows: Iterable[Row]
 ) -> tuple[list[JobRecord], int | None]:
-    """As many of ``rows`` as fill a page, and the number of its last job if more follow."""
+    """Return the first page of wanted jobs, and the number of its last job if more follow."""
     page: list[JobRecord] = []
     for row in rows:
         job = record(row, request.queue)
@@ -109,9 +109,11 @@ def _first_wanted(
 
 
 def _passed(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int, last: int | None) -> int:
-    """How many jobs a walk passed over up to ``last``, or to the end: those of the queue and these states, or
-    of the index. The number of rows that came would show how many jobs hold a text, also where the caller
-    may not read it; so does a number that counts a job twice when a page was full.
+    """Count the jobs that a scan passed up to ``last``, or to the end: all jobs of the queue in these states,
+    or all jobs of the index.
+
+    The number of rows that SQLite returned must not be used. It would reveal how many jobs contain a text,
+    even to a caller that may not read it. So would counting a job twice when a page was full.
     """
     if request.newest_first:
         span = (0 if last is None else last - 1, max(start - 1, 0))
@@ -124,8 +126,8 @@ def _passed(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int, last
 
 
 def _by_time(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> rq.Page:
-    """Jobs by due time or by end, straight from the index of that time; in parts, as far as they are needed:
-    first as many as fill the page."""
+    """List jobs by due time or finish time, read from the index of that time in growing parts. The first
+    part has enough jobs to fill the page."""
     after: Sequence[int] = place_after(request.cursor, newest_first=request.newest_first)
     page: list[JobRecord] = []
     last: str | None = None
@@ -158,7 +160,7 @@ def _cursor(place: Sequence[int]) -> str:
 def _timed_places(
     snap: ReadSnapshot, num: int, request: rq.ListJobs, after: Sequence[int], size: int
 ) -> list[Row]:
-    """Time and number of the next ``size`` jobs."""
+    """Return the time and the number of the next ``size`` jobs."""
     down = request.newest_first
     if request.sort is Sort.DUE:
         return snap.all("list_due_down" if down else "list_due_up", num, *after, size)
@@ -177,7 +179,7 @@ def _start(request: rq.ListJobs) -> int:
 
 
 def _short_list(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int) -> list[int] | None:
-    """The numbers of all jobs in these states, in order, when there are few enough; else None."""
+    """Return the numbers of all candidates in order, or None if there are too many to sort."""
     found = _few_ended(snap, num, request)
     if found is None:
         found = _few_of_states(snap, num, request)
@@ -188,7 +190,7 @@ def _short_list(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int) 
 
 
 def _few_ended(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> set[int] | None:
-    """Those that ended in the wanted time, when it was said and they are few enough."""
+    """Return the jobs that finished in the requested time, or None if none is given or they are too many."""
     from_ms, to_ms = request.finished_from_ms, request.finished_to_ms
     if from_ms is None and to_ms is None:
         return None
@@ -224,7 +226,7 @@ def _of_state(snap: ReadSnapshot, num: int, state: JobState) -> list[Row]:
 
 
 def _rows(snap: ReadSnapshot, request: rq.ListJobs, seqs: list[int]) -> Iterator[Row]:
-    """The rows of these jobs that may be wanted, in this order; read in parts, as far as the caller goes."""
+    """Yield the rows of these jobs that may be wanted, in this order. Reads them in parts, on demand."""
     sql, values = _where(snap, "list_by_seqs", request)
     for first in range(0, len(seqs), _PART):
         part = seqs[first : first + _PART]
@@ -233,7 +235,7 @@ def _rows(snap: ReadSnapshot, request: rq.ListJobs, seqs: list[int]) -> Iterator
 
 
 def _edge(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int) -> int | None:
-    """The last job that a walk over all jobs may look at; None when it may go to the end."""
+    """Return the last job that a scan may read, or None if it may read to the end."""
     way, index = "down" if request.newest_first else "up", _index(request)
     if index is None:
         found = snap.all(f"list_edge_{way}", start, SCAN)
@@ -243,12 +245,12 @@ def _edge(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int) -> int
 
 
 def _index(request: rq.ListJobs) -> str | None:
-    """The index that leads to all jobs that can fit; None: all jobs of the store are walked over."""
+    """Return the index that contains all candidates, or None if all jobs of the store must be scanned."""
     return "top" if request.tops else "error" if request.needs_error else None
 
 
 def _walk(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int, edge: int | None) -> Iterator[Row]:
-    """The rows up to ``edge`` that may be wanted."""
+    """Return the rows up to ``edge`` that may be wanted."""
     down = request.newest_first
     end = edge if edge is not None else 0 if down else _END
     name = "_".join(part for part in ("list", _index(request), "walk", "down" if down else "up") if part)
@@ -257,12 +259,12 @@ def _walk(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int, edge: 
 
 
 def _states(request: rq.ListJobs) -> str:
-    """The states that are wanted, for a statement."""
+    """Return the requested states as a JSON list, for a statement."""
     return json.dumps([state.value for state in request.states or _STATES])
 
 
 def _where(snap: ReadSnapshot, name: str, request: rq.ListJobs) -> tuple[str, list[Any]]:
-    """A statement with what else the listing asks for, and the values of that."""
+    """Return a statement with the other conditions of the listing, and the values of these conditions."""
     also, values = conditions(request, snap.sql["payload_text"])
     return snap.sql[name].replace("/*also*/", also), values
 
@@ -291,11 +293,12 @@ def list_queues(snap: ReadSnapshot, request: rq.ListQueues) -> list[QueueInfo]:
 
 
 def _oldest_ready(snap: ReadSnapshot, num: int, waiting: int) -> int | None:
-    """When the oldest waiting job became ready.
+    """Return when the oldest waiting job became ready.
 
-    Exact up to ``HEAD`` waiting jobs; above that the heads of each priority's line are looked at: places
-    are given out in the order of becoming ready, except for a few jobs that came back (and for ``lifo`` jobs,
-    whose oldest stand behind the newest: there the figure may be too young).
+    The answer is exact up to ``HEAD`` waiting jobs. Above that, only the first jobs of each priority are
+    read. That is usually right, because jobs get their places in the order in which they become ready, except
+    for a few that were released or recovered. With ``lifo`` the oldest jobs come last, so the answer may be
+    too recent.
     """
     if not waiting:
         return None
@@ -360,7 +363,7 @@ def read_history(snap: ReadSnapshot, request: rq.ReadHistory) -> rq.HistoryPage:
         read = partial(unpack_history, start=skip, count=most)
         part = bad_records.read_or_none(records, read, f"history of queue {request.queue} from {first_id} on")
         if part is None:
-            upto = key % LOG_KEY  # it is passed over
+            upto = key % LOG_KEY  # skip the unreadable chunk
         else:
             found += part
             upto = first_id + skip + len(part) - 1

@@ -1,4 +1,4 @@
-"""Inspection of limits, groups, keys, flows, live output, roll-ups and schedules: see ``show``."""
+"""Read-only requests about limits, groups, keys, flows, live output, roll-ups and schedules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from windlass.errors import ConfigError
 if TYPE_CHECKING:
     from windlass.backends.sqlite.snapshot import ReadSnapshot
 
-#: More jobs than any group has.
+#: A limit for counting that no group reaches.
 _MANY = 1 << 40
 _EMPTY = StreamHead()
 
@@ -108,7 +108,7 @@ def _info(snap: ReadSnapshot, num: int, name: str, every: lm.GroupLimits) -> Gro
 
 
 def _opens_at(snap: ReadSnapshot, num: int, name: str, limits: lm.GroupLimits, usage: Usage) -> int | None:
-    """When the first parked job of a group may be let in."""
+    """Return when the group may admit its first parked job, or None if no job is parked."""
     for row in snap.all("group_parked", num, name, 1, 0):
         job = record(row, "")
         if limits.bucket is not None:
@@ -217,7 +217,7 @@ def _rollup(num: int, task: str) -> str:
 
 
 def _after(request: mq.ReadMetrics) -> tuple[int, str]:
-    """The window and task after which the page begins; every task's name is greater than the empty one."""
+    """Return the window and task after which the page begins. The empty name sorts before every task."""
     if request.cursor is None:
         return request.since_ms, ""
     return mq.place_of(request.cursor)

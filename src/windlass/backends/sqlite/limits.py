@@ -1,4 +1,4 @@
-"""What was said about queues and groups, in tables: their limits, holds, start times and buckets."""
+"""Converts rows of limits and groups: limits, holds, start times and buckets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windlass.engine.effects import GroupRow, QueueRow
 
 Select = Callable[..., list[Row]]
 
-#: Bits of a queue's ``special``: it saw groups; it has a row of limits.
+#: Bits of a queue's ``special``: it has had groups; it has a row of limits.
 GROUPED, LIMITED = 1, 2
 
 _NO_QUEUE_LIMITS, _NO_GROUP_LIMITS = QueueLimits(), GroupLimits()
@@ -23,7 +23,7 @@ _starts = msgspec.msgpack.Decoder(list[int]).decode
 
 
 def read_limits(row: QueueRow, starts: list[int], stored: Row | None, name: str) -> None:
-    """Complete what is known of a queue by its row of limits."""
+    """Add the limits and start times of a queue (``stored``, None: it has none) to ``row`` and ``starts``."""
     if stored is None:
         return
     own, every, row.hold_until_ms, times = stored
@@ -47,12 +47,12 @@ def is_limited(row: QueueRow) -> bool:
 
 
 def limits_row(row: QueueRow) -> Row:
-    """The columns of a queue's row of limits, except for its start times."""
+    """Return the columns of a queue's row of limits, without its start times."""
     return encode_json(row.limits), encode_json(row.every_group), row.hold_until_ms
 
 
 def group_of(stored: Row | None, name: str) -> tuple[GroupRow, Usage]:
-    """What a row of ``grp`` (None: there is none) says of a group: settings, and what it used."""
+    """Return the settings and the usage of a group from its row of ``grp`` (None: it has no row)."""
     if stored is None:
         return GroupRow(), Usage()
     own, paused, hold_ms, times, level, level_ms, next_ms = stored
@@ -70,6 +70,6 @@ def group_of(stored: Row | None, name: str) -> tuple[GroupRow, Usage]:
 
 
 def group_row(row: GroupRow) -> Row:
-    """The columns of ``grp`` that say what ``row`` does."""
+    """Return the columns of ``grp`` for ``row``, without the start times."""
     own = None if row.own is None else encode_json(row.own)
     return own, row.paused, row.hold_until_ms, row.level, row.level_ms, row.next_ms

@@ -1,4 +1,4 @@
-"""What the engine asks for, out of the tables: see ``engine.reads.Reads`` for what each part is."""
+"""Loads what the engine asks for from the tables. ``engine.reads.Reads`` describes each part."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from windlass.engine.reads import Reads
     from windlass.engine.unit_of_work import UnitOfWork
 
-#: How far jobs of a group are counted beyond what a limit asks for: more than one request takes away.
+#: Jobs of a group are counted up to this many above its limit. One request removes fewer jobs than this.
 MARGIN = 10_000
-#: How far they are counted where no limit asks.
+#: Jobs of a group are counted up to this many if no limit needs the count.
 SOME = 1_000
 _COUNTED = [state.value for state in JobState if state not in FINISHED]
 
 
 def load(step: RequestState, reads: Reads, work: UnitOfWork) -> None:
-    """Put all that is asked for into ``work``."""
+    """Load the parts that ``reads`` names into ``work``."""
     if reads.ids:
         _load_ids(step, reads.ids, work)
     if reads.jobs:
@@ -58,7 +58,7 @@ def load(step: RequestState, reads: Reads, work: UnitOfWork) -> None:
 
 
 def load_queue(step: RequestState, name: str, work: UnitOfWork, *, counted: bool = False) -> None:
-    """A queue; its jobs are ``counted`` where limits or groups ask for it in any case."""
+    """Load a queue. Its jobs are counted if it has limits or groups, or if ``counted`` is set."""
     if name in work.queues:
         return
     stored = step.queues.find(name)
@@ -73,7 +73,7 @@ def load_queue(step: RequestState, name: str, work: UnitOfWork, *, counted: bool
 
 
 def _load_ids(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> None:
-    """Jobs that are to be added, and until when ids without a record are kept."""
+    """Load the existing jobs and tombstones of ids that are to be added."""
     load_jobs(step, refs, work)
     if step.queues.nothing_kept():
         return
@@ -84,7 +84,7 @@ def _load_ids(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> N
 
 
 def load_jobs(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> None:
-    """Records by queue and id, with their queues, and what is left of those that are gone."""
+    """Load jobs with their queues, and the stubs of removed jobs. Leased jobs come from the cache."""
     leased, unknown = step.queues.leased, []
     for ref in refs:
         if ref in work.jobs:
@@ -101,7 +101,7 @@ def load_jobs(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> N
 
 
 def _find_jobs(step: RequestState, refs: list[JobRef], work: UnitOfWork) -> None:
-    """``load_jobs`` from the tables."""
+    """Load jobs that are not cached from the tables."""
     missing: list[JobRef] = []
     for queue, ids in by_queue(refs).items():
         load_queue(step, queue, work)
@@ -116,7 +116,7 @@ def _find_jobs(step: RequestState, refs: list[JobRef], work: UnitOfWork) -> None
 
 
 def by_queue(refs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Ids by queue."""
+    """Group ids by queue."""
     found: dict[str, list[str]] = {}
     for queue, job_id in refs:
         found.setdefault(queue, []).append(job_id)
@@ -146,7 +146,7 @@ def _load_line(step: RequestState, name: str, work: UnitOfWork, count: int = 0) 
 def load_groups(
     step: RequestState, keys: Iterable[tuple[str, str]], work: UnitOfWork, *, ranks: bool = False
 ) -> None:
-    """Groups with what they use, and the lines of their queues. ``ranks``: also ``Usage.ranked``."""
+    """Load groups with their usage, and their queues' waiting jobs. ``ranks``: also ``Usage.ranked``."""
     for queue, names in by_queue(key for key in keys if key not in work.groups).items():
         load_queue(step, queue, work)
         _load_line(step, queue, work)
@@ -166,8 +166,8 @@ def load_groups(
 
 
 def _count(step: RequestState, num: int, usages: dict[str, Usage], limits: dict[str, GroupLimits]) -> None:
-    """Count the jobs of groups, as far as a limit may ask. Above that it makes no difference how many there
-    are: one request does not take that many away."""
+    """Count the jobs of groups, up to ``MARGIN`` above the highest limit. Higher counts make no difference,
+    because one request does not remove that many jobs."""
     admitted, others = MARGIN, SOME
     for one in limits.values():
         admitted = max(admitted, MARGIN + max(one.slots or 0, one.rate.max if one.rate else 0))

@@ -1,4 +1,4 @@
-"""What few verbs ask for (``engine.reads.MoreReads``): jobs by what is wrong with them, and whole tables."""
+"""Loads what only few verbs ask for (``engine.reads.MoreReads``), such as expired leases or whole tables."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from windlass.engine.reads import MoreReads, PurgeReads
     from windlass.engine.unit_of_work import UnitOfWork
 
-#: Jobs whose state one recover looks at.
+#: The number of jobs whose state one recover checks.
 PATROL = 5_000
-#: Up to this many jobs of a state are sorted to find the oldest.
+#: Up to this many jobs of a state are sorted to find the oldest ones.
 SORTABLE = 10_000
 
 
 def load(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
-    """All parts that are asked for."""
+    """Load the parts that ``reads`` names into ``work``."""
     if reads.purge is not None:
         loading.load_queue(step, reads.purge.queue, work, counted=True)
     loading.load(step, reads, work)
@@ -81,7 +81,7 @@ def _load_found(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
 
 
 def _find(step: RequestState, work: UnitOfWork, rows: Iterable[Row]) -> None:
-    """Active jobs; what else such rows hold is damaged, and set aside before the verb continues."""
+    """Load the active jobs of ``rows``. Other rows are damaged and set aside before the verb continues."""
     work.found = [job for job in step.jobs(rows) if job.state is JobState.ACTIVE]
     _load_queues(step, work.found, work)
 
@@ -92,7 +92,7 @@ def _load_queues(step: RequestState, jobs: Iterable[JobRecord], work: UnitOfWork
 
 
 def _stateless(step: RequestState) -> list[Row]:
-    """Jobs that are in no state that there is, among the next ``PATROL``: no other statement finds them."""
+    """Return jobs with an unknown state among the next ``PATROL`` jobs. No other statement finds them."""
     start = step.queues.last_checked
     edge = step.all("list_edge_up", start, PATROL - 1)
     step.queues.last_checked = edge[0][0] if edge else 0
@@ -104,7 +104,7 @@ def _overdue(step: RequestState, now_ms: int, limit: int) -> list[JobRecord]:
     for job in step.jobs(step.all("job_expired", now_ms, limit)):
         if transitions.is_expired(job, now_ms):
             found.append(job)
-        else:  # it ran or ended under an earlier release
+        else:  # an earlier release left the time on a job that had started or ended
             step.for_upkeep().stays.append(job.seq)
     return found
 
@@ -113,7 +113,10 @@ def _overdue(step: RequestState, now_ms: int, limit: int) -> list[JobRecord]:
 
 
 def _purged(step: RequestState, asked: PurgeReads) -> list[JobRecord]:
-    """Jobs that go, oldest first. Among very many of a state that has no such order, those first in line."""
+    """Return the jobs that a purge removes, oldest first.
+
+    If a state has more than ``SORTABLE`` jobs and no index by age, they come in the order of another index.
+    """
     num = step.queues.num(asked.queue)
     if num is None:
         return []
@@ -155,7 +158,7 @@ def _load_settings(step: RequestState, name: str, work: UnitOfWork) -> None:
 
 
 def _load_event_log(step: RequestState, name: str, work: UnitOfWork) -> None:
-    """Which events of a queue are kept, with those that this transaction has yet to write."""
+    """Load the range of a queue's events, including those that this transaction has not written yet."""
     stored = step.queues.find(name)
     newest = floor = 0
     if stored is not None:

@@ -1,8 +1,8 @@
-"""How the event log and the history log are stored: in chunks of runs.
+"""Encodes the event log and the history log as chunks of runs.
 
-What one request does to many jobs at once (sixteen start, sixteen complete) makes records that are nearly
-alike. A run stores them once: what the records have in common, then a list of what differs. A chunk is a
-MessagePack array of runs; the records of a chunk are numbered one by one from its ``first_id`` on.
+A request that changes many jobs at once (for example, sixteen jobs start) makes records that are nearly
+equal. A run stores such records as their common fields and a list of the fields that differ. A chunk is a
+MessagePack array of runs. The records of a chunk have consecutive ids that begin with its ``first_id``.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from windlass.core.job import AttemptOutcome, AttemptRecord, Event, EventType
 from windlass.core.queue_time import QueueTime
 from windlass.core.transitions import EventData
 
-#: Most records in one chunk of a log: bounds what a reader has to unpack for one of them.
+#: The most records in one chunk. A reader has to unpack the whole chunk to get one of them.
 CHUNK = 1_000
 
-#: An event of one job, or of several jobs of one task in this order: when, then a note without its queue.
+#: An event of one job, or of several jobs of a task in order: at_ms, type, id or ids, task, data.
 EventRun = tuple[int, EventType, str | list[str], str, EventData]
-#: What differs in a run of attempts: run_id, job_id, enqueued_ms, ready_ms, duration_ms.
+#: The fields that differ within a run of attempts: run_id, job_id, enqueued_ms, ready_ms, duration_ms.
 Attempt = tuple[str, str, int, int, int | None]
 
 
 class AttemptRun(msgspec.Struct, array_like=True):
-    """Attempts of one task that differ in little. Fields are only ever appended."""
+    """Attempts that differ only in the fields of ``Attempt``. New fields are only ever appended."""
 
     queue: str
     task: str
@@ -45,7 +45,7 @@ class AttemptRun(msgspec.Struct, array_like=True):
     error_fingerprint: str | None
     attempts: list[Attempt]
     schema_version: int = 1
-    #: From here on since version 2.
+    #: The fields below were added in version 2.
     max_attempts: int | None = None
     worker_version: str | None = None
     worker_host: str | None = None
@@ -56,11 +56,11 @@ class AttemptRun(msgspec.Struct, array_like=True):
     parent: str | None = None
     root: str | None = None
     cost: int = 1
-    #: Since version 3.
+    #: Added in version 3.
     queue_time: QueueTime | None = None
 
     def records(self, start: int = 0, end: int | None = None) -> list[AttemptRecord]:
-        """The attempts one by one, or those from number ``start`` up to ``end``."""
+        """Return the records of the attempts from index ``start`` up to ``end``."""
         started_ms = self.started_ms
         return [
             AttemptRecord(
@@ -99,16 +99,16 @@ class AttemptRun(msgspec.Struct, array_like=True):
         ]
 
 
-#: What the attempts of a run have in common, out of a record's values, and what differs.
+#: ``_common`` and ``_own`` pick the fields that a run shares, and the fields that differ, from a record.
 _FIELDS = AttemptRecord.__struct_fields__
 _common = itemgetter(*(_FIELDS.index(name) for name in AttemptRun.__struct_fields__ if name != "attempts"))
 _own = itemgetter(*map(_FIELDS.index, ("run_id", "job_id", "enqueued_ms", "ready_ms", "duration_ms")))
-#: How many of the former stand before the attempts of a run.
+#: The number of common fields before ``attempts`` in an ``AttemptRun``.
 _BEFORE = AttemptRun.__struct_fields__.index("attempts")
 
 
 def runs_of(ended: list[AttemptRecord]) -> list[AttemptRun]:
-    """Attempts in their order, as few runs."""
+    """Group consecutive attempts with equal common fields into runs."""
     return [_run(common, list(map(_own, its))) for common, its in groupby(map(astuple, ended), _common)]
 
 
@@ -117,7 +117,7 @@ def _run(common: tuple[Any, ...], attempts: list[Attempt]) -> AttemptRun:
 
 
 def event_chunks(runs: list[EventRun], count: int) -> list[tuple[int, bytes]]:
-    """``count`` events as chunks: how many events each has, and its bytes."""
+    """Encode ``count`` events as chunks. Returns the number of events and the bytes of each chunk."""
     if count <= CHUNK:
         return [(count, pack(runs))]
     single = [
@@ -129,7 +129,7 @@ def event_chunks(runs: list[EventRun], count: int) -> list[tuple[int, bytes]]:
 
 
 def history_chunks(ended: list[AttemptRecord]) -> list[tuple[int, bytes]]:
-    """Attempts as chunks: how many attempts each has, and its bytes."""
+    """Encode attempts as chunks. Returns the number of attempts and the bytes of each chunk."""
     return [(len(part), pack(runs_of(part))) for part in _parts(ended)]
 
 
@@ -146,9 +146,9 @@ _attempts = msgspec.msgpack.Decoder(list[AttemptRecord]).decode
 
 
 def unpack_events(first_id: int, chunk: bytes, start: int = 0, count: int = CHUNK) -> list[Event]:
-    """The events of a chunk: ``count`` from its ``start``th on; the others cost next to nothing.
+    """Return ``count`` events of a chunk, beginning at index ``start``. Skipped events cost almost nothing.
 
-    Files of before there were runs hold them one by one.
+    Files of releases before runs hold single events.
     """
     try:
         runs = _event_runs(chunk)
@@ -172,7 +172,7 @@ def unpack_events(first_id: int, chunk: bytes, start: int = 0, count: int = CHUN
 
 
 def unpack_history(chunk: bytes, start: int = 0, count: int = CHUNK) -> list[AttemptRecord]:
-    """The attempt records of a chunk, as ``unpack_events`` does."""
+    """Return ``count`` attempt records of a chunk, like ``unpack_events``."""
     try:
         runs = _attempt_runs(chunk)
     except msgspec.ValidationError:

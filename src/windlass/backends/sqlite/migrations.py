@@ -1,7 +1,7 @@
-"""The tables of a namespace, brought to the version that this release knows.
+"""Upgrades the tables of a namespace to the version of this release.
 
-Each version is one file of ``sql/``. Applied versions are noted in a table of the namespace, inside the
-transaction that applies them, so processes that open the file at once agree on who does it.
+Each version is one file of ``sql/``. A table of the namespace records the applied versions. It is written in
+the transaction that applies them, so only one of several processes that open the file at once upgrades it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from windlass.errors import StorageError
 if TYPE_CHECKING:
     from windlass.backends.sqlite.connection import Executor
 
-#: version -> file; append only. Those before 6 say STRICT by now: ``sweep`` sees to tables made earlier.
+#: Version to file; append only. Files before 6 now create STRICT tables; ``sweep`` converts older tables.
 MIGRATIONS = {
     1: "001_schema.sql",
     2: "002_schedules.sql",
@@ -34,12 +34,12 @@ MIGRATIONS = {
     12: "012_queue_time.sql",
 }
 NEWEST = max(MIGRATIONS)
-#: From this version on tables are STRICT when they are made.
+#: From this version on, tables are created STRICT.
 _STRICT = 6
 
 
 def version(conn: Executor, namespace: str) -> int:
-    """The version of the namespace's tables; 0 when there are none."""
+    """Return the version of the namespace's tables, or 0 if there are none."""
     name = table(namespace, "migration")
     found = conn.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (name.strip('"'),))
     if found.fetchone() is None:
@@ -49,7 +49,7 @@ def version(conn: Executor, namespace: str) -> int:
 
 
 def check(found: int, namespace: str) -> None:
-    """Refuse tables that a newer release made."""
+    """Raise ``StorageError`` if a newer release made the tables."""
     if found > NEWEST:
         raise StorageError(
             f"the tables of namespace {namespace!r} have version {found}, made by a newer release; this one "
@@ -58,7 +58,7 @@ def check(found: int, namespace: str) -> None:
 
 
 def migrate(conn: sqlite3.Connection, namespace: str, now_ms: int) -> None:
-    """Apply what is missing, all in one transaction. Nothing is written when nothing is missing."""
+    """Apply the missing versions in one transaction. Writes nothing if none is missing."""
     found = version(conn, namespace)
     check(found, namespace)
     if found == NEWEST:
@@ -74,7 +74,7 @@ def migrate(conn: sqlite3.Connection, namespace: str, now_ms: int) -> None:
 
 
 def _apply(conn: Executor, namespace: str, now_ms: int) -> None:
-    found = version(conn, namespace)  # again, under the lock: another process may have been first
+    found = version(conn, namespace)  # read again under the lock: another process may have upgraded it
     check(found, namespace)
     name = table(namespace, "migration")
     conn.execute(
@@ -92,7 +92,7 @@ def _apply(conn: Executor, namespace: str, now_ms: int) -> None:
 
 
 def _split(text: str) -> list[str]:
-    """The statements of a script, one by one: ``executescript`` would commit in between."""
+    """Split a script into statements. ``executescript`` cannot be used, because it commits."""
     statements, current = [], ""
     for line in text.splitlines(keepends=True):
         current += line

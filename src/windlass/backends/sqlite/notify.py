@@ -1,7 +1,7 @@
-"""Hints across processes, as ``backend.local.notify`` describes; the slow check asks SQLite.
+"""Hints between processes, as described in ``backend.local.notify``.
 
-It asks whether the file changed, and if so whether another transaction did it: also a foreign program
-that enqueues in its own transaction is noticed.
+The periodic check asks SQLite whether the file changed, and if so, whether this process did it. It also
+notices programs that add jobs inside their own transactions.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class SqliteNotifier(notify.Notifier):
     def __init__(self, settings: SqliteSettings, hub: Hub) -> None:
         super().__init__(settings.path + _BESIDE, settings.namespace, hub, like=settings.path)
         self._settings = settings
-        #: How much of the store's activity was this process's; counted before it commits.
+        #: The part of the store's activity that this process caused. Increased before each commit.
         self.own_activity = 0
         self._before = 0
 
     def open(self, activity: int) -> None:
-        """The database is open; ``activity`` is what there was before."""
+        """Start listening. ``activity`` is the store's activity (``Meta.activity``) at this moment."""
         self._before = activity
         self.open_boxes()
 
@@ -50,7 +50,7 @@ class _Checker(notify.Checker):
         self._foreign = foreign
 
     def foreign(self) -> bool:
-        """Compare the store's activity with what this process did of it."""
+        """Whether another process has changed the store since the last check."""
         own_activity = self._wake.own_activity
         try:
             if self._conn is None:
@@ -61,7 +61,7 @@ class _Checker(notify.Checker):
             self._version = version
             activity = read_meta(self._conn, self._sql).activity
         except sqlite3.Error:
-            return False  # the next look may succeed; callers see their own errors
+            return False  # the next check may succeed, and callers get errors from their own requests
         before, self._foreign = self._foreign, activity - own_activity
         return self._foreign > before
 

@@ -1,4 +1,4 @@
-"""Jobs and groups in an order, read page by page as far as a verb goes: what waits, is due, is parked."""
+"""Ordered lists of waiting, due and parked jobs and of groups. A verb reads only the pages that it needs."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from windlass.backends.sqlite.request import RequestState
     from windlass.engine.unit_of_work import UnitOfWork
 
-#: A job in the line of its queue: (-priority, turn, place), id, record.
+#: A waiting job: (-priority, turn, place), id, record.
 Placed = tuple[tuple[int, int, int], str, JobRecord]
 
-#: Rows of the first page, where nothing says how many are wanted, and of those after the first.
+#: Rows in the first page, if the verb does not say how many it needs, and in later pages.
 FIRST = 20
 PAGE = 1_000
-#: Columns of a job: see ``rows.JOB_COLUMNS``.
+#: The index of ``due_ms`` in ``rows.JOB_COLUMNS``.
 _DUE = 13
 
 
 def pages(read: Callable[[int, int], list[Row]], first: int) -> Iterator[Row]:
-    """Rows of a statement that takes a limit and an offset."""
+    """Yield the rows of a statement that takes a limit and an offset, page by page."""
     return chain.from_iterable(_pages(read, first))
 
 
@@ -56,7 +56,7 @@ def _pages(read: Callable[[int, int], list[Row]], first: int) -> Iterator[list[R
 
 
 class StoredWaitingJobs:
-    """The waiting jobs of a queue: see ``engine.ordered.StoredWaiting``."""
+    """The waiting jobs of a queue. Implements ``engine.ordered.StoredWaiting``."""
 
     def __init__(self, step: RequestState, name: str, num: int, count: int, *, grouped: bool) -> None:
         self._step = step
@@ -69,13 +69,13 @@ class StoredWaitingJobs:
         self._count = count or FIRST
 
     def front(self) -> Iterable[Placed]:
-        """Jobs in their order."""
+        """Return the waiting jobs in order. Later pages are read on demand."""
         if self._first is None:
             return self._after(0, self._count)
         return self._first if len(self._first) < self._count else chain(self._first, self._after(self._count))
 
     def _after(self, offset: int, limit: int = PAGE) -> Iterator[Placed]:
-        """Jobs from number ``offset`` on, page by page."""
+        """Yield the jobs after the first ``offset``, page by page."""
         while True:
             found = self._read(limit, offset)
             yield from found
@@ -84,15 +84,18 @@ class StoredWaitingJobs:
             offset, limit = offset + limit, PAGE
 
     def served(self, priority: int, gone: set[str]) -> int | None:
-        """The first turn at a priority."""
+        """Return the first turn at a priority, without the jobs in ``gone``."""
         return self._turn((priority, None), gone)
 
     def last(self, priority: int, group: str, gone: set[str]) -> int | None:
-        """The last turn of a group at a priority."""
+        """Return the last turn of a group at a priority, without the jobs in ``gone``."""
         return self._turn((priority, group), gone)
 
     def _turn(self, key: tuple[int, str | None], gone: set[str]) -> int | None:
-        """The first entry that is not gone. What is gone never comes back: so no entry is read twice."""
+        """Return the turn of the first job that is not in ``gone``.
+
+        A job that is gone does not return, so each list is read only once.
+        """
         if key not in self._turns:
             self._turns[key] = self._read_turns(*key)
             self._heads[key] = next(self._turns[key], None)
@@ -107,7 +110,7 @@ class StoredWaitingJobs:
             yield from pages(lambda *page: step.all("turns_first", num, priority, *page), FIRST)
             return
         yield from pages(lambda *page: step.all("turns_last", num, group, priority, *page), FIRST)
-        if not group:  # those of before the queue saw groups
+        if not group:  # also jobs from before the queue had groups
             yield from pages(lambda *page: step.all("turns_plain", num, priority, *page), FIRST)
 
     def _read(self, limit: int, offset: int) -> list[Placed]:
@@ -120,7 +123,7 @@ class StoredWaitingJobs:
         return [((-job.priority, job.turn, job.place), job.id, job) for job in jobs]
 
     def _short(self, limit: int, offset: int) -> list[Placed]:
-        """As ``_whole`` for a queue that saw no groups, with few columns of most jobs."""
+        """Like ``_whole``, for a queue that has never had groups. Reads only a few columns of most jobs."""
         step = self._step
         rows = step.all("job_ready", self._num, limit, offset)
         records, models = step.records, dict[str, JobRecord]()
@@ -133,7 +136,7 @@ class StoredWaitingJobs:
         return [((-job.priority, 0, job.place), job.id, job) for job in jobs if job is not None]
 
     def _job(self, row: Row, models: dict[str, JobRecord]) -> JobRecord | None:
-        """The job of a row of ``job_ready``; None when all of its columns have to be looked at."""
+        """Return the job of a row of ``job_ready``, or None if all its columns must be read."""
         seq, job_id, task, payload, enqueued_ms, packed = row
         rest = None if packed in _SHORT else _read_rest(packed)
         if type(payload) is not bytes or type(task) is not str or type(enqueued_ms) is not int:
@@ -160,7 +163,7 @@ class StoredWaitingJobs:
 
 
 class _Rest(msgspec.Struct, array_like=True):
-    """The last column of ``job_ready``: what is not as in most jobs."""
+    """The last column of ``job_ready``: values that differ from those of most jobs."""
 
     options: str
     place: int
@@ -170,20 +173,20 @@ class _Rest(msgspec.Struct, array_like=True):
     request_id: str | None
     expires_ms: int | None
     again: int
-    #: JSON, until ``_read_rest`` has read it.
+    #: JSON text until ``_read_rest`` decodes it.
     queue_time: str | QueueTime | None = None
 
     def fill(self, job: JobRecord) -> None:
         job.place, job.ready_ms, job.priority = self.place, self.ready_ms, self.priority
         job.codec, job.expires_ms = self.codec, self.expires_ms
         job.request_id = job.id if self.request_id is None else self.request_id
-        job.queue_time = self.queue_time  # type: ignore[assignment]  # it was read
+        job.queue_time = self.queue_time  # type: ignore[assignment]  # ``_read_rest`` decoded it
 
 
-#: What stands for all of it, by the options.
+#: Values of that column for jobs that differ in nothing else, with the options that each stands for.
 _SHORT = {None: PLAIN_OPTIONS, 1: UNSAID_OPTIONS}
 _unpack_rest = msgspec.json.Decoder(_Rest).decode
-#: Of a row that cannot be read: all of its columns have to be looked at.
+#: Used for a row that cannot be read: ``again`` is set, so all its columns are read.
 _UNREAD = _Rest("", 0, 0, 0, "", None, None, 1)
 
 
@@ -209,7 +212,7 @@ def _unreadable(options_text: str) -> bool:
 
 
 def due(step: RequestState, name: str, num: int, count: int, now_ms: int) -> Ordered[JobRecord]:
-    """Timed jobs of a queue, the earliest first; when none is due yet, the first of them alone."""
+    """Return the scheduled and retrying jobs of a queue by due time. If none is due yet, only the first."""
     if not step.all("job_any_due", num):
         return Ordered()
     rows = step.all("job_due", num, 1)
@@ -223,7 +226,7 @@ def due(step: RequestState, name: str, num: int, count: int, now_ms: int) -> Ord
 
 
 def timed(step: RequestState, num: int, count: int, now_ms: int) -> Ordered[tuple[int, str]]:
-    """Groups of a queue that time lets in, the earliest first; as ``due``."""
+    """Return the groups of a queue that wait for a time, by that time. If none is due yet, only the first."""
     rows = step.all("grp_next", num, 1)
     asked = 1
     if rows and rows[0][0] <= now_ms:
@@ -236,7 +239,7 @@ def timed(step: RequestState, num: int, count: int, now_ms: int) -> Ordered[tupl
 
 
 def parked(step: RequestState, work: UnitOfWork, queue: str, num: int, group: str) -> Ordered[JobRecord]:
-    """The parked jobs of a group; with each the entry of its unique key."""
+    """Return the parked jobs of a group. Reading one also loads the entry of its unique key."""
 
     def read() -> Iterator[tuple[tuple[int, int], str, JobRecord]]:
         for rows in _pages(lambda *page: step.all("group_parked", num, group, *page), 2):
@@ -251,16 +254,16 @@ def parked(step: RequestState, work: UnitOfWork, queue: str, num: int, group: st
 
 
 def places(step: RequestState, num: int, group: str) -> dict[Role, Ordered[int]]:
-    """The places of those that an ordered group may have to wait for, first to last."""
+    """Return, by role, the places of the jobs that an ordered group may have to wait for."""
     return {role: Ordered(_places(step.all, num, group, role)) for role in _PLACES}
 
 
 def first_place(select: Select, num: int, group: str, role: Role) -> int | None:
-    """The first of ``places``."""
+    """Return the first place of a role, or None."""
     return next((place for _, _, place in _places(select, num, group, role)), None)
 
 
-#: Statements, and what they take besides a group.
+#: The statements of each role, with their parameters after the group.
 _PLACES: dict[Role, list[tuple[Any, ...]]] = {
     Role.PARKED: [("group_places", "parked")],
     Role.KEPT: [("group_places", "retrying"), ("group_again",)],

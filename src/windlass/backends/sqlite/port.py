@@ -1,8 +1,8 @@
-"""A request inside a transaction: the port through which the engine decides it.
+"""The engine's port: carries out one request inside a transaction.
 
-Nothing is decided here. ``load`` reads what a verb asks for, ``write`` makes its effects so; no row is
-changed before a verb has its answer. So a verb may be decided twice: when it met a job that cannot be read,
-which is set aside first, and when an id that was taken for new is not (``_add_plain``).
+The engine makes all decisions. ``load`` reads the data that a verb asks for and ``write`` stores its effects.
+No row changes before the verb has its answer, so a verb can be run twice. This happens when it reads a
+damaged job, which is set aside first, and when an id that was assumed to be new exists (``_add_plain``).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-#: Most pages that one prune gives back to the file system, and free ones that are left for what comes next.
+#: The most free pages that one prune returns to the file system, and the free pages it leaves for new jobs.
 VACUUM_PAGES = 500
 SPARE_PAGES = 500
 
 
 class RequestPort(RequestState):
-    """One request at work. See ``engine.drive.Port``."""
+    """Carries out one request. Implements ``engine.drive.Port``."""
 
     # --- deciding ---------------------------------------------------------------------------------
 
     def answer(self, request: rq.Request[R]) -> R:
-        """Carry out a request."""
+        """Carry out a request and return its answer."""
         if type(request) is rq.Add and (added := self._add_plain(request.jobs)) is not None:
             return added  # type: ignore[return-value]
         found: R = self.carry_out(VERBS[type(request)], request)
@@ -51,9 +51,9 @@ class RequestPort(RequestState):
         return found
 
     def _add_plain(self, jobs: list[NewJob]) -> list[rq.Added] | None:
-        """Add jobs for which nothing is read: most ids are new, and the insert shows whether they are.
+        """Add plain jobs without looking up their ids first: the insert fails if an id exists.
 
-        None, and nothing is changed, when there is more to it.
+        Returns None, and changes nothing, if the general path is needed.
         """
         if not self.queues.nothing_kept() or not are_plain(jobs):
             return None
@@ -74,7 +74,7 @@ class RequestPort(RequestState):
         return added
 
     def carry_out(self, verb: Callable[..., Verb[R]], *asked: Any) -> R:
-        """Decide a verb and write its effects, once all jobs in its way can be read."""
+        """Run a verb and write its effects. Damaged jobs that it reads are set aside, then it runs again."""
         while True:
             try:
                 return self._decide(verb, *asked)
@@ -86,7 +86,7 @@ class RequestPort(RequestState):
         if self._aside:
             work.aside = list(self._aside.values())
         if self.records or self.lost or self.upkeep or self.last_place != self.first_place:
-            self.begin()  # another verb was decided before, or rows were read
+            self.begin()  # an earlier verb of this request left its state here
         try:
             return run(verb(work, *asked), self, work)
         except DamagedError:
@@ -95,9 +95,9 @@ class RequestPort(RequestState):
             raise
 
     def lose(self, jobs: list[JobRecord]) -> None:
-        """Write what replaces jobs over the records that cannot be read, whose bytes they carry.
+        """Fail damaged jobs. Each of ``jobs`` replaces a record that cannot be read, and carries its bytes.
 
-        Their groups have room for others, of which some may have to be set aside, too.
+        Their groups may then admit other jobs. If some of those are damaged, they are set aside, too.
         """
         affected = self._set_aside(jobs)
         while affected:
@@ -108,7 +108,7 @@ class RequestPort(RequestState):
                 affected |= self._set_aside(found.jobs)
 
     def _set_aside(self, jobs: list[JobRecord]) -> set[tuple[str, str]]:
-        """End jobs that cannot be read; their groups."""
+        """Fail jobs that cannot be read. Returns the groups (queue, name) that they were in."""
         groups: set[tuple[str, str]] = set()
         ahead = [jobs]
         while ahead:
@@ -116,7 +116,7 @@ class RequestPort(RequestState):
             theirs = {(job.queue, group) for job in lost for (group,) in self.all("job_grp", job.seq)}
             try:
                 self._decide(unreadable.set_aside, lost)
-            except DamagedError as found:  # among those that wait for them
+            except DamagedError as found:  # dependents of the jobs are damaged, too
                 ahead.append(found.jobs)
                 continue
             ahead.pop()
@@ -130,16 +130,16 @@ class RequestPort(RequestState):
         if job.seq in self._aside:
             raise StorageError(f"job {job.id} cannot be read, nor set aside")
         if any(seq != job.seq for (seq,) in self.all("job_seq", self.queue(job.queue), job.id)):
-            job.id += f"~{job.seq}"  # what can be read of its id is another job's
+            job.id += f"~{job.seq}"  # another job has the id that could be read
         return job
 
     def fresh_place(self) -> int:
-        """A place behind all others, in any line."""
+        """Return a new place, after all existing ones of every queue."""
         self.last_place += 1
         return self.last_place
 
     def load(self, reads: Reads, work: UnitOfWork) -> None:
-        """Read what is asked for."""
+        """Load the data of ``reads`` into ``work``; raises ``DamagedError`` for jobs that cannot be read."""
         if type(reads) is MoreReads:
             loading_more.load(self, reads, work)
         else:
@@ -152,7 +152,7 @@ class RequestPort(RequestState):
         writing.write(self, effects)
 
     def _shrink(self) -> None:
-        """Give some free pages back, when they are many: a queue that comes and goes shall reuse its own."""
+        """Return free pages to the file system if there are many. A queue that refills reuses the others."""
         ((free,),) = self.conn.execute("PRAGMA freelist_count").fetchall()
         ((pages,),) = self.conn.execute("PRAGMA page_count").fetchall()
         if free > SPARE_PAGES + pages // 8:

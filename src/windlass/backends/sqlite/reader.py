@@ -1,4 +1,4 @@
-"""The thread that answers inspections, from snapshots that never wait for writers."""
+"""The thread that answers read-only requests, from snapshots that never wait for writers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SqliteReader(ServingThread):
-    """Opened on the first read."""
+    """Serves read-only requests. Its connection is opened with the first of them."""
 
     def __init__(self, settings: SqliteSettings, session: SqliteSession) -> None:
         super().__init__("windlass-sqlite-reader")
@@ -62,7 +62,7 @@ class SqliteReader(ServingThread):
                 conn.execute("ROLLBACK")
             self._session.files.check()
             if type(call.request) is rq.ReadHistory:
-                self._flush()  # it may be copied elsewhere: then it must not be taken back here
+                self._flush()  # an archiver may copy the records, so they must not be lost here
             return call, value, None
         except Exception as exc:
             if is_odd_text(conn, exc):

@@ -1,4 +1,4 @@
-"""One request inside a transaction: what it has loaded, and the statements that it runs."""
+"""The state of one request inside a transaction: loaded records, and methods that run statements."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from windlass.core.states import JobState
 
 
 class Upkeep:
-    """What was found while loading and goes with the writing, whatever the verb decides."""
+    """Corrections that were found while loading. They are written with the effects of the verb."""
 
     def __init__(self) -> None:
-        #: Entries of the outbox that were loaded, in their order; and those that cannot be read.
+        #: Numbers of the outbox entries that were loaded, in order, and of entries that cannot be read.
         self.outbox: list[int] = []
         self.unread: list[int] = []
-        #: Jobs with a time to end that means nothing any more: they ran under an earlier release.
+        #: Jobs whose expiry time is obsolete. Earlier releases left it on jobs that had started.
         self.stays: list[int] = []
 
 
 class DamagedError(Exception):
-    """Jobs that cannot be read are in the way: they have to be set aside before the verb is decided."""
+    """A verb read damaged jobs. They must be set aside before the verb can run again."""
 
     def __init__(self, jobs: list[JobRecord]) -> None:
         super().__init__(jobs)
@@ -35,7 +35,7 @@ class DamagedError(Exception):
 
 
 class RequestState(Share):
-    """What one request has loaded and gathered, and the statements that it runs."""
+    """What one request has loaded and collected, with methods that run named statements."""
 
     def __init__(self, tx: Tx, now_ms: int | None) -> None:
         super().__init__(tx, moment(now_ms, lambda: tx.now_ms))
@@ -43,22 +43,22 @@ class RequestState(Share):
         self.conn = tx.conn
         self.sql = tx.sql
         self.queues = tx.queues
-        #: Jobs that were set aside, by number.
+        #: Jobs that this request set aside, by number.
         self._aside: dict[int, JobRef] = {}
         self.begin()
 
     def begin(self) -> None:
-        """Nothing is loaded yet."""
-        #: Every job that was loaded, by its number: one record for one job, however it was found.
+        """Reset the state before a verb runs."""
+        #: Every loaded job by its number. A job has one record, no matter how it was found.
         self.records: dict[int, JobRecord] = {}
         self.lost: list[JobRecord] = []
-        #: What was found while loading, if anything was.
+        #: Created by ``for_upkeep`` when there is something to correct.
         self.upkeep: Upkeep | None = None
-        #: The last place that was given out before this verb.
+        #: The last place that was assigned before this verb.
         self.first_place = self.last_place
 
     def for_upkeep(self) -> Upkeep:
-        """Where to put what is found while loading."""
+        """Return the upkeep of this verb, created on first use."""
         if self.upkeep is None:
             self.upkeep = Upkeep()
         return self.upkeep
@@ -66,7 +66,7 @@ class RequestState(Share):
     # --- records ----------------------------------------------------------------------------------
 
     def record(self, row: Row, queue: str) -> JobRecord:
-        """The job of a row."""
+        """Return the job of a row. A damaged one is also added to ``lost``."""
         known = self.records.get(row[0])
         if known is None:
             known = record(row, queue)
@@ -77,17 +77,17 @@ class RequestState(Share):
         return known
 
     def jobs(self, rows: Iterable[Row]) -> list[JobRecord]:
-        """Jobs of any queue."""
+        """Return the jobs of rows, which may be of several queues."""
         name = self.queues.name
         return [self.record(row, name(row[1])) for row in rows]
 
     def check_lost(self) -> None:
-        """Stop here if something was read that has to be set aside."""
+        """Raise ``DamagedError`` if damaged jobs were read."""
         if self.lost:
             raise DamagedError(self.lost)
 
     def totals(self, queue: str) -> dict[JobState, int]:
-        """How many jobs of a queue are in each state, as of now."""
+        """Count the jobs of a queue by state, including changes that are not written yet."""
         stored = self.queues.get(queue)
         if stored.totals is None:
             stored.totals = tally_of(self.conn, self.sql, stored.num)
@@ -100,7 +100,7 @@ class RequestState(Share):
         return found
 
     def tally(self, queue: str, before: JobState | None, state: JobState | None, by: int) -> None:
-        """A number of jobs of a queue moved from one state to another (None: to none)."""
+        """Record that ``by`` jobs moved from ``before`` (None: new) to ``state`` (None: removed)."""
         tallies = self.tallies
         if state is not None:
             tallies[queue, state] = tallies.get((queue, state), 0) + by
@@ -108,7 +108,7 @@ class RequestState(Share):
             tallies[queue, before] = tallies.get((queue, before), 0) - by
 
     def queue(self, name: str) -> int:
-        """The number of a queue, which is made when it is new."""
+        """Return the number of a queue. Creates the queue if it is new."""
         num = self.queues.num(name)
         if num is None:
             num = self.queues.make(name)
@@ -118,31 +118,31 @@ class RequestState(Share):
     # --- statements -------------------------------------------------------------------------------
 
     def all(self, name: str, *params: Any) -> list[Row]:
-        """Every row of a named statement."""
+        """Execute a named statement and return all its rows."""
         return self.conn.execute(self.sql[name], params).fetchall()
 
     def listed(self, name: str, items: Iterable[Any], *params: Any) -> list[Row]:
-        """Every row of a named statement about the things in a list, its last parameter."""
+        """Execute a named statement that takes a JSON list as its last parameter. Returns all its rows."""
         return self.conn.execute(self.sql[name], (*params, encode_json(list(items)))).fetchall()
 
     def run(self, name: str, *params: Any) -> int:
-        """Execute a named statement; returns how many rows it changed."""
+        """Execute a named statement. Returns the number of rows that it changed."""
         try:
             return self.conn.execute(self.sql[name], params).rowcount
         except UnicodeEncodeError:
             return self.conn.execute(self.sql[name], tuple(storable(params))).rowcount
 
     def many(self, name: str, rows: list[Row]) -> int:
-        """Execute a named statement once for each row; returns how many rows it changed in all."""
+        """Execute a named statement once for each row. Returns the total number of changed rows."""
         try:
             return self.conn.executemany(self.sql[name], rows).rowcount
         except UnicodeEncodeError:
             return self.conn.executemany(self.sql[name], storable(rows)).rowcount
 
     def among(self, name: str, seqs: list[int], *params: Any) -> sqlite3.Cursor:
-        """Execute a statement about the jobs numbered ``seqs``, which are different numbers.
+        """Execute a statement about the jobs with the numbers ``seqs``, which must be distinct.
 
-        Jobs that were added one after the other, the common case, are found twice as fast by a range.
+        Consecutive numbers are the common case, and SQLite finds them twice as fast through a range.
         """
         first, last = min(seqs), max(seqs)
         if last - first == len(seqs) - 1:

@@ -1,4 +1,4 @@
-"""Between a row of the job table and a ``JobRecord``."""
+"""Converts rows of the job table to ``JobRecord`` and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from windlass.core.states import FINISHED, JobState
 
 Row = tuple[Any, ...]
 
-#: What ``record`` reads, in its order.
+#: The columns that ``record`` reads, in order.
 JOB_COLUMNS = (
     "seq, queue, id, task, state, priority, place, "
     "coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)), "
@@ -25,7 +25,7 @@ JOB_COLUMNS = (
     "cancel_reason, progress, result, result_until_ms, reason, errors, linked, held_ms, awaits, signals, "
     "turn, queue_time"
 )
-#: What ``changed_row`` writes, in its order, except for the row's number.
+#: The columns that ``changed_row`` writes, in order, without the row's number.
 JOB_CHANGED = (
     *("state", "priority", "place", "options", "ready_ms", "due_ms", "expires_ms", "started_ms"),
     *("finished_ms", "attempts", "deliveries", "stalls", "manual_retries", "misses", "token"),
@@ -33,24 +33,24 @@ JOB_CHANGED = (
     *("result_until_ms", "reason", "errors", "keep_until_ms", "spare_until_ms", "linked", "held_ms"),
     *("awaits", "signals", "idle", "grp", "turn", "queue_time"),
 )
-#: What stays as it was added, unless all of a job is written (``whole_row``).
+#: The columns that do not change after the add. Only ``whole_row`` writes them.
 JOB_FIXED = ("queue", "id", "task", "payload", "codec", "request_id", "enqueued_ms")
-#: What ``edges.to_edge`` reads, in its order: the dependent's queue and id come from its own row.
+#: The columns that ``edges.to_edge`` reads, in order. The dependent's queue and id come from its own row.
 EDGE_COLUMNS = (
     "[job].queue, [job].id, [edge].queue, child, child_seq, on_failure, status, [edge].value, [edge].codec, "
     "[edge].reason, error"
 )
-#: Payloads above this many bytes stand in their own table.
+#: Payloads with more bytes than this are in a separate table.
 INLINE_PAYLOAD = 2_000
 #: Chunks of a log are keyed by queue * LOG_KEY + id of their last record.
 LOG_KEY = 2**40
-#: No job has a greater number.
+#: The highest possible job number.
 LAST_SEQ = 2**63 - 1
 
 STATES = {state.value: state for state in JobState}
-#: As a list for SQL.
+#: All states as an SQL list.
 STATE_LIST = ", ".join(f"'{state}'" for state in STATES)
-#: The column ``idle`` of jobs that wait for something other than their turn or a time.
+#: The column ``idle``, set for jobs that wait for something other than their turn or a time.
 IDLE = {JobState.BLOCKED: 1, JobState.PARKED: 2, JobState.SUSPENDED: 3}
 
 _json = msgspec.json.Encoder()
@@ -62,13 +62,13 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack_signals = msgspec.msgpack.Decoder(dict[str, SignalValue]).decode
 unpack_worker = msgspec.msgpack.Decoder(WorkerInfo).decode
 
-#: By how much a transaction changed job counts (state, by) and lifetime counters (task, outcome, by).
+#: How a transaction changed job counts (state, by) and lifetime counters (task, outcome, by).
 Deltas = tuple[list[tuple[JobState, int]], list[tuple[str, str, int]]]
 unpack_deltas = msgspec.msgpack.Decoder(Deltas).decode
 
 _PLAIN = StoredOptions()
 _WAITING = JobState.WAITING  # members of an enum are slow to look up
-#: How they are written; and those of a job that was added by name and says nothing.
+#: Default options as text, and the text for a job that was added by name without any options.
 PLAIN_OPTIONS = "{}"
 UNSAID_OPTIONS = f'{{"unsaid":{ALL_UNSAID}}}'
 
@@ -79,17 +79,17 @@ def decode_options(text: str) -> StoredOptions:
 
 
 def readable_options(text: str) -> StoredOptions:
-    """As ``decode_options``; the usual ones where they cannot be read."""
+    """Decode options. Returns the defaults if they cannot be read."""
     found = bad_records.read_or_none(text, decode_options, "the options of a job")
     return _PLAIN if found is None else found
 
 
-#: Options that were written a moment ago, by their identity, with their text: many jobs share them.
+#: Recently encoded options by identity, with their text. Many jobs share an options object.
 _texts: dict[int, tuple[StoredOptions, str]] = {}
 
 
 def encode_options(options: StoredOptions) -> str:
-    """Options as JSON; a plain job's are ``{}``."""
+    """Encode options as JSON. Default options are ``{}``."""
     known = _texts.get(id(options))
     if known is not None and known[0] is options:
         return known[1]
@@ -101,10 +101,10 @@ def encode_options(options: StoredOptions) -> str:
 
 
 def too_old_from(options_text: str, state: str, finished_ms: int) -> int | None:
-    """The column ``keep_until_ms`` of a job that finished: NULL when its age will not remove it.
+    """Return ``keep_until_ms`` of a finished job, or None if its age never removes it.
 
-    It is also NULL for plain jobs. Their age is the default of their state, so they grow too old in the order
-    in which they finished and need no index of their own: ``past`` finds them in that order.
+    It is also None for jobs with default options. All of them in one state are kept equally long, so
+    ``expired`` finds them in the order in which they finished and they need no index by this column.
     """
     if options_text in (PLAIN_OPTIONS, UNSAID_OPTIONS):
         return None
@@ -123,7 +123,7 @@ def encode_json(value: object) -> str:
 
 
 def pack(value: object) -> bytes:
-    """MessagePack."""
+    """Encode a value as MessagePack. Invalid Unicode is replaced (see ``storable``)."""
     try:
         return _pack(value)
     except UnicodeEncodeError:
@@ -131,10 +131,10 @@ def pack(value: object) -> bytes:
 
 
 def storable(value: Any) -> Any:
-    """``value`` with every text made valid Unicode.
+    """Return ``value`` with valid Unicode in every text.
 
-    Half a surrogate pair (in the text of an error about a file name, say) is no reason to lose a job: it
-    becomes a question mark.
+    A lone surrogate becomes a question mark, so that a job is not lost because of one. They occur, for
+    example, in errors that quote a file name.
     """
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
@@ -148,7 +148,7 @@ def storable(value: Any) -> Any:
 
 
 _TEXT, _NUMBER, _BYTES, _NONE = str, int, bytes, type(None)
-#: The columns of ``JOB_COLUMNS`` by name, and the types that each may have: SQLite itself takes any in most.
+#: The columns of ``JOB_COLUMNS`` by name, with the allowed types. SQLite alone would accept others in most.
 _COLUMNS: dict[str, tuple[type, ...]] = {
     "seq": (_NUMBER,),
     "queue": (_NUMBER,),
@@ -173,13 +173,13 @@ _COLUMNS: dict[str, tuple[type, ...]] = {
     "turn": (_NUMBER,),
     "queue_time": (_TEXT, _NONE),
 }
-#: Fields that may be taken from a row as they are, if their types are right, when others cannot be read.
+#: Fields that the replacement of a damaged row keeps, if their types are right.
 _KEPT = (
     *("task", "priority", "place", "enqueued_ms", "ready_ms", "due_ms", "started_ms", "finished_ms"),
     *("attempts", "deliveries", "stalls", "manual_retries", "misses", "token", "settled_token"),
     *("lease_until_ms", "worker", "turn"),
 )
-#: The types of rows that were found to be right. There are few such combinations.
+#: Combinations of column types that passed the check. There are few of them.
 _right: set[tuple[type, ...]] = set()
 
 
@@ -194,7 +194,7 @@ def _check_types(row: Row) -> None:
 
 
 def record(row: Row, queue: str) -> JobRecord:
-    """The job that ``row`` (its columns as in ``JOB_COLUMNS``) describes, or what replaces it."""
+    """Return the job of ``row`` (columns as in ``JOB_COLUMNS``), or a replacement if it cannot be read."""
     try:
         return _record(row, queue)
     except bad_records.UNREADABLE as exc:
@@ -202,7 +202,7 @@ def record(row: Row, queue: str) -> JobRecord:
 
 
 def stand_in_for(row: Row, queue: str, why: Exception) -> JobRecord:
-    """The job that is shown in place of ``row``, which cannot be read."""
+    """Return the job that replaces ``row``, which cannot be read. It carries the row's bytes."""
     columns = dict(zip(_COLUMNS, row, strict=True))
     fields = {name: columns[name] for name in _KEPT if type(columns[name]) in _COLUMNS[name]}
     job_id = columns["id"]
@@ -221,12 +221,12 @@ def stand_in_for(row: Row, queue: str, why: Exception) -> JobRecord:
     if job.state not in FINISHED or columns["state"] not in STATES:
         job.finished_ms = None
     elif job.finished_ms is None and columns["finished_ms"] is not None:
-        job.finished_ms = job.enqueued_ms  # some time, so that it counts as what it says it is
+        job.finished_ms = job.enqueued_ms  # any time will do: a finished job must have one
     return job
 
 
 def _last_state(columns: dict[str, Any]) -> JobState:
-    """What a job was before its state became none that there is: it is still counted as that."""
+    """Guess the state of a job whose state column is invalid. The job is still counted in that state."""
     if columns["finished_ms"] is not None:
         if columns["errors"] is not None:
             return JobState.FAILED
@@ -282,7 +282,7 @@ def _record(row: Row, queue: str) -> JobRecord:
 
 
 def whole_row(job: JobRecord, queue: int, *, grouped: bool) -> Row:
-    """All of a job: ``JOB_FIXED``, ``JOB_CHANGED``, its number."""
+    """Return all columns of a job: ``JOB_FIXED``, ``JOB_CHANGED``, its number."""
     return (
         queue,
         job.id,
@@ -296,7 +296,7 @@ def whole_row(job: JobRecord, queue: int, *, grouped: bool) -> Row:
 
 
 def is_plain(job: JobRecord) -> bool:
-    """Whether ``plain_row`` holds all about a new job of a queue that saw no groups."""
+    """Whether ``plain_row`` can store a new job. The caller knows that its queue has never had groups."""
     return (
         job.state is _WAITING
         and job.place == job.seq
@@ -311,10 +311,10 @@ def is_plain(job: JobRecord) -> bool:
 
 
 def plain_row(job: JobRecord, queue: int, options_text: str) -> Row:
-    """The parameters of ``job_insert_plain``.
+    """Return the parameters of ``job_insert_plain``.
 
-    A bytearray is bound at once. For bytes and None the sqlite3 module first looks for adapters, which is
-    slow.
+    The payload is a bytearray because the sqlite3 module binds it directly. For bytes and None it first looks
+    for adapters, which is slow.
     """
     return (
         job.seq,
@@ -330,13 +330,13 @@ def plain_row(job: JobRecord, queue: int, options_text: str) -> Row:
 
 
 def changed_row(job: JobRecord, *, grouped: bool) -> Row:
-    """The parameters of ``job_save``: everything that may change after the add, but the payload.
+    """Return the parameters of ``job_save``: everything that may change after the add, except the payload.
 
-    ``grouped``: whether the queue saw groups.
+    ``grouped`` says whether the queue has ever had groups.
     """
     finished_ms = job.finished_ms
     ended = finished_ms is not None and job.state in FINISHED
-    held = job.state is JobState.BLOCKED  # its due time must not make it ready
+    held = job.state is JobState.BLOCKED  # keep its due time out of ``due_ms``, or it would be promoted
     options_text = encode_options(job.options)
     return (
         job.state.value,

@@ -1,7 +1,7 @@
-"""The connection through which a process writes, and one transaction on it.
+"""The connection through which a process writes, and its transactions.
 
-Everything that waits when a transaction begins shares it and its way to the disk: each request in a savepoint
-of its own, so that one that fails alone takes back only itself.
+All calls that wait when a transaction begins share its commit and its flush. Each request runs in its own
+savepoint, so that a request that fails rolls back only its own changes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = logging.getLogger("windlass.sqlite")
 
 
 class SqliteSession:
-    """Belongs to the thread that writes."""
+    """The writing connection of a process. Only the writer's thread uses it."""
 
     files: DatabaseFiles
 
@@ -58,12 +58,12 @@ class SqliteSession:
         self._health = FlushHealth()
         self._meta: Meta | None = None
         self._version = -1
-        #: How often commits may have been taken back.
+        #: How many times commits may have been lost after a failed flush. Readers drop their caches then.
         self.taken_back = 0
-        #: Whether tables are yet to be looked through, and one that must be, from its beginning.
+        #: Whether tables remain to be checked for STRICT, and a table that must be checked once more.
         self.sweep_due = False
         self._misfit: str | None = None
-        #: About how many pages were written to the log since it was last copied into the file.
+        #: Approximate number of pages written to the log since the last checkpoint.
         self._pages = 0.0
 
     # --- life -------------------------------------------------------------------------------------
@@ -71,14 +71,14 @@ class SqliteSession:
     def open(self) -> None:
         """Open and migrate the file, under the lock of all processes; raises ``StorageError``."""
         try:
-            make_file(self._settings.path, self._settings.mode)  # SQLite gives the files beside it its mode
+            make_file(self._settings.path, self._settings.mode)  # SQLite's other files get the same mode
             self.lock = FairLock(self._settings.path, mode_of(self._settings.path))
             self.lock.acquire()
             try:
                 self.conn = connect(self._settings, busy_ms=round(self._settings.timeout * 1000))
                 prepare_file(self.conn)
                 migrations.migrate(self.conn, self._settings.namespace, SYSTEM_CLOCK.now_ms())
-                self.conn.execute("PRAGMA busy_timeout = 0")  # from now on callers do the waiting
+                self.conn.execute("PRAGMA busy_timeout = 0")  # from now on the writer retries by itself
                 self._disk = self.make_disk()
                 self.files = DatabaseFiles(self._settings.path, self._settings.shown)
             finally:
@@ -99,7 +99,7 @@ class SqliteSession:
         self._wake.open(read_meta(self.conn, self._sql).activity)
 
     def make_disk(self) -> Disk:
-        """The flushes of one thread; all of this process know when one failed."""
+        """Return a ``Disk`` for one thread. All of them share the state of failed flushes."""
         return Disk(self._settings.path, full=self._settings.synchronous == "full", health=self._health)
 
     def close(self) -> None:
@@ -112,8 +112,8 @@ class SqliteSession:
             self.lock.close()
 
     def _make_good(self) -> None:
-        """Closing copies the log into the file: it should hold what SQLite believes."""
-        for _ in range(2):  # the second time after what is lost was taken back
+        """Repair the log after a failed flush, because SQLite copies it into the file on close."""
+        for _ in range(2):  # the first attempt may only drop lost commits
             if self._disk.failed and self.lock.try_acquire():
                 try:
                     with suppress(sqlite3.Error, OSError):
@@ -125,7 +125,7 @@ class SqliteSession:
     # --- one transaction ----------------------------------------------------------------------------
 
     def begin(self) -> bool:
-        """Begin a transaction; False when another program is writing. The lock must be held."""
+        """Begin a transaction. Returns False if another program is writing. The lock must be held."""
         try:
             self._cursor.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as exc:
@@ -137,9 +137,9 @@ class SqliteSession:
         return True
 
     def _flush_again(self) -> None:
-        """After a flush that failed. The open transaction keeps every other writer from the log meanwhile.
+        """Write the log again after a failed flush. The open transaction keeps other writers out of it.
 
-        Commits may have been taken back, here or by another process: nothing that was learned is trusted.
+        Commits may have been lost, in this process or in another one, so all cached state is dropped.
         """
         self.taken_back += 1
         self._meta = None
@@ -153,9 +153,9 @@ class SqliteSession:
             raise
 
     def run(self, calls: list[StoreCall[Any]]) -> tuple[list[Answer], set[str]]:
-        """Carry out calls inside the open transaction and end that; returns answers and topics.
+        """Carry out calls inside the open transaction and commit it. Returns the answers and the topics.
 
-        What was answered is not on the disk yet: see ``secure``.
+        The commit is not on the disk yet, so do not deliver the answers before ``secure`` returns.
         """
         tx: Tx | None = None
         done = 0
@@ -170,7 +170,7 @@ class SqliteSession:
             self._meta, topics = tx.flush(), tx.topics
             self._pages += tx.pages
             done = self._meta.activity - meta.activity
-            self._wake.own_activity += done  # before the commit, or a listener would take it for a stranger's
+            self._wake.own_activity += done  # before the commit, or it would look like another process's
             reach("sqlite.committing")
             self._cursor.execute("COMMIT")
         except Exception as exc:
@@ -178,17 +178,16 @@ class SqliteSession:
             self._roll_back(tx)
             if is_odd_text(self.conn, exc):
                 read_any_text(self.conn)
-                with suppress(sqlite3.Error, OSError):  # then the first error stands
+                with suppress(sqlite3.Error, OSError):  # report the first error then
                     if self.begin():
                         return self.run(calls)
             return [self.failed(call, exc) for call in calls], set()
         return answers, topics
 
     def secure(self, answers: list[Answer]) -> list[Answer]:
-        """After the commit, with the lock released: bring what was committed to the disk.
+        """Flush the commit to the disk. Call it with the lock released, so that other processes can write.
 
-        Returns ``answers``, or errors in their place, also when the file is not the store's any more.
-        Whatever stops this process from here on holds up no other.
+        Returns ``answers``, or errors in their place if the flush failed or the file was replaced.
         """
         error: Exception | None = None
         try:
@@ -204,13 +203,14 @@ class SqliteSession:
         return answers if error is None else [self.failed(call, error) for call, _, _ in answers]
 
     def failed(self, call: StoreCall[Any], exc: Exception) -> Answer:
+        """Return the error answer of a call. A value of a wrong type makes its table due for a check."""
         misfit = sweep.misfit_in(exc, self._settings.namespace)
         if misfit is not None:
             self._misfit, self.sweep_due = misfit, True
         return call, None, to_error(exc, self._settings.shown)
 
     def _read_meta(self) -> Meta:
-        """The state of the store. What was known of it is still true unless another connection wrote."""
+        """Return the state of the store. The cached one is valid unless another connection has written."""
         (version,) = self._cursor.execute("PRAGMA data_version").fetchone()
         if self._meta is None or version != self._version:
             self._queues.forget()
@@ -221,7 +221,7 @@ class SqliteSession:
         return self._meta
 
     def _set_back(self, tx: Tx, from_ms: int) -> None:
-        """The store's time goes back, before anything else happens in the transaction."""
+        """Adapt stored times to a clock that went back, before any request of the transaction runs."""
         step = RequestPort(tx, None)
         step.carry_out(timing.set_back, from_ms)
         tx.absorb(step)
@@ -233,7 +233,7 @@ class SqliteSession:
         return [answer for group in joined_adds.group_calls(calls) for answer in self._run_group(tx, group)]
 
     def _run_group(self, tx: Tx, calls: list[StoreCall[Any]]) -> list[Answer]:
-        """Several adds are decided as one; if that cannot be, each by itself."""
+        """Run several adds as one request. If that fails, run each by itself."""
         if len(calls) > 1:
             took("sqlite.adds_together")
             _, added, error = self._run_alone(tx, calls[0], joined_adds.join(calls))
@@ -242,13 +242,13 @@ class SqliteSession:
         return [self._run_alone(tx, call, call.request) for call in calls]
 
     def _run_alone(self, tx: Tx, call: StoreCall[Any], request: rq.Request[Any]) -> Answer:
-        """A request in a savepoint of its own: one that fails takes back only itself."""
+        """Run a request in its own savepoint, so that a failure rolls back only this request."""
         self._cursor.execute("SAVEPOINT one")
         try:
             answer: Answer = (call, self._run_request(tx, request), None)
         except Exception as exc:
             if not self.conn.in_transaction or is_odd_text(self.conn, exc):
-                raise  # SQLite gave up the whole transaction (disk full, I/O error), or see ``run``
+                raise  # SQLite rolled back everything (disk full, I/O error), or ``run`` retries
             self._cursor.execute("ROLLBACK TO one")
             answer = self.failed(call, exc)
         self._cursor.execute("RELEASE one")
@@ -271,14 +271,14 @@ class SqliteSession:
             if self.conn.in_transaction:
                 self.conn.execute("ROLLBACK")
         except sqlite3.Error:
-            pass  # the next BEGIN fails
+            pass  # the next BEGIN will report it
 
     # --- tables that become STRICT --------------------------------------------------------------------
 
     def sweep(self) -> bool:
-        """Look at the next rows of tables that are to be STRICT, in a transaction of its own.
+        """Check the next rows of tables that are to become STRICT, in a separate transaction.
 
-        False when another program is writing. The lock must be held.
+        Returns False if another program is writing. The lock must be held.
         """
         tx: Tx | None = None
         done = 0
@@ -319,15 +319,15 @@ class SqliteSession:
 
     @property
     def upkeep_due(self) -> bool:
-        """Whether the log should be copied into the file: a log that is short is quickly written over."""
+        """Whether a checkpoint is due. Overwriting a short log is cheaper than appending to a long one."""
         return self._pages >= CHECKPOINT_PAGES
 
     def checkpoint(self) -> None:
-        """Copy the log into the file, as far as readers allow."""
+        """Copy the log into the database file, as far as open readers allow."""
         if self._disk.failed:
-            return  # it may not hold what SQLite believes
+            return  # frames of the log may be lost
         self._pages = 0
         try:
             self.conn.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error:
-            pass  # a full disk, say: the log keeps growing and the next commit fails
+            pass  # for example a full disk: the log keeps growing, and the next commit reports the error

@@ -1,4 +1,4 @@
-"""What a ``sqlite://`` URL says: which file, which namespace, how durable, how patient."""
+"""The settings in a ``sqlite://`` URL: file, namespace, durability, timeout and file mode."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Synchronous = Literal["full", "normal"]
 
 @dataclass(frozen=True, slots=True)
 class SqliteSettings:
-    """One database as one set of clients sees it; equal settings share threads and connections."""
+    """The settings of a database. Clients with equal settings share threads and connections."""
 
     path: str
     namespace: str = DEFAULT_NAMESPACE
     synchronous: Synchronous = "full"
     #: Seconds that a call may wait before it raises ``StorageError``.
     timeout: float = 5.0
-    #: The mode of the files of a store that is not there yet.
+    #: The file mode for a store that does not exist yet.
     mode: int = field(default=PRIVATE, compare=False)
 
     @property
     def shown(self) -> str:
-        """The file as people should see it in messages."""
+        """The name of the file for messages."""
         return f"database {self.path!r}"
 
 
 def parse(url: BackendUrl) -> SqliteSettings:
-    """The settings of ``url``, or ``ConfigError``."""
+    """Return the settings of ``url``; raises ``ConfigError``."""
     url.check_options({"mode", "synchronous", "timeout"})
     if url.host:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A read transaction: every inspection is answered from one."""
+"""A read transaction. Every read-only request is answered from one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windlass.core.states import JobState
 
 
 class ReadSnapshot:
-    """A read transaction, and the time at which it is looked at."""
+    """A read transaction with the current time, and methods that run named statements."""
 
     def __init__(self, conn: sqlite3.Connection, sql: Statements, queues: Queues, now_ms: int) -> None:
         self.conn = conn
@@ -27,7 +27,7 @@ class ReadSnapshot:
         return tally_of(self.conn, self.sql, num)
 
     def logs(self, num: int) -> tuple[int, int, int, int]:
-        """Last event, last attempt record, and up to where either log is gone."""
+        """Return the ids of the last event and the last attempt record, then of the last removed ones."""
         last_event, last_history, event_floor, history_floor, event_key, history_key = self.all(
             "queue_logs", num * LOG_KEY, num * LOG_KEY + LOG_KEY - 1, num
         )[0]

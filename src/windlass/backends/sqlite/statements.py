@@ -1,13 +1,17 @@
-"""SQL from the named files beside this module.
+"""Loads the named statements of ``sql/``.
 
-``queries.sql`` and its neighbours hold one statement after each line ``-- name: something``. A name in
-``[brackets]`` is a table or index of the namespace: ``[job]`` becomes ``"windlass_default_job"``.
-``/*job*/`` stands for the columns of a job in the order that ``rows.record`` reads them, ``/*edge*/`` for
-those of an edge, ``/*changes*/`` for what ``rows.changed_row`` writes, ``/*fixed*/`` for what
-``rows.whole_row`` has before that, ``/*whole*/`` and ``/*marks*/`` for all of its columns and values,
-``/*states*/`` for all states.
-``/*among*/`` ends a statement about jobs by their numbers: it takes a JSON list of them or, under the name
-with ``_span`` added, the first and the last.
+``queries.sql`` and the files next to it hold one statement after each line ``-- name: something``. A name in
+``[brackets]`` is a table or index of the namespace: ``[job]`` becomes ``"windlass_default_job"``. These
+comments are replaced:
+
+* ``/*job*/``: the columns of a job, in the order in which ``rows.record`` reads them;
+* ``/*edge*/``: the columns of an edge, in the order in which ``edges.to_edge`` reads them;
+* ``/*changes*/``: assignments of the columns that ``rows.changed_row`` writes;
+* ``/*fixed*/``: assignments of the columns that ``rows.whole_row`` writes before those;
+* ``/*whole*/`` and ``/*marks*/``: all columns of ``rows.whole_row``, and as many question marks;
+* ``/*states*/``: all job states;
+* ``/*among*/``: a condition on the numbers of jobs. The statement takes a JSON list of numbers. A second
+  statement, whose name ends with ``_span``, takes the first and the last number of a range instead.
 """
 
 from __future__ import annotations
@@ -43,29 +47,29 @@ _BY_SPAN = "seq BETWEEN ? AND ?"
 
 
 def table(namespace: str, name: str) -> str:
-    """The full, quoted name of a table or index.
+    """Return the full, quoted name of a table or index.
 
-    SQLite ignores the case of names and namespaces do not: a capital becomes ``^`` and its small letter.
+    SQLite ignores the case of names, but namespaces are case-sensitive, so ``A`` becomes ``^a``.
     """
     small = re.sub("[A-Z]", lambda found: "^" + found[0].lower(), namespace)
     return f'"windlass_{small}_{name}"'
 
 
 def in_namespace(text: str, namespace: str) -> str:
-    """``text`` with every bracketed name made one of ``namespace``."""
+    """Replace the bracketed names and column lists in ``text``."""
     for mark, columns in _COLUMNS.items():
         text = text.replace(mark, columns)
     return _BRACKETS.sub(lambda found: table(namespace, found[1]), text)
 
 
 def read(name: str) -> str:
-    """The text of a file of ``sql/``."""
+    """Return the text of a file of ``sql/``."""
     return resources.files(__package__).joinpath("sql", name).read_text(encoding="utf-8")
 
 
 @cache
 def load(namespace: str) -> Statements:
-    """Every named statement, for ``namespace``."""
+    """Return all named statements for ``namespace``."""
     found: Statements = {}
     for file in FILES:
         parts = _NAMED.split(read(file))

@@ -1,4 +1,4 @@
-"""Stubs in the database: see ``core.stubs``."""
+"""Reads stubs from the database: see ``core.stubs``."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _unpack = msgspec.msgpack.Decoder(JobRecord).decode
 
 
 def find(select: Callable[..., list[Row]], num: int | None, ref: JobRef, now_ms: int) -> JobRecord | None:
-    """The stub that the job ``ref`` of queue ``num`` left, if its time has not passed."""
+    """Return the stub of the removed job ``ref`` of queue ``num``, or None if it is missing or too old."""
     rows = [] if num is None else select("stub", num, ref.id)
     return _read(rows[0][0], ref.id, now_ms) if rows else None
 
 
 def load(step: RequestState, refs: Iterable[tuple[str, str]], work: UnitOfWork) -> None:
-    """The stubs of jobs that have no record."""
+    """Load the stubs of jobs that have no record into ``work``."""
     queues = step.queues
     if queues.nothing_kept() or queues.no_stubs:
         return

@@ -1,16 +1,16 @@
-"""Tables of earlier releases become STRICT, while every process works on.
+"""Makes tables of earlier releases STRICT while the store is in use.
 
-STRICT changes nothing about how rows are stored: only the text of a table's definition says it. So a table is
-not copied. Its rows are looked at in batches, each in a short transaction of its own, which notes how far it
-came; what does not fit is set aside; with the last batch the definition is changed. Any process may end at
-any moment: the next batch, of any process, continues from the note.
+STRICT does not change how rows are stored; it is only a word in the table's definition. So tables are not
+copied. Rows are checked in batches. Each batch is a short transaction, which sets misfits aside (rows with a
+value of a wrong type) and records its progress. The last batch changes the definition. A process may end at
+any time: the next batch, in any process, continues from the recorded position.
 
-* A job whose row does not fit ends as ``failed: bad_record``, with its bytes (see ``core.bad_records``).
-* Any other such row is kept in the table ``aside``. Where a column has a harmless value, the row keeps
-  that; else it is taken out.
+* A job whose row is a misfit ends as ``failed: bad_record``, with its bytes (see ``core.bad_records``).
+* Any other misfit is copied to the table ``aside``. If its bad columns have a harmless default, the row stays
+  with the defaults; otherwise it is deleted.
 
-A STRICT table may still hold a row that does not fit, if the disk or a program that does not use SQL changed
-it: no statement can then write that row as it is. ``again`` has the table looked through once more.
+A STRICT table can still get a misfit from a faulty disk, or from a program that bypasses SQL. No statement
+can update such a row. ``again`` makes the table due for another check.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("windlass.sqlite")
 
-#: Most rows that one batch looks at, and sets aside.
+#: The most rows that one batch checks, and the most that it sets aside.
 BATCH = 1_000
 MISFITS = 50
-#: Most rows in the table ``aside``, the newest.
+#: The most rows in the table ``aside``. The oldest are deleted.
 ASIDE_KEPT = 10_000
 
-#: Every table of a namespace but those that were always STRICT. Nothing works without queues, so they come
-#: first (see ``Writer``), then what is needed to end a job.
+#: Every table of a namespace that was not always STRICT. Queues come first, because every request needs them
+#: (see ``SqliteWriter._open``), then the tables that are written when a job ends.
 TABLES = (
     *("queue", "limits", "grp", "unique_key", "kept_id", "edge", "outbox", "event", "history", "counter"),
     *("log", "worker", "archiver", "leader", "schedule", "metrics_cursor", "metrics", "mark", "stream"),
     *("chunk", "migration", "payload", "job"),
 )
-#: By table: columns without which a row continues, and what they become (SQL).
+#: By table: columns with a harmless default, and the default (SQL).
 _HARMLESS: dict[str, dict[str, str]] = {
     "queue": {
         "name": "'unreadable-' || num",
@@ -79,7 +79,7 @@ _unpack = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 class _Shape(NamedTuple):
-    """A table as it is: its full name, its columns by name, and those that name a row."""
+    """A table: its names, an SQL condition for each column (whether its value fits), and its key columns."""
 
     name: str
     full: str
@@ -88,11 +88,11 @@ class _Shape(NamedTuple):
 
     @property
     def fits(self) -> str:
-        """Whether a row may stand in a STRICT table (SQL)."""
+        """The SQL condition for a row that a STRICT table accepts."""
         return " AND ".join(self.columns.values()) or "1"
 
     def misfits(self, conn: Executor, key: Row) -> list[str]:
-        """The columns of a row that do not fit."""
+        """Return the columns of a row whose values do not fit."""
         answers = ", ".join(f"NOT ({fits})" for fits in self.columns.values())
         (row,) = conn.execute(f"SELECT {answers} FROM {self.full} WHERE {self.where}", key).fetchall()
         return [name for name, odd in zip(self.columns, row, strict=True) if odd]
@@ -103,24 +103,24 @@ class _Shape(NamedTuple):
 
 
 def begin(conn: Executor, namespace: str) -> None:
-    """Note every table that is not STRICT."""
+    """Make every table that is not STRICT due for a check."""
     for name in TABLES:
         if not is_strict(conn, namespace, name):
             again(conn, namespace, name)
 
 
 def again(conn: Executor, namespace: str, name: str) -> None:
-    """Look through a table from its beginning, unless that is under way."""
+    """Make a table due for a check from its beginning, unless one is already in progress."""
     conn.execute(in_namespace("INSERT OR IGNORE INTO [sweep] (name) VALUES (?)", namespace), (name,))
 
 
 def is_due(conn: Executor, namespace: str) -> bool:
-    """Whether some table is yet to be looked through."""
+    """Whether a table remains to be checked."""
     return conn.execute(in_namespace("SELECT 1 FROM [sweep]", namespace)).fetchone() is not None
 
 
 def progress(conn: Executor, namespace: str) -> tuple[str, float]:
-    """The table that is looked through now, and how much of it was: 0 where rows have no numbers."""
+    """Return the table that is being checked, and the fraction done (0 if its rows have no numbers)."""
     found = conn.execute(in_namespace("SELECT name, upto FROM [sweep] ORDER BY num LIMIT 1", namespace))
     ((name, upto),) = found.fetchall()
     return name, 0.0 if upto is None else _share(conn, namespace, name, upto)
@@ -141,14 +141,14 @@ def is_strict(conn: Executor, namespace: str, name: str) -> bool:
 
 
 def misfit_in(exc: Exception, namespace: str) -> str | None:
-    """The table with a row (or asked to take a value) that does not fit, if that is what ``exc`` says."""
+    """Return the table that refused a value of a wrong type, or None if ``exc`` has another cause."""
     if not isinstance(exc, sqlite3.Error) or not is_misfit(exc):
         return None
     return next((name for name in TABLES if f" {_bare(namespace, name)}." in str(exc)), None)
 
 
 def batch(step: RequestPort, namespace: str) -> bool:
-    """Look at the next rows; whether there may be more to do."""
+    """Check the next rows. Returns whether there may be more to do."""
     found = step.conn.execute(in_namespace("SELECT name, upto FROM [sweep] ORDER BY num LIMIT 1", namespace))
     row = found.fetchone()
     if row is None:
@@ -166,7 +166,7 @@ def batch(step: RequestPort, namespace: str) -> bool:
 
 
 def _look(step: RequestPort, namespace: str, shape: _Shape, after: Row | None) -> Row | None:
-    """Set aside what does not fit among the next rows; the key of the last of them, None at the end."""
+    """Set aside the misfits among the next rows. Returns the key of the last checked row, None at the end."""
     keys, marks = ", ".join(shape.keys), ", ".join("?" * len(shape.keys))
     start = "1" if after is None else f"({keys}) > ({marks})"
     some = f"SELECT {keys} FROM {shape.full} WHERE {start}"
@@ -187,7 +187,7 @@ def _look(step: RequestPort, namespace: str, shape: _Shape, after: Row | None) -
 def _set_aside(step: RequestPort, namespace: str, shape: _Shape, key: Row) -> None:
     odd = shape.misfits(step.conn, key)
     if not odd:
-        return  # the end of another job wrote this one
+        return  # ending another job has already rewritten this row
     why = f"its column {' and '.join(odd)} holds a value of a wrong type"
     bad_records.log_once(f"row {key} of table {shape.name}", why)
     harmless = _HARMLESS.get(shape.name, {})
@@ -202,7 +202,7 @@ def _set_aside(step: RequestPort, namespace: str, shape: _Shape, key: Row) -> No
 
 
 def _keep(step: RequestPort, namespace: str, shape: _Shape, key: Row, why: str) -> None:
-    """Copy a row into the table ``aside``, whose oldest rows make room."""
+    """Copy a row to the table ``aside``. Deletes the oldest rows there if it is full."""
     run = partial(_execute, step.conn, namespace)
     cursor = step.conn.execute(f"SELECT * FROM {shape.full} WHERE {shape.where}", key)
     names = [column[0] for column in cursor.description]
@@ -217,7 +217,7 @@ def _execute(conn: Executor, namespace: str, text: str, *parameters: Any) -> lis
 
 
 def _job(step: RequestPort, shape: _Shape, key: Row, why: str) -> bool:
-    """End a job whose row does not fit; False when it belongs to no queue."""
+    """Fail a job whose row is a misfit. Returns False if it belongs to no queue."""
     for row in step.all("job_by_seqs_span", key[0], key[0]):
         if not isinstance(row[1], int) or not step.all("queue_name", row[1]):
             return False
@@ -226,12 +226,12 @@ def _job(step: RequestPort, shape: _Shape, key: Row, why: str) -> bool:
 
 
 def _payload(step: RequestPort, shape: _Shape, key: Row, why: str) -> bool:
-    """End the job, whose own row may fit, with what is here; False when there is no such job."""
+    """Fail the job of a payload that is a misfit. Returns False if there is no such job."""
     return bool(step.all("job_by_seqs_span", key[0], key[0])) and _job(step, shape, key, why)
 
 
 def _edge(step: RequestPort, shape: _Shape, key: Row, why: str) -> bool:
-    """End the job that waits: what it waits for is unreadable. The edge is kept like any other row."""
+    """Fail the dependent, because the edge cannot be read. Returns False: the edge is set aside as usual."""
     text = f"SELECT dependent FROM {shape.full} WHERE {shape.where} AND typeof(dependent) = 'integer'"
     for (seq,) in step.conn.execute(text, key).fetchall():
         for row in step.all("job_by_seqs_span", seq, seq):
@@ -242,7 +242,7 @@ def _edge(step: RequestPort, shape: _Shape, key: Row, why: str) -> bool:
     return False
 
 
-#: By table: what ends with a row. False: the row itself has to go, too.
+#: By table: a function that fails the job of a misfit. If it returns False, the row itself is set aside, too.
 _SPECIAL: dict[str, Callable[[RequestPort, _Shape, Row, str], bool]] = {
     "job": _job,
     "payload": _payload,
@@ -264,7 +264,7 @@ def _shape(conn: Executor, namespace: str, name: str) -> _Shape:
     columns = {
         column: _fits(f'"{column}"', kind, bool(needed or key))
         for column, kind, needed, key in rows
-        if not (key and kind == "INTEGER" and len(keys) == 1)  # another name of the row's own number
+        if not (key and kind == "INTEGER" and len(keys) == 1)  # an alias of the rowid
     }
     return _Shape(name, full, columns, keys)
 
@@ -275,10 +275,10 @@ def _fits(column: str, kind: str, needed: bool) -> str:
 
 
 def make_strict(conn: Executor, namespace: str, name: str) -> None:
-    """Say in the definition of a table that it is STRICT, inside the open transaction.
+    """Change the definition of a table to STRICT, inside the open transaction.
 
-    This is the documented way to change a definition without touching rows. Where SQLite was built to refuse
-    it (``SQLITE_DBCONFIG_DEFENSIVE``), the table stays as it is: its rows are read with as much care anyway.
+    This is the documented way to change a definition without rewriting rows. If SQLite was built to refuse it
+    (``SQLITE_DBCONFIG_DEFENSIVE``), the table stays as it is. Rows are checked when they are read anyway.
     """
     if is_strict(conn, namespace, name):
         return
@@ -294,7 +294,7 @@ def make_strict(conn: Executor, namespace: str, name: str) -> None:
         log.warning("table %s cannot be made STRICT here: %s", bare, exc)
         return
     finally:
-        conn.execute("PRAGMA writable_schema = RESET")  # and read the definitions again
-    conn.execute(f"PRAGMA schema_version = {version + 1}")  # so that others do, too
+        conn.execute("PRAGMA writable_schema = RESET")  # also makes this connection read the schema again
+    conn.execute(f"PRAGMA schema_version = {version + 1}")  # makes all other connections read it again
     if not is_strict(conn, namespace, name):
-        raise sqlite3.DatabaseError(f"table {bare} has not become STRICT")  # nothing of it was
+        raise sqlite3.DatabaseError(f"table {bare} has not become STRICT")  # the caller rolls back

@@ -1,4 +1,4 @@
-"""Entries of tables (``engine.effects.Table``) as rows, both ways. Queues and groups: see ``limits``."""
+"""Reads and writes entries of tables (``engine.effects.Table``). For queues and groups see ``limits``."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ _STEPS = {ms: name for name, ms in STEP_MS.items()}
 
 
 class _Rows(NamedTuple):
-    """How the entries of one table are stored, except for the queue that most keys begin with.
+    """How the entries of one table are stored. The queue, with which most keys begin, is handled separately.
 
-    ``find`` takes the queue's number, if there is one, and a list of keys; it gives keys and what is stored.
+    The statement ``find`` takes the queue's number, if the table has one, and a list of keys. It returns the
+    key columns and the stored columns.
     """
 
     find: str
     save: str
     drop: str
-    #: The value of what is stored, and what is stored of a value.
+    #: Convert stored columns to a value, and a value to stored columns.
     read: Callable[..., Any]
     row: Callable[[Any], Row]
     of_queue: bool = True
-    #: Between the rest of a key and its columns.
+    #: Convert the rest of a key (after the queue) to its columns, and back. ``width`` is their number.
     columns: Callable[[Row], Row] = lambda rest: rest
     key: Callable[[Row], Row] = lambda columns: columns
     width: int = 1
@@ -110,7 +111,7 @@ _TABLES: dict[Table, _Rows] = {
 
 
 def load(step: RequestState, entries: Iterable[Entry], work: UnitOfWork) -> None:
-    """Entries by table and key; None where there is none, or where it cannot be read."""
+    """Load entries into ``work.rows``: None if an entry does not exist or cannot be read."""
     wanted: dict[tuple[Table, str], list[Row]] = {}
     for table, key in entries:
         if (table, key) not in work.rows:
@@ -131,7 +132,7 @@ def load(step: RequestState, entries: Iterable[Entry], work: UnitOfWork) -> None
 
 
 def put(work: UnitOfWork, table: Table, queue: str, rows: Iterable[Row]) -> None:
-    """Rows of a table, each with its key (except for the queue) first."""
+    """Put rows of a table into ``work.rows``. Each row begins with its key, without the queue."""
     how = _TABLES[table]
     for row in rows:
         key, stored = how.key(row[: how.width]), row[how.width :]
@@ -143,7 +144,7 @@ def put(work: UnitOfWork, table: Table, queue: str, rows: Iterable[Row]) -> None
 
 
 def write(step: RequestState, entries: dict[Entry, Any]) -> None:
-    """Entries as they are from now on; None: they go."""
+    """Save entries; None deletes an entry."""
     saved: dict[Table, list[Row]] = {}
     dropped: dict[Table, list[Row]] = {}
     for (table, key), value in entries.items():
@@ -165,7 +166,7 @@ def write(step: RequestState, entries: dict[Entry, Any]) -> None:
 
 
 def _remember(step: RequestState, saved: set[Table], dropped: set[Table]) -> None:
-    """What this connection knows of tables that most stores have nothing in."""
+    """Update the cached knowledge of whether the tables of stubs and tombstones are empty."""
     if Table.STUB in saved:
         step.queues.no_stubs = False
     elif Table.STUB in dropped:

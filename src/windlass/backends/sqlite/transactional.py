@@ -1,16 +1,16 @@
-"""Adding and completing jobs inside the application's own transaction on the same file.
+"""Adds and settles jobs inside the application's own transaction on the same file.
 
-A job is there, or is completed, when the application's transaction commits, and never was when it rolls
-back. What holds and what does not:
+The jobs are added or settled when the application's transaction commits. If it rolls back, nothing has
+happened. Note:
 
-* one file: ``connection`` is a plain ``sqlite3`` connection whose main database is the store's file;
-* durability is the connection's own (``PRAGMA synchronous``), its waiting for other writers too
-  (``sqlite3.connect(timeout=...)``): the store's settings do not reach it;
-* no other connection can write to the file until the application commits: keep such transactions short. A
-  transaction that has only read so far may be refused when others wrote meanwhile; begin with
-  ``BEGIN IMMEDIATE`` to be sure;
-* others notice the change within a quarter of a second of the commit, or at once when the application then
-  calls ``notify()`` on its backend.
+* ``connection`` must be a plain ``sqlite3`` connection whose main database is the store's file.
+* The connection's own settings apply, not the store's: ``PRAGMA synchronous`` for durability, and
+  ``sqlite3.connect(timeout=...)`` for how long it waits for other writers.
+* No other connection can write to the file until the application commits, so keep such transactions short.
+* SQLite may refuse the write if the transaction has only read so far and another connection has written
+  since. Begin with ``BEGIN IMMEDIATE`` to avoid this.
+* Other processes notice the change within a quarter of a second after the commit. If the application calls
+  ``notify()`` on its backend after the commit, they notice it at once.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def add_in_transaction(
     namespace: str = DEFAULT_NAMESPACE,
     now_ms: int | None = None,
 ) -> list[rq.Added]:
-    """Add ``jobs`` inside the transaction of ``connection``; the caller commits or rolls back.
+    """Add ``jobs`` inside the transaction of ``connection``. The caller commits or rolls back.
 
-    Without an open transaction one is begun, as the ``sqlite3`` module does before a write; a connection in
-    autocommit mode (``isolation_level=None``) has to begin its own. When this raises, nothing was added and
-    the transaction is as it was.
+    If no transaction is open, this begins one, as the ``sqlite3`` module does before a write. In autocommit
+    mode (``isolation_level=None``) the caller must begin it. If this raises, nothing was added and earlier
+    changes of the transaction are kept.
     """
     return inside(connection, namespace, now_ms, lambda step: step.answer(rq.Add(jobs=jobs)))
 
@@ -58,14 +58,14 @@ def settle_in_transaction(
     namespace: str = DEFAULT_NAMESPACE,
     now_ms: int | None = None,
 ) -> list[Settled]:
-    """End attempts inside the transaction of ``connection``, as ``add_in_transaction`` adds jobs."""
+    """Settle attempts inside the transaction of ``connection``. See ``add_in_transaction``."""
     return inside(connection, namespace, now_ms, lambda step: step.answer(rq.Settle(items=items)).items)
 
 
 def inside(
     connection: sqlite3.Connection, namespace: str, now_ms: int | None, verb: Callable[[RequestPort], T]
 ) -> T:
-    """What ``verb`` does, inside the transaction of ``connection``."""
+    """Run ``verb`` inside the transaction of ``connection``, in a savepoint. Returns its answer."""
     if not isinstance(connection, sqlite3.Connection):
         raise ConfigError("connection", "a sqlite3.Connection", connection)
     if not connection.in_transaction and connection.isolation_level is None:
@@ -113,7 +113,7 @@ def _check_schema(plain: _Plain, namespace: str) -> None:
 
 
 class _Plain:
-    """The caller's connection, answering in plain tuples and texts whatever its factories are."""
+    """The caller's connection, returning tuples and ``str`` even if it has a row or text factory."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection

@@ -1,9 +1,9 @@
-"""One transaction: the requests that share it, and what they write besides jobs.
+"""One transaction: the requests that share it, and what they write in addition to jobs.
 
-Events, history and counts are gathered while requests run and written once, before the commit: one chunk
-per queue and log. A chunk of events also carries by how much it changed the queue's job counts and lifetime
-counters; every so often these are added up in the tables that hold the totals (``fold``). A request that
-fails takes back its own share only.
+Events, history and counts are collected while requests run and written once, before the commit: one chunk
+per queue and log. A chunk of events also holds the changes of the queue's job counts and lifetime counters.
+From time to time ``fold`` adds these to the tables that hold the totals. If a request fails, only its own
+``Share`` is dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from windlass.core.job import AttemptRecord, JobRecord
     from windlass.engine.effects import Effects
 
-#: Chunks, and events in them, whose counts may stand outside the totals.
+#: The number of chunks, and of events in them, after which their counts are added to the totals.
 FOLD_CHUNKS = 64
 FOLD_EVENTS = 2_000
 
@@ -41,10 +41,10 @@ Tally = tuple[str, JobState]
 
 
 class Meta(NamedTuple):
-    """The state of the whole store: newest place given out, its clock, and a number that others watch.
+    """The state of the whole store: the newest place, the clock, and a number that grows with notifications.
 
-    A transaction of plain adds leaves the row of the store table alone, which saves it a page: the newest
-    job, when its number is above the row's ``last_place``, gives place and clock as well.
+    A transaction of plain adds does not update the row of the store table, to save writing a page. If the
+    newest job has a higher number than the row's ``last_place``, place and clock are taken from that job.
     """
 
     last_place: int
@@ -53,7 +53,7 @@ class Meta(NamedTuple):
 
     @property
     def activity(self) -> int:
-        """Grows with everything that listeners may want to know."""
+        """A number that grows with every change that listeners are notified of."""
         return self.last_place + self.serial
 
 
@@ -62,7 +62,7 @@ def read_meta(conn: Executor, sql: Statements) -> Meta:
 
 
 class QueueState:
-    """What is known of one queue: its row, where its logs end and how far its counts are folded."""
+    """The cached state of one queue: its row, the ends of its logs, and how far its counts are folded."""
 
     __slots__ = (
         *("folded", "last_event", "last_history", "num", "row", "special", "starts", "totals", "unfolded"),
@@ -72,19 +72,19 @@ class QueueState:
         known, last_event, last_history, newest_event, newest_history, *counts, paused = row
         self.folded: int = counts[0]
         self.unfolded: int = counts[1]
-        #: What of it is in other tables: ``GROUPED``, ``LIMITED``.
+        #: Which other tables have data of the queue: the bits ``GROUPED`` and ``LIMITED``.
         self.special: int = counts[2]
         self.num = num
         self.last_event: int = max(last_event, (newest_event or 0) % LOG_KEY)
         self.last_history: int = max(last_history, (newest_history or 0) % LOG_KEY)
         self.row = QueueRow(bool(paused), bool(known), grouped=bool(self.special & GROUPED))
         self.starts: list[int] = []
-        #: How many jobs are in each state (None: not counted yet), except for this transaction.
+        #: Jobs by state without the changes of this transaction. None: not counted yet.
         self.totals: dict[JobState, int] | None = None
 
 
 class Queues:
-    """The queues as one connection knows them: numbers and names forever, the rest until ``forget``."""
+    """One connection's cache of queues. Numbers and names stay valid; ``forget`` drops everything else."""
 
     def __init__(self, conn: Executor, sql: Statements) -> None:
         self._conn = conn
@@ -92,20 +92,20 @@ class Queues:
         self._nums: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._queues: dict[str, QueueState] = {}
-        #: Whether no id is kept without its record; None: not known.
+        #: Whether the store has no tombstones (ids that outlive their records). None: not known.
         self.no_kept_ids: bool | None = None
-        #: The same of stubs.
+        #: Whether the store has no stubs. None: not known.
         self.no_stubs: bool | None = None
-        #: Jobs that this connection leased and no other wrote since, by queue and id. The caller that
-        #: takes a record may change it, and so takes it out.
+        #: Jobs that this connection leased, by queue and id; empty after another connection has written.
+        #: A caller may change a record that it uses, so it must pop the record.
         self.leased: dict[tuple[str, str], JobRecord] = {}
-        #: By queue and state: (finished_ms, seq) up to which all that finished outlive the default age.
+        #: By queue and state: the (finished_ms, seq) up to which all finished jobs outlive the default age.
         self.kept_longer: dict[tuple[int, JobState], tuple[int, int]] = {}
-        #: The job up to which states were looked at, in this round.
+        #: The number of the last job whose state was checked in this round.
         self.last_checked = 0
 
     def num(self, name: str) -> int | None:
-        """The number of a queue; None when it does not exist."""
+        """Return the number of a queue, or None if it does not exist."""
         found = self._nums.get(name)
         if found is None:
             row = self._conn.execute(self._sql["queue_num"], (name,)).fetchone()
@@ -122,12 +122,12 @@ class Queues:
         return found
 
     def make(self, name: str) -> int:
-        """Enter a new queue."""
+        """Insert a new queue and return its number."""
         (num,) = self._conn.execute(self._sql["queue_insert"], (name,)).fetchone()
         return self._learn(num, name)
 
     def get(self, name: str) -> QueueState:
-        """A queue that exists. What the caller changes in it must become true with this transaction."""
+        """Return an existing queue. Changes to it must be written in the same transaction."""
         found = self._queues.get(name)
         if found is None:
             num = self.num(name)
@@ -141,14 +141,14 @@ class Queues:
         return found
 
     def find(self, name: str) -> QueueState | None:
-        """A queue; None when it does not exist."""
+        """Return a queue, or None if it does not exist."""
         found = self._queues.get(name)
         if found is None and self.num(name) is not None:
             found = self.get(name)
         return found
 
     def nothing_kept(self) -> bool:
-        """Whether no id is known without its record: neither kept, nor in a stub."""
+        """Whether the store has neither tombstones nor stubs, so that only records can hold an id."""
         if self.no_stubs is None:
             self.no_stubs = not self._conn.execute(self._sql["stub_any"]).fetchall()
         if self.no_kept_ids is None:
@@ -156,20 +156,20 @@ class Queues:
         return self.no_stubs and self.no_kept_ids
 
     def forget(self) -> None:
-        """Another connection has written, or what this one wrote was rolled back."""
+        """Drop what another connection may have changed, or what this one rolled back."""
         self._queues.clear()
         self.leased.clear()
         self.no_kept_ids = self.no_stubs = None
 
     def start_over(self) -> None:
-        """Commits may have been taken back: numbers and names may be wrong, too."""
+        """Drop everything, because commits may have been lost: numbers and names may be wrong, too."""
         self.forget()
         self.kept_longer.clear()
         self._nums.clear()
         self._names.clear()
 
     def rolled_back(self, made: list[str]) -> None:
-        """Discard what was cached in a transaction that was rolled back, and the queues that it made."""
+        """Drop what was cached in a transaction that was rolled back, and the queues that it created."""
         self.forget()
         self.kept_longer.clear()
         for name in made:
@@ -182,21 +182,21 @@ class Queues:
 
 
 class Share:
-    """What one request gathers. Absorbed by the ``Tx`` when it succeeds."""
+    """What one request collects. The ``Tx`` absorbs it when the request succeeds."""
 
     def __init__(self, tx: Tx, now_ms: int) -> None:
         self.now_ms = now_ms
         self.last_place = tx.last_place
-        #: What its verbs did: the transaction writes the logs and counts of all of its requests together.
+        #: The effects of its verbs. The transaction writes the logs and counts of all its requests together.
         self.gathered: list[Effects] = []
         self.tallies: dict[Tally, int] = {}
         self.made: list[str] = []
-        #: Whether all that it did was to add new jobs, the last of which has the newest place and the time.
+        #: Whether it only added jobs, and the last of them has the newest place and the current time.
         self.plain = True
 
 
 class Tx:
-    """What the requests of one transaction have in common."""
+    """One transaction. It collects what its requests did, and ``flush`` writes it."""
 
     def __init__(self, conn: Executor, sql: Statements, queues: Queues, meta: Meta, now_ms: int) -> None:
         self.conn = conn
@@ -205,15 +205,16 @@ class Tx:
         self.meta = meta
         self.now_ms = now_ms
         self.last_place = meta.last_place
-        #: What is not written yet, by queue.
+        #: What ``flush`` will write, by queue.
         self._queue_logs: collections.defaultdict[str, _QueueLog] = collections.defaultdict(_QueueLog)
         self.topics: set[str] = set()
         self.made: list[str] = []
         self._plain = True
+        #: Rows that this transaction changed. Valid after ``flush``, which adds the new ``total_changes``.
         self._changes = -conn.total_changes
 
     def absorb(self, share: Share) -> None:
-        """Keep what a successful request did."""
+        """Take over what a successful request collected."""
         self.last_place = share.last_place
         self._plain = self._plain and share.plain and share.now_ms == self.now_ms
         now_ms, logs = share.now_ms, self._queue_logs
@@ -236,17 +237,17 @@ class Tx:
 
     @property
     def pages(self) -> float:
-        """About how many pages of the database this transaction changed. It is flushed."""
+        """Approximate number of database pages that this transaction changed. Valid after ``flush``."""
         return 4 + 0.4 * self._changes
 
     def queue_log(self, queue: str) -> _QueueLog:
-        """What is to be written about a queue so far."""
+        """Return what has been collected for a queue so far."""
         return self._queue_logs.get(queue) or _QueueLog()
 
-    # --- writing it down ----------------------------------------------------------------------------
+    # --- writing ------------------------------------------------------------------------------------
 
     def flush(self) -> Meta:
-        """Write everything that was gathered; returns the store's row as it is now."""
+        """Write everything that was collected. Returns the new state of the store."""
         for name, log in self._queue_logs.items():
             queue = self.queues.find(name)
             if queue is None:
@@ -259,7 +260,7 @@ class Tx:
     def _flush_meta(self) -> Meta:
         self._changes += self.conn.total_changes
         if not self._changes:
-            return self.meta  # nothing was written, so there is nothing to stamp
+            return self.meta  # nothing was written
         if self._plain:
             return Meta(self.last_place, self.now_ms, self.meta.serial)
         meta = Meta(self.last_place, self.now_ms, self.meta.serial + bool(self.topics))
@@ -268,17 +269,17 @@ class Tx:
 
 
 class _QueueLog:
-    """What one transaction writes about one queue."""
+    """The events, history and counts that one transaction writes for one queue."""
 
     __slots__ = ("at_ms", "counts", "events", "history", "noted", "tallies")
 
     def __init__(self) -> None:
-        #: Events as runs, how many they are, and the newest one's time.
+        #: Events as runs, the number of events in them, and the time of the newest event.
         self.events: list[EventRun] = []
         self.noted = 0
         self.at_ms = 0
         self.history: list[AttemptRecord] = []
-        #: Lifetime counters by task and outcome, and jobs by state: by how much they change.
+        #: Changes of the lifetime counters (by task and outcome) and of the job counts (by state).
         self.counts: dict[tuple[str, str], int] = {}
         self.tallies: dict[JobState, int] = {}
 
@@ -304,14 +305,14 @@ class _QueueLog:
             queue.last_event = last + count
             chunk = bytearray(records)
             conn.execute(sql["event_insert"], (base + last + count, last + 1, self.at_ms, mine, chunk))
-            mine = None  # once is enough
+            mine = None  # only the first chunk carries the counts
             queue.unfolded += 1
         if queue.unfolded >= FOLD_CHUNKS or queue.last_event - queue.folded >= FOLD_EVENTS:
             fold(conn, sql, queue)
 
 
 def fold(conn: Executor, sql: Statements, queue: QueueState, more: Iterable[bytes] = ()) -> None:
-    """Add the counts of chunks to the totals, and delete events that are past their bound."""
+    """Add the counts of event chunks and of ``more`` to the totals. Delete events beyond ``EVENTS_KEPT``."""
     base = queue.num * LOG_KEY
     rows = conn.execute(sql["event_deltas"], (base + queue.folded, base + queue.last_event)).fetchall()
     tallies, counts = add_up([row[0] for row in rows] + [*more])
@@ -326,7 +327,7 @@ def fold(conn: Executor, sql: Statements, queue: QueueState, more: Iterable[byte
 
 
 def add_up(deltas: Iterable[bytes]) -> tuple[dict[JobState, int], dict[tuple[str, str], int]]:
-    """The sums of packed counts: jobs by state, and lifetime counters by (task, outcome)."""
+    """Add up packed counts: jobs by state, and lifetime counters by (task, outcome)."""
     tallies: dict[JobState, int] = {}
     counts: dict[tuple[str, str], int] = {}
     for packed, times in collections.Counter(deltas).items():  # many transactions did the same
@@ -343,14 +344,14 @@ def add_up(deltas: Iterable[bytes]) -> tuple[dict[JobState, int], dict[tuple[str
 
 
 def tally_of(conn: Executor, sql: Statements, num: int) -> dict[JobState, int]:
-    """How many jobs of a queue are in each state: the totals and what is not folded yet."""
+    """Count the jobs of a queue by state: the totals, plus the counts that are not folded yet."""
     folded, *totals = conn.execute(sql["queue_tally"], (num,)).fetchone()
     tallies, _ = _unfolded(conn, sql, num, folded)
     return {state: total + tallies.get(state, 0) for state, total in zip(_STATES, totals, strict=True)}
 
 
 def unfolded_counts(conn: Executor, sql: Statements, num: int) -> dict[tuple[str, str], int]:
-    """What is to be added to a queue's lifetime counters."""
+    """Return the changes of a queue's lifetime counters that are not folded yet."""
     folded, *_ = conn.execute(sql["queue_tally"], (num,)).fetchone()
     return _unfolded(conn, sql, num, folded)[1]
 

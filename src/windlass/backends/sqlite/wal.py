@@ -1,13 +1,14 @@
-"""Whether the write-ahead log still holds what was committed, after a flush of it failed.
+"""Checks after a failed flush whether the write-ahead log still holds every commit.
 
-The system may have let pages go that it could not write: then the log reads as it was before, while the index
-of the log (the ``-shm`` file) still counts those frames. SQLite looks at the checksums of frames only when it
-builds that index anew, so it would read such frames, copy them into the database, and put later commits
-behind them, where a recovery never gets to. So the checksums are looked at here. When one is wrong, the
-index is made invalid: SQLite, in every process, builds it again, up to the last frame that is whole. What was
-behind had not been acknowledged.
+The operating system may have dropped pages that it could not write. Reads of the log then return the old
+bytes, while the index of the log (the ``-shm`` file) still counts the lost frames. SQLite verifies the
+checksums of frames only when it rebuilds that index. Until then it would read the old bytes, copy them into
+the database, and append later commits after them, where a recovery does not find them.
 
-The layouts are those of SQLite's documents "WAL-mode File Format" and "Database File Format".
+So this module verifies the checksums itself. If one is wrong, it invalidates the index, and SQLite rebuilds
+it in every process, up to the last valid frame. The commits after that frame had not been acknowledged.
+
+The layouts follow SQLite's documents "WAL-mode File Format" and "Database File Format".
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ import struct
 import sys
 from array import array
 
-#: The index begins with two copies of its header. All of it is in the machine's byte order but the salts.
+#: The index begins with two copies of its header. All fields except the salts are in native byte order.
 _INDEX = struct.Struct("=12xBxHI4xII8s8x")
-#: Bytes of the log's header, and of a frame's.
+#: Sizes in bytes of the log's header and of a frame's header.
 _HEADER, _FRAME = 32, 24
 _SUMS = struct.Struct(">II")
 _MASK = 0xFFFFFFFF
 _BIG_ENDIAN_SUMS = 1
 
-#: Open files of indexes, never closed: SQLite's locks are on the file, and closing any descriptor ends them.
+#: Descriptors of index files. They are never closed: closing any descriptor of a file releases all POSIX
+#: locks that this process has on it, including SQLite's.
 _indexes: dict[tuple[int, int], int] = {}
 
 Sums = tuple[int, int]
 
 
 def is_whole(log_fd: int, path: str) -> bool:
-    """Whether the log has every frame that its index counts. The caller's transaction keeps writers away."""
+    """Whether the log has every frame that its index counts. The caller holds the write transaction."""
     ready, page_size, frames, *last, salt = _INDEX.unpack(os.pread(_index(path), _INDEX.size, 0))
     if not ready or not frames:
         return True
@@ -57,7 +59,7 @@ def is_whole(log_fd: int, path: str) -> bool:
 
 
 def make_index_again(path: str) -> None:
-    """Have SQLite build the index of the log again before the next transaction, in every process."""
+    """Invalidate the index, so that SQLite rebuilds it before the next transaction of any process."""
     os.pwrite(_index(path), bytes(2 * 48), 0)
 
 
@@ -70,7 +72,7 @@ def _index(path: str) -> int:
 
 
 def _add(sums: Sums, data: bytes, big: bool) -> Sums:
-    """SQLite's checksum, continued."""
+    """Continue SQLite's checksum over ``data``."""
     words = array("I", data)
     if big is not (sys.byteorder == "big"):
         words.byteswap()

@@ -1,6 +1,6 @@
 """The one thread of a process that writes, with group commit.
 
-It takes all calls that wait at one moment into one transaction, lease renewals first.
+All calls that wait when a transaction begins share it. Lease renewals come first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BUSY_PAUSES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 
 
 class SqliteWriter(WriterThread["SqliteSession"]):
-    """See the module."""
+    """Serves the calls of all clients in this process, one transaction at a time."""
 
     group_calls = 256
 
@@ -37,7 +37,7 @@ class SqliteWriter(WriterThread["SqliteSession"]):
     def _open(self) -> None:
         self._session.open()
         if self._session.sweep_due:
-            self._sweep()  # the queues
+            self._sweep()  # starts with the table of queues, which every call needs
         self.phase = "idle"
 
     def _serve_all(self) -> None:
@@ -51,7 +51,7 @@ class SqliteWriter(WriterThread["SqliteSession"]):
                     self._checkpoint()
                 if self._session.sweep_due:
                     self._sweep()
-            except Exception as exc:  # whatever it is, this thread must live on
+            except Exception as exc:  # the thread must survive any error
                 log.exception("a group of calls failed in an unexpected way")
                 self._fail_all(exc)
             self.phase = "idle"
@@ -76,7 +76,7 @@ class SqliteWriter(WriterThread["SqliteSession"]):
         finally:
             session.lock.release()
         answers = session.secure(answers)
-        self.phase = "idle"  # callers that are answered may come back at once
+        self.phase = "idle"  # before the answers: a caller may send its next call at once
         if topics:
             self._wake.announce(topics)
         deliver(answers)
@@ -92,7 +92,7 @@ class SqliteWriter(WriterThread["SqliteSession"]):
             self._session.lock.release()
 
     def _sweep(self) -> None:
-        """Look at some rows, between the groups of calls: those that come meanwhile wait for one batch."""
+        """Check one batch of rows for STRICT (see ``sweep``). New calls wait for this batch only."""
         self.phase = "run"
         self._session.lock.acquire()
         try:
@@ -103,9 +103,9 @@ class SqliteWriter(WriterThread["SqliteSession"]):
             time.sleep(BUSY_PAUSES_S[-1])
 
     def _begin(self) -> bool:
-        """Begin a transaction; False when no caller waits for it any more.
+        """Begin a transaction. Returns False if no caller waits for it any more.
 
-        A foreign writer may hold the database for long: calls drop out of the line by their own timers.
+        Another program may hold the database for a long time. Calls that time out meanwhile are dropped.
         """
         attempts = 0
         while self._urgent or self._line:

@@ -1,4 +1,4 @@
-"""The effects of a verb (``engine.effects``), into the tables. The ``Kind`` of a change picks a statement."""
+"""Writes the effects of a verb (``engine.effects``). The ``Kind`` of a change selects the statement."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from windlass.core.stream_rules import Chunk, StreamHead
     from windlass.engine.effects import Effects, QueueRow, Starts
 
-#: Most records of leased jobs that are remembered.
+#: The most records of leased jobs that ``Queues.leased`` caches.
 LEASED_KEPT = 10_000
 
 _ACTIVE, _COMPLETED = JobState.ACTIVE, JobState.COMPLETED
@@ -46,11 +46,11 @@ _MADE = Kind.MADE
 
 
 class TakenError(Exception):
-    """The id of a new job is another's; no job was changed."""
+    """Another job already has the id of a new job. No job was changed."""
 
 
 def write(step: RequestState, effects: Effects) -> None:
-    """Write the effects to the tables. The transaction gathers events, history and counts."""
+    """Write the effects to the tables. Events, history and counts are left to ``Tx.flush``."""
     if effects.rows:
         _write_queues(step, effects)
     if effects.gone:
@@ -74,7 +74,7 @@ def _write_upkeep(step: RequestState, effects: Effects, upkeep: Upkeep) -> None:
 
 
 def _is_plain(step: RequestState, effects: Effects, kinds: set[Kind]) -> bool:
-    """Whether the new jobs hold all that the store's row would (see ``tx.Meta``)."""
+    """Whether the new jobs make an update of the store's row unnecessary (see ``tx.Meta``)."""
     if effects.gone or not effects.plain or kinds != {_MADE}:
         return not (kinds or effects or effects.topics)
     last = effects.moves[-1].jobs[-1] if effects.moves else next(reversed(effects.jobs.values())).job
@@ -85,7 +85,7 @@ def _is_plain(step: RequestState, effects: Effects, kinds: set[Kind]) -> bool:
 
 
 def _delete(step: RequestState, gone: list[JobRecord]) -> None:
-    """Records with all that is their own. What is not stored, since it was made here, is not counted."""
+    """Delete jobs and their data. Jobs that this request created have no row yet and are not counted."""
     seqs = [*{job.seq for job in gone}]
     for num, state in step.among("job_delete", seqs).fetchall():
         step.tally(step.queues.name(num), STATES[state], None, 1)
@@ -97,7 +97,7 @@ def _delete(step: RequestState, gone: list[JobRecord]) -> None:
 
 
 def _write_jobs(step: RequestState, effects: Effects) -> set[Kind]:
-    """All changed jobs; returns what became of them."""
+    """Write all changed jobs. Returns the kinds of the changes."""
     moves = [*effects.moves, *_alike(effects)] if effects.jobs else effects.moves
     by_kind: dict[Kind, list[JobRecord]] = {}
     for move in moves:
@@ -120,7 +120,7 @@ def _write_jobs(step: RequestState, effects: Effects) -> set[Kind]:
 
 
 def _alike(effects: Effects) -> list[Move]:
-    """Jobs that were saved one by one, those that made the same move together."""
+    """Group jobs that were saved one by one into moves."""
     moves: dict[tuple[Kind, str, JobState | None, JobState], list[JobRecord]] = {}
     for change in effects.jobs.values():
         job = change.job
@@ -129,7 +129,7 @@ def _alike(effects: Effects) -> list[Move]:
 
 
 def _remember(leased: dict[tuple[str, str], JobRecord], move: Move) -> None:
-    """Keep the records of leased jobs, which are the next to be asked for."""
+    """Cache the records of leased jobs, because the worker will settle them soon."""
     if len(leased) > LEASED_KEPT:
         leased.clear()
     for job in move.jobs:
@@ -140,7 +140,7 @@ def _remember(leased: dict[tuple[str, str], JobRecord], move: Move) -> None:
 
 
 def _insert(step: RequestState, jobs: list[JobRecord]) -> None:
-    """New jobs: most need few columns."""
+    """Insert new jobs. Plain ones need only a few columns. Raises ``TakenError`` if an id exists."""
     plain: list[Row] = []
     whole: list[Row] = []
     queue, num, grouped = "", 0, False
@@ -182,7 +182,7 @@ def _write_payloads(step: RequestState, jobs: list[JobRecord]) -> None:
 
 
 def _rewrite(step: RequestState, jobs: list[JobRecord]) -> None:
-    """Every column at once: a STRICT table takes no row that still has a value of a wrong type."""
+    """Write every column at once, because a STRICT table refuses a row that still has a wrong type."""
     step.many(
         "job_rewrite", [whole_row(job, step.queue(job.queue), grouped=_grouped(step, job)) for job in jobs]
     )
@@ -199,7 +199,7 @@ def _save(step: RequestState, jobs: list[JobRecord]) -> None:
 
 
 def _lease(step: RequestState, jobs: list[JobRecord]) -> None:
-    """Jobs that started together are written together: their tokens end with their numbers."""
+    """Write jobs that started together with one statement. It adds each job's number to the token."""
     alike: dict[Row, list[int]] = {}
     for job in jobs:
         claim_id = (job.token or "").rpartition(".")[0]
@@ -214,7 +214,7 @@ def _lease(step: RequestState, jobs: list[JobRecord]) -> None:
 
 
 def _complete(step: RequestState, jobs: list[JobRecord]) -> None:
-    """Jobs with the same options and result are written together, or one by one if few are alike."""
+    """Write jobs with the same options and result with one statement, and all others one by one."""
     alike: dict[tuple[int, bytes | None], list[JobRecord]] = {}
     for job in jobs:
         key = (id(job.options), job.result)
@@ -241,7 +241,7 @@ def _complete(step: RequestState, jobs: list[JobRecord]) -> None:
         else:
             done += step.among("job_complete", [job.seq for job in some], *params).rowcount
     done += step.many("job_complete_one", single) if single else 0
-    if done != len(jobs):  # a change of an active job must take it out of ``Queues.leased``
+    if done != len(jobs):  # a bug: some change of an active job did not pop it from ``Queues.leased``
         missing = len(jobs) - done
         raise StorageError(
             f"the cache of leases is stale for {missing} jobs; nothing was changed: repeat the call"
@@ -292,7 +292,7 @@ def _write_rows(step: RequestState, effects: Effects) -> None:
     tables.write(step, effects.rows)
 
 
-# --- what few requests have -----------------------------------------------------------------------
+# --- effects that few requests have ---------------------------------------------------------------
 
 
 def _write_parts(step: RequestState, effects: Effects) -> None:
@@ -335,7 +335,7 @@ def _write_log(step: RequestState, job: JobRecord, lines: list[LogLine]) -> None
 
 
 def _write_stream(step: RequestState, job: JobRecord, head: StreamHead, chunks: list[Chunk]) -> None:
-    """What is new; the oldest chunks go until the stream is within its bounds."""
+    """Insert new chunks. Delete the oldest ones until the stream is within its bounds."""
     step.many("chunk_insert", [(job.seq, chunk.index, chunk.delivery, chunk.data) for chunk in chunks])
     if too_much(head):
         for (size,) in step.all("chunk_sizes", job.seq, head.oldest):
@@ -348,7 +348,7 @@ def _write_stream(step: RequestState, job: JobRecord, head: StreamHead, chunks: 
 
 
 def _forget_events(step: RequestState, name: str, floor: int) -> None:
-    """Drop a queue's events up to ``floor``. The counts of what goes are added to the totals before."""
+    """Delete a queue's events up to ``floor``, after their counts were added to the totals."""
     queue = step.queues.get(name)
     fold(step.conn, step.sql, queue)
     step.run("queue_events_from", floor, queue.num)

@@ -1,8 +1,8 @@
 -- Version 1. A name in [brackets] is a table or index of one namespace: see statements.py.
--- Times are integer milliseconds UTC. States are plain text: new ones need no rebuilt table.
+-- Times are integer milliseconds UTC. States are plain text, so that a new state does not need a new table.
 
--- One row. last_place: newest place in line given out. clock_ms: the last time that the store wrote down.
--- serial: grows with every transaction that other processes may want to notice.
+-- One row. last_place: the newest place that was assigned. clock_ms: the time when this row was written.
+-- serial: grows with every transaction that other processes are notified of.
 CREATE TABLE [meta] (
     one INTEGER PRIMARY KEY,
     last_place INTEGER NOT NULL,
@@ -11,10 +11,10 @@ CREATE TABLE [meta] (
 ) STRICT;
 INSERT INTO [meta] VALUES (1, 0, 0, 0);
 
--- Queues are never deleted: num stands for the name everywhere else. Events up to event_floor and history
--- up to history_floor are gone. The columns named after states count this queue's jobs, up to what the event
--- numbered "folded" did to them: newer chunks of events carry their own counts. The logs may continue after
--- last_event and last_history, too.
+-- Queues are never deleted; other tables refer to them by num. Events up to event_floor and history up to
+-- history_floor were removed. The columns named after states count this queue's jobs up to the event with the
+-- id "folded"; newer chunks of events hold the changes since. The logs may also have newer records than
+-- last_event and last_history.
 CREATE TABLE [queue] (
     num INTEGER PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
@@ -36,7 +36,7 @@ CREATE TABLE [queue] (
     cancelled INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
--- Large payloads stand in [payload], so that claiming and settling need not rewrite them.
+-- Large payloads are in [payload], so that claiming and settling do not rewrite them.
 CREATE TABLE [job] (
     seq INTEGER PRIMARY KEY,
     queue INTEGER NOT NULL,
@@ -84,8 +84,8 @@ CREATE INDEX [job_age] ON [job] (keep_until_ms) WHERE keep_until_ms IS NOT NULL;
 CREATE TABLE [payload] (seq INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT;
 
 -- Logs in chunks: one row per queue and transaction. key = queue * 2^40 + id of the last record;
--- at_ms: the newest record's time; records: a MessagePack array of records; deltas: by how much the
--- transaction changed job counts and lifetime counters.
+-- at_ms: the time of the newest record; records: a MessagePack array, see logs.py; deltas: how the transaction
+-- changed job counts and lifetime counters.
 CREATE TABLE [event] (
     key INTEGER PRIMARY KEY,
     first_id INTEGER NOT NULL,
@@ -108,7 +108,7 @@ CREATE TABLE [counter] (
     PRIMARY KEY (queue, task, outcome)
 ) WITHOUT ROWID, STRICT;
 
--- Ids that answer "duplicate" after their record is gone.
+-- Tombstones: ids that still answer "duplicate" after their record was removed.
 CREATE TABLE [kept_id] (
     queue INTEGER NOT NULL,
     id TEXT NOT NULL,
@@ -127,7 +127,7 @@ CREATE TABLE [log] (
 CREATE TABLE [worker] (id TEXT PRIMARY KEY, started_ms INTEGER NOT NULL, beat_ms INTEGER NOT NULL, info BLOB NOT NULL)
     WITHOUT ROWID, STRICT;
 
--- Who copies the history log elsewhere, and how far they are: JSON, queue name -> position.
+-- Archivers, which copy the history log elsewhere. cursors: JSON, queue name -> position.
 CREATE TABLE [archiver] (name TEXT PRIMARY KEY, seen_ms INTEGER NOT NULL, cursors TEXT NOT NULL) WITHOUT ROWID, STRICT;
 
 CREATE TABLE [leader] (role TEXT PRIMARY KEY, holder TEXT NOT NULL, until_ms INTEGER NOT NULL) WITHOUT ROWID, STRICT;

@@ -1,6 +1,6 @@
 -- Version 3: roll-ups of the history, and marks.
 
--- Up to which attempt record a queue's history is rolled up, and when that was last said.
+-- The attempt record up to which a queue's history is rolled up, and when this was last written.
 CREATE TABLE [metrics_cursor] (queue INTEGER PRIMARY KEY, at INTEGER NOT NULL, seen_ms INTEGER NOT NULL) STRICT;
 
 -- step_ms: length of the window. record: MessagePack.

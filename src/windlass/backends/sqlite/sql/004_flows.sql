@@ -7,13 +7,13 @@ ALTER TABLE [job] ADD COLUMN held_ms INTEGER;  -- blocked: its due time, which c
 ALTER TABLE [job] ADD COLUMN awaits TEXT;
 ALTER TABLE [job] ADD COLUMN signals BLOB;     -- MessagePack: name -> [data, codec, at_ms]; NULL: none
 
--- Jobs that wait for something other than their turn or a time. A column of its own, since the quick verbs
--- would have to look at every index that names the state.
+-- Jobs that wait for something other than their turn or a time. This is a separate column because an index on
+-- the state would have to be checked by every statement that changes the state.
 ALTER TABLE [job] ADD COLUMN idle INTEGER;     -- 1 blocked, 2 parked, 3 suspended; NULL: none of these
 CREATE INDEX [job_idle] ON [job] (queue, idle) WHERE idle IS NOT NULL;
 
--- One row per edge; it goes with the dependent's record. The child is named by queue and id, since the edge
--- outlives its record; child_seq says which record of that id was meant.
+-- One row per edge. It is deleted with the dependent's record. The child is identified by queue and id, because
+-- the edge outlives the child's record; child_seq says which record with that id is meant.
 CREATE TABLE [edge] (
     num INTEGER PRIMARY KEY,
     dependent INTEGER NOT NULL,   -- seq of the job that waits
@@ -32,10 +32,10 @@ CREATE INDEX [edge_child] ON [edge] (queue, child);
 CREATE INDEX [edge_open] ON [edge] (dependent) WHERE status = 'open';
 CREATE INDEX [edge_untold] ON [edge] (queue, child, child_seq) WHERE status = 'open';
 
--- Ends of children that some dependents were not notified of yet. end: MessagePack of a ChildEnd.
+-- Ends of children of which some dependents have not been notified yet. end: MessagePack of a ChildEnd.
 CREATE TABLE [outbox] (num INTEGER PRIMARY KEY, "end" BLOB NOT NULL) STRICT;
 
--- Live output: where each job's stream stands, and its chunks.
+-- Live output: the head of each job's stream, and its chunks.
 CREATE TABLE [stream] (
     job INTEGER PRIMARY KEY,      -- seq of the job
     last INTEGER NOT NULL,

@@ -1,6 +1,6 @@
 -- Version 5: groups and their turns, limits, unique keys.
 
--- grp: the job's group; '' for a job without one in a queue that saw groups; NULL: unknown.
+-- grp: the job's group; '' for a job without a group in a queue that has had groups; NULL: unknown.
 ALTER TABLE [job] ADD COLUMN grp TEXT;
 ALTER TABLE [job] ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
 DROP INDEX [job_ready];
@@ -10,7 +10,7 @@ CREATE INDEX [job_group] ON [job] (queue, grp, state, priority DESC, place)
 CREATE INDEX [job_turn] ON [job] (queue, grp, priority, turn) WHERE grp IS NOT NULL AND state = 'waiting';
 CREATE INDEX [job_again] ON [job] (queue, grp) WHERE grp IS NOT NULL AND due_ms IS NOT NULL AND deliveries > 0;
 
--- special: 1 when the queue ever saw a group, 2 when it has a row in [limits].
+-- special: 1 if the queue has ever had a group, plus 2 if it has a row in [limits].
 ALTER TABLE [queue] ADD COLUMN special INTEGER NOT NULL DEFAULT 0;
 
 -- JSON of QueueLimits and (for every group) GroupLimits; starts: MessagePack, oldest first.
@@ -22,7 +22,7 @@ CREATE TABLE [limits] (
     starts BLOB
 ) STRICT;
 
--- Groups that have settings, or used something of a limit, or wait for a time (next_ms).
+-- Groups that have settings, have used part of a limit, or wait for a time (next_ms).
 CREATE TABLE [grp] (
     queue INTEGER NOT NULL,
     name TEXT NOT NULL,

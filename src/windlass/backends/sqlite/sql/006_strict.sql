@@ -1,9 +1,9 @@
 -- Version 6: STRICT tables, which refuse values of a wrong type.
 --
--- Files of earlier releases have tables that are not: see sweep.py, which makes them so.
+-- Tables of earlier releases are not STRICT yet; sweep.py converts them.
 
--- What [meta] was, under another name. A process of an earlier release reads [meta] at the beginning of each
--- transaction: it gets the error below, before it can write anything. The text stands where a path should.
+-- [store] replaces [meta]. A process of an earlier release reads [meta] at the beginning of each transaction, so
+-- it gets the error below before it can write anything. The message is in the place of a JSON path.
 CREATE TABLE [store] (
     one INTEGER PRIMARY KEY,
     last_place INTEGER NOT NULL,
@@ -22,7 +22,7 @@ CREATE VIEW [meta] AS
 SELECT 1 AS one, told AS last_place, told AS clock_ms, told AS serial
 FROM (SELECT json_extract('{}', 'a newer release of windlass upgraded this file: restart this process with that release') AS told);
 
--- Rows that did not fit their table. name: of the table; raw: MessagePack, column -> value.
+-- Rows with values of a wrong type. name: the table; raw: MessagePack, column -> value.
 CREATE TABLE [aside] (
     num INTEGER PRIMARY KEY,
     name TEXT NOT NULL,
@@ -31,5 +31,5 @@ CREATE TABLE [aside] (
     raw BLOB NOT NULL
 ) STRICT;
 
--- Tables that are yet to be looked through. upto: MessagePack of the key of the last row that was; NULL: none.
+-- Tables that remain to be checked. upto: MessagePack of the key of the last checked row; NULL: none yet.
 CREATE TABLE [sweep] (num INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, upto BLOB) STRICT;

@@ -1,4 +1,4 @@
--- Version 7: jobs whose waiting ends at a time, to be found by it.
+-- Version 7: an index of jobs by expiry time.
 
--- A row has a time only while it may still end by it: its first start and its end take it away.
+-- expires_ms is set only while the job can still expire: it is cleared when the job first starts or ends.
 CREATE INDEX [job_expires] ON [job] (expires_ms) WHERE expires_ms IS NOT NULL;

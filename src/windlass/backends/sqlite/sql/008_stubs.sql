@@ -1,6 +1,6 @@
--- Version 8: what stays for a minute of jobs whose record went with its settlement.
+-- Version 8: stubs, which are kept for a minute for jobs whose record was removed when they were settled.
 
--- num: in the order of the ends. record: MessagePack, see stubs.py.
+-- num: the order in which the jobs ended. record: MessagePack, see stubs.py.
 CREATE TABLE [stub] (
     num INTEGER PRIMARY KEY,
     queue INTEGER NOT NULL,

@@ -1,4 +1,4 @@
--- Version 11: flows are found by the job at their end, without all other jobs.
+-- Version 11: an index of the jobs at the top of flows.
 
--- Its options name itself as the root; no other job's do, except one with the same id in another queue.
+-- The options of such a job name the job itself as the root. A job with the same id in another queue may match, too.
 CREATE INDEX [job_tops] ON [job] (queue) WHERE instr(options, '"root":') AND instr(options, '/' || id || '"');

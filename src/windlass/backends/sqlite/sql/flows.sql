@@ -1,4 +1,4 @@
--- Edges between jobs, the outbox of their ends, live output. See statements.py for the notation.
+-- Statements about edges, the outbox and live output. See statements.py for the notation.
 
 -- name: edge_save
 INSERT INTO [edge]
@@ -8,13 +8,13 @@ ON CONFLICT (dependent, queue, child) DO UPDATE
 SET child_seq = excluded.child_seq, status = excluded.status, value = excluded.value, codec = excluded.codec,
     reason = excluded.reason, error = excluded.error
 
--- A list of keys: queue and id of the dependent, then of the child.
+-- Takes a list of keys: queue and id of the dependent, then of the child.
 -- name: edge_pairs
 SELECT /*edge*/ FROM json_each(?) AS asked
 CROSS JOIN [job] ON [job].queue = asked.value ->> 0 AND [job].id = asked.value ->> 1
 CROSS JOIN [edge] ON dependent = [job].seq AND [edge].queue = asked.value ->> 2 AND child = asked.value ->> 3
 
--- A list of keys: queue and id.
+-- Takes a list of keys: queue and id.
 -- name: edge_waits
 SELECT [job].queue, [job].id, count(*), sum(status = 'open') FROM json_each(?) AS asked
 CROSS JOIN [job] ON [job].queue = asked.value ->> 0 AND [job].id = asked.value ->> 1
@@ -41,7 +41,7 @@ CROSS JOIN [edge] ON dependent = reached.seq AND status = 'open'
 CROSS JOIN [job] ON [job].seq = reached.seq
 ORDER BY [edge].num
 
--- How many, then a list of keys: queue, id and seq of the child.
+-- Takes a limit, then a list of keys: queue, id and seq of the child.
 -- name: edge_untold
 SELECT /*edge*/ FROM json_each(?2) AS asked
 CROSS JOIN [edge] ON [edge].queue = asked.value ->> 0 AND child = asked.value ->> 1

@@ -23,7 +23,7 @@ WHERE queue = ? AND name IN (SELECT value FROM json_each(?))
 -- name: grp_names
 SELECT name FROM [grp] WHERE queue = ? ORDER BY name
 
--- All without limits of their own that have something to count or to let in.
+-- All groups without limits of their own that have unfinished jobs or a row.
 -- name: group_names
 WITH RECURSIVE named (name) AS (
     SELECT min(grp) FROM [job] WHERE queue = ?1 AND grp > '' AND finished_ms IS NULL
@@ -69,8 +69,8 @@ SELECT min(name) FROM [grp] WHERE queue = ? AND name > ? AND (own IS NOT NULL OR
 -- name: job_grp_after
 SELECT min(grp) FROM [job] WHERE queue = ? AND grp > ? AND finished_ms IS NULL
 
--- What replaces a record that cannot be read is written over it: every column at once, since a STRICT table
--- takes no row with a value of a wrong type, whichever column a statement is about.
+-- Overwrites a record that cannot be read. It sets every column at once, because a STRICT table refuses an update
+-- of a row in which any column has a value of a wrong type.
 -- name: job_rewrite
 UPDATE [job] SET pad = NULL, /*fixed*/, /*changes*/ WHERE seq = ?
 
@@ -109,7 +109,7 @@ SELECT place, id FROM [job]
 WHERE queue = ? AND grp = ? AND state = 'scheduled' AND priority = 0 AND finished_ms IS NULL AND deliveries = 0
 ORDER BY place LIMIT ? OFFSET ?
 
--- By group: how many jobs wait and are active (no more than ?2), and are in other states (no more than ?3).
+-- By group: the number of waiting and of active jobs (each up to ?2), and of jobs in other states (each up to ?3).
 -- name: group_counts
 SELECT asked.value,
     (SELECT count(*) FROM (SELECT 1 FROM [job]
@@ -132,7 +132,7 @@ FROM json_each(?4) AS asked
 SELECT coalesce(sum(CASE WHEN json_valid(options) THEN coalesce(options ->> '$.cost', 1) ELSE 1 END), 0)
 FROM [job] WHERE queue = ? AND grp = ? AND state = 'waiting' AND finished_ms IS NULL
 
--- The states, of those in the list, in which a job of the group has a priority or is lifo.
+-- Those states of the list in which a job of the group has a priority or is lifo.
 -- name: group_ranked
 SELECT value FROM json_each(?3)
 WHERE EXISTS (

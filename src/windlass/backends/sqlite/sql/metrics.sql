@@ -12,7 +12,7 @@ DELETE FROM [metrics_cursor] WHERE queue = ?
 -- name: metrics_cursor_save
 INSERT OR REPLACE INTO [metrics_cursor] (queue, at, seen_ms) VALUES (?, ?, ?)
 
--- A list of windows and tasks.
+-- Takes a list of step, start and task.
 -- name: metrics_rows
 SELECT step_ms, start_ms, task, record FROM json_each(?2) AS asked
 CROSS JOIN [metrics] ON queue = ?1 AND step_ms = asked.value ->> 0 AND start_ms = asked.value ->> 1

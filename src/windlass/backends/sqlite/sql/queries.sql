@@ -1,6 +1,6 @@
--- Every statement of the sqlite store. See statements.py for the notation.
+-- Statements about the store, queues, jobs, logs, workers and stubs. See statements.py for the notation.
 
--- What plain adds did stands in their jobs alone: see Meta. A damaged time is ignored.
+-- Plain adds do not update the row of the store: see tx.Meta. A damaged time is ignored.
 -- name: meta
 SELECT max(last_place, coalesce(newest, 0)),
     CASE WHEN newest > last_place
@@ -100,8 +100,8 @@ INSERT OR REPLACE INTO [payload] (seq, data) VALUES (?, ?)
 -- name: payload_delete
 DELETE FROM [payload] WHERE /*among*/
 
--- SQLite takes texts and bytes for numbers. They are greater than every number, and so than a time that has come:
--- due_ms < '' leaves them out, and this finds them.
+-- A damaged row may have a text or a BLOB in a column of numbers. SQLite sorts these after every number, so such a
+-- time never comes. Other statements leave them out (due_ms < ''); this one finds them.
 -- name: job_timeless
 SELECT /*job*/ FROM [job] WHERE lease_until_ms IS NOT NULL AND lease_until_ms >= ''
 UNION ALL
@@ -111,8 +111,10 @@ LIMIT ?
 -- name: job_stateless
 SELECT /*job*/ FROM [job] WHERE seq > ? AND seq <= ? AND state NOT IN (/*states*/) ORDER BY seq
 
--- Few columns, since each costs the sqlite3 module as much as many comparisons: what is as in most jobs is left
--- out, and NULL stands for all of it; so does 1, of those that leave options unsaid. JSON holds no BLOB, which only a damaged row has there: then it is empty.
+-- Few columns, because the sqlite3 module takes as long for one column as SQLite takes for many comparisons. The
+-- last column is NULL for a job with the usual values and default options, 1 for one that was added by name
+-- without any options, and otherwise JSON with all other values. JSON cannot hold a BLOB, which only a damaged
+-- row has there; then the column is empty.
 -- name: job_ready
 SELECT seq, id, task, coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)), enqueued_ms,
     CASE WHEN options IN ('{}', '{"unsaid":63}') AND place = seq AND ready_ms = enqueued_ms AND priority = 0 AND codec = 'json'
@@ -155,7 +157,7 @@ SET state = 'completed', finished_ms = ?1, result = ?2, result_until_ms = ?3, ke
     spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL, expires_ms = NULL, reason = ''
 WHERE token IS NOT NULL AND seq = ?6
 
--- One column: the sqlite3 module describes those of a statement each time that it is executed.
+-- Only one column, because the sqlite3 module describes every column each time it executes a statement.
 -- name: job_any_due
 SELECT 1 FROM [job] WHERE queue = ? AND due_ms IS NOT NULL AND due_ms < '' LIMIT 1
 
@@ -187,7 +189,7 @@ ORDER BY num
 SELECT queue, finished_ms, seq FROM [job]
 WHERE keep_until_ms IS NOT NULL AND keep_until_ms <= ? ORDER BY keep_until_ms LIMIT ?
 
--- Plain jobs, see rows.too_old_from: those behind (finished_ms, seq), and whether each is one.
+-- Finished jobs after (finished_ms, seq), and whether each has default options: see rows.too_old_from.
 -- name: prune_plain
 SELECT queue, finished_ms, seq, options IN ('{}', '{"unsaid":63}') AND keep_until_ms IS NULL FROM [job]
 WHERE queue = ?1 AND state = ?2 AND finished_ms >= ?3 AND finished_ms <= ?5 AND (finished_ms > ?3 OR seq > ?4)
@@ -203,7 +205,7 @@ SELECT queue, finished_ms, seq FROM (
     WHERE queue = ?1 AND state = ?2 AND finished_ms <= ?3 - ?4 ORDER BY finished_ms, seq LIMIT ?5
 ) WHERE spare_until_ms <= ?3 LIMIT ?6
 
--- A time that is no number is old enough: what has one is damaged.
+-- A time that is not a number counts as old enough, because the job is damaged.
 -- name: purge_finished
 SELECT /*job*/ FROM [job]
 WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL AND (finished_ms <= ? OR finished_ms >= '') ORDER BY finished_ms, seq LIMIT ?
