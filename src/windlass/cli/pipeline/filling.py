@@ -222,10 +222,10 @@ def _stored_payloads(
 ) -> StoredPayloads:
     from windlass.pipeline.backfill import StoredPayloads
     from windlass.pipeline.payloads import Payloads
-    from windlass.pipeline.store import settled_url
+    from windlass.pipeline.store import absolute_url
 
     kept = Payloads((*DEFAULT_MASK, *mask), payload_bytes)
-    return StoredPayloads(settled_url(url or DEFAULT_URL), source, kept)
+    return StoredPayloads(absolute_url(url or DEFAULT_URL), source, kept)
 
 
 def _open_lake(lake: str, spark: SparkSession) -> Lake:
