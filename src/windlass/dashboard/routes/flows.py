@@ -29,10 +29,10 @@ from windlass.dashboard.store_view import StoreView
 from windlass.flows.producer import FlowProducer
 from windlass.flows.tree import JobNode, own_jobs
 
-#: Nodes that are drawn at most, and steps up to the end of a flow.
+#: Maximum number of nodes in a graph, and of steps up to the last job of a flow.
 _NODES = 1_000
 _STEPS_UP = 100
-#: Flows of a list that are read before the time is looked at: each may have as many nodes.
+#: Flows that are read between checks of the time. Each may have the maximum number of nodes.
 _FLOWS = 4
 Anyone = Request[Any, Any, Any]
 
@@ -127,7 +127,7 @@ async def get_flow(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Fl
 
 
 async def _end_of(store_view: StoreView, ref: JobRef) -> JobRef:
-    """Up to the job that no other waits for, always by the first dependent."""
+    """Follow the first dependent up to the job for which no other waits."""
     seen = {ref}
     for _ in range(_STEPS_UP):
         found = (await store_view.store.execute(fl.GetDependencies(refs=[ref], values=False, limit=10)))[0]
@@ -228,9 +228,9 @@ async def retry_flow(store_view: TheStoreView, request: Anyone, queue: QueueName
 
 
 async def _from_here(store_view: StoreView, ref: JobRef) -> list[JobRef]:
-    """A job and all that wait for it, directly or not, as far as they have finished.
+    """A job and all finished jobs that wait for it, directly or indirectly.
 
-    Refused when one of them is in a queue where the caller may not do that.
+    Raises an error if one of them is in a queue where the caller may not do this.
     """
     seen: dict[JobRef, None] = {ref: None}
     level = [ref]
@@ -257,16 +257,16 @@ async def delete_flow(store_view: TheStoreView, request: Anyone, queue: QueueNam
 
 
 async def _all_shown(store_view: StoreView, queue: str, jid: str) -> None:
-    """Refuse a change that would reach into a queue which is not shown here, or where it is not allowed.
+    """Refuse a change that would reach a queue that is hidden, or where it is not allowed.
 
-    It looks at exactly those jobs that the change will look at, however deep the flow is.
+    This reads exactly the jobs that the change will read, at any depth.
     """
     levels = await own_jobs(store_view.queue(queue), JobRef(queue, jid))
     _check_reached(store_view, {ref.queue for level in levels for ref in level})
 
 
 def _check_reached(store_view: StoreView, reached: set[str]) -> None:
-    """Refuse (404) a change of queues that are not all shown, without their names; 403: not all allowed."""
+    """Refuse (404, without their names) if some of the queues are hidden, or (403) not allowed."""
     if not all(store_view.shows(name) for name in reached):
         raise not_found("the flow reaches into queues that are not shown here", "Change its jobs one by one.")
     for name in reached:

@@ -59,7 +59,7 @@ Anyone = Request[Any, Any, Any]
 Order = Annotated[
     Literal["newest", "oldest"], QueryParameter(description="The latest time first, or the earliest.")
 ]
-#: Log lines of a job's page: the newest.
+#: Maximum number of log lines on a job's page; the newest are shown.
 _LINES = 200
 Values = Annotated[bool, QueryParameter(description="With arguments and result.")]
 Arguments = Annotated[
@@ -182,7 +182,7 @@ async def get_job_page(
 
 
 async def _edges(store_view: StoreView, record: JobRecord) -> tuple[list[EdgeEntry], list[EdgeEntry]]:
-    """What a job waits for, and who waits for it; those of hidden queues are left out."""
+    """The jobs that a job waits for, and those that wait for it. Jobs of hidden queues are left out."""
     if not record.linked or not store_view.store.capabilities.flows:
         return [], []
     found = (await store_view.store.execute(fl.GetDependencies(refs=[record.ref], values=False)))[0]

@@ -39,7 +39,7 @@ def _given_rate(rate: RateValue | None) -> core.Rate | None:
 
 
 def _rate_text(rate: RateValue | None) -> str | None:
-    """A rate as the audit log shows it."""
+    """A rate in the form of the audit log."""
     return None if rate is None else f"{rate.max} in {rate.seconds:g} s"
 
 

@@ -58,7 +58,7 @@ Period = Annotated[
 ]
 StepName = Annotated[Literal["minute", "hour", "day"], QueryParameter(description="Width of a window.")]
 _STEPS = {"minute": MINUTE_MS, "hour": STEP_MS["hour"], "day": DAY_MS}
-#: Points and tasks that one answer holds at most.
+#: Maximum number of points and tasks in one answer.
 _POINTS = 2_000
 _TASKS = 200
 
@@ -142,7 +142,7 @@ async def _names(store_view: StoreView, queues: list[str] | None) -> list[str]:
 
 
 def _chosen(store_view: StoreView, queues: list[str] | None, known: list[QueueInfo]) -> list[str]:
-    """The queues that were named, or all that are known."""
+    """The queues that were named, or all known ones."""
     for name in queues or []:
         store_view.queue(name)
     return queues or [info.name for info in known]
@@ -198,7 +198,7 @@ async def list_metrics(
 
 
 class _Ask(NamedTuple):
-    """What a series is about."""
+    """The subject and period of a series."""
 
     names: list[str]
     task: str | None
@@ -208,14 +208,14 @@ class _Ask(NamedTuple):
 
     @property
     def fine(self) -> Step:
-        """The roll-ups that it is made of."""
+        """The step of the roll-ups that it is made of."""
         return "minute" if self.step == "minute" else "hour"
 
     async def rows(self, figures: Figures) -> Rows:
         return await figures.rows(self.names, self.fine, self.since_ms, self.until_ms, self.task)
 
     def points(self, rows: Iterable[MetricsRow], now_ms: int) -> list[Point]:
-        """The windows of these roll-ups, with what is not over yet said to be so."""
+        """The windows of these roll-ups, with those that have not ended marked as such."""
         width_ms = _STEPS[self.step]
         return left_open(points(rows, width_ms, self.since_ms, self.until_ms), width_ms, now_ms)
 
@@ -235,7 +235,7 @@ def _span(store_view: StoreView, step: str, from_ms: int | None, to_ms: int | No
 
 
 async def _series(store_view: StoreView, lake: LakeFigures | None, ask: _Ask, rows: Rows) -> Series:
-    """From the lake when there is one, else from the roll-ups."""
+    """The series from the lake if there is one, else from the roll-ups."""
     now_ms = store_view.now_ms()
     if lake is None:
         found = ask.points((row for mine in rows.values() for row in mine), now_ms)
@@ -304,7 +304,7 @@ async def get_metrics(
 
 
 async def _deploys(store_view: StoreView) -> list[Deploy]:
-    """Versions of workers that live or fell silent in the last day, oldest first."""
+    """Versions of workers that are alive or were lost in the last day, oldest first."""
     living, lost = await store_view.workers_seen()
     found: dict[str, Deploy] = {}
     for info in [*living, *lost]:

@@ -20,14 +20,14 @@ from windlass.dashboard.shapes.wire import Process, WorkerJob
 from windlass.dashboard.shapes.workers import Workers, WorkerStacks
 from windlass.dashboard.store_view import StoreView
 
-#: Active jobs that are looked at, and those that are shown for one process.
+#: Maximum number of active jobs that are read, and that are shown for one process.
 _LOOKED = 1_000
 _SHOWN = 100
 ActionName = Annotated[Literal["quiet", "resume", "stop", "dump"], PathParameter(description="The command.")]
 
 
 async def _running(store_view: StoreView, infos: list[QueueInfo]) -> dict[str, list[WorkerJob]]:
-    """What runs now, by worker."""
+    """Running jobs by worker."""
     names = holding(infos, [JobState.ACTIVE])
     running: dict[str, list[WorkerJob]] = {}
     found = await listing(store_view, Search(state=JobState.ACTIVE)).page(names, None, _LOOKED)

@@ -37,7 +37,7 @@ from windlass.dashboard.totals import queue_totals
 from windlass.errors import ConfigError, GroupFullError, OrderedGroupError, WaitTimeoutError
 from windlass.jobs.job import Job
 
-#: Jobs that one request adds at most: one atomic step.
+#: Maximum number of jobs that one request adds, in one atomic step.
 MANY = 1_000
 _DRAIN_STEPS = 10
 Anyone = Request[Any, Any, Any]
@@ -97,7 +97,7 @@ async def list_queue_jobs(
 
 
 def _call_of(body: NewJobBody) -> tuple[str, Any]:
-    """Task and data of a job to add."""
+    """Task and data of a new job."""
     if (body.task is msgspec.UNSET) == (body.class_ is msgspec.UNSET):
         raise ConfigError("task", "given, either as task or as class")
     task = body.class_ if isinstance(body.class_, str) else str(body.task)
@@ -202,7 +202,7 @@ async def add_and_wait(
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
-    """Options of a job; the names that mean the call itself are not among them."""
+    """Options of a job, without the names that belong to the call itself."""
     for name in ("name", "data", "children", "then", "depends_on", "parent"):
         if name in given:
             raise ConfigError(f"options.{name}", "left out here (flows are added at /api/flows)")

@@ -68,7 +68,7 @@ def _entry(store_view: StoreView, info: ScheduleInfo) -> ScheduleEntry:
 
 
 def _upcoming(store_view: StoreView, info: ScheduleInfo) -> list[int]:
-    """The next slots, as far as the rule can be computed here."""
+    """The next slots, if the rule can be computed here."""
     record = info.record
     slot = record.next_ms
     found: list[int] = []

@@ -29,7 +29,7 @@ Refused = Annotated[
     bool, QueryParameter(description="A sample of the requests that were not let in, instead of changes.")
 ]
 Everywhere = Annotated[bool, QueryParameter(description="All sessions of the user, not only this one.")]
-#: Strangers send it.
+#: The maximum size of a sign-in body, which unknown clients may send.
 _SIGN_IN_BYTES = 16_384
 
 
@@ -127,10 +127,10 @@ async def get_ready(store_view: TheStoreView, request: Anyone) -> Response[Healt
 
 
 def _health(store_view: StoreView, request: Anyone, reason: str) -> Health:
-    """Strangers learn neither which store it is nor where."""
+    """The health, without the store's name and reason for callers who are not signed in."""
     known = identity_of(request.scope) is not None
-    told = reason if known or not reason else "the store does not answer"
-    return Health(live=True, ready=not reason, reason=told, backend=store_view.store.name if known else "")
+    shown = reason if known or not reason else "the store does not answer"
+    return Health(live=True, ready=not reason, reason=shown, backend=store_view.store.name if known else "")
 
 
 @get(

@@ -25,7 +25,7 @@ Anyone = Request[Any, Any, Any]
 async def _found(
     store_view: StoreView, request: Anyone, jid: str, state: JobState, queue: str | None
 ) -> Job[Any]:
-    """The job of that id, which the audit log names."""
+    """Find a job by id and note it for the audit log."""
     job = await store_view.find(jid, [state], queue)
     note(request, queue=job.queue_name, task=job.name)
     return job
