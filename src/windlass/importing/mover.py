@@ -1,4 +1,4 @@
-"""Walks the shelves of another system and adds what it finds, in one of three modes."""
+"""Reads the job lists of another system and adds the jobs, in one of three modes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from windlass.core.job import NewJob
 from windlass.core.option_values import Unique, UniqueMode, check_known
 from windlass.core.outcome import AddOutcome
 from windlass.errors import ConfigError
-from windlass.importing.model import ForeignJob, Found, Refusal, Shelf, Source, SourceReader
+from windlass.importing.model import ForeignJob, Found, JobList, Refusal, Source, SourceReader
 from windlass.jobs.payload import pack_call, pack_data
 from windlass.jobs.prepare import PreparedOptions
 
 #: Entries per step.
 WINDOW = 500
-#: How long an imported id is known, record or not.
+#: How long an imported id is kept, even without a record.
 KEEP_ID_S = 7 * 86_400
 
 
 class Mode(StrEnum):
-    """How far to go: only look; add here and change nothing there; take there and add here."""
+    """Only inspect; add here and change nothing there; or take there and add here."""
 
     DRY = "dry"
     COPY = "copy"
@@ -37,13 +37,13 @@ class Mode(StrEnum):
 
 @dataclass
 class ShelfReport:
-    """What was found in one queue of the other system."""
+    """The result for one queue of the other system."""
 
     queue: str
     target: str
     waiting: int = 0
     scheduled: int = 0
-    #: Added by this run, there already from an earlier one, taken by a worker of the other system meanwhile.
+    #: Added by this run; already here from an earlier one; taken by a worker of the other system meanwhile.
     added: int = 0
     known: int = 0
     gone: int = 0
@@ -52,21 +52,21 @@ class ShelfReport:
 
 @dataclass
 class ImportReport:
-    """The outcome of a run."""
+    """The result of a run."""
 
     mode: Mode
     source: str
     queues: dict[str, ShelfReport] = field(default_factory=dict)
     tasks: Counter[str] = field(default_factory=Counter)
-    #: (task, reason) -> how many.
+    #: (task, reason) -> count.
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
-    #: What is there besides, in words.
+    #: Descriptions and counts of what is not imported.
     left: dict[str, int] = field(default_factory=dict)
-    #: Held by a run that was interrupted, and finished by this one (or, in other modes, still there).
+    #: Entries of an interrupted run that this one finished (or, in other modes, that are still held).
     resumed: int = 0
 
     def total(self, name: str) -> int:
-        """A column summed over the queues."""
+        """The sum of a column over all queues."""
         return sum(getattr(row, name) for row in self.queues.values())
 
 
@@ -92,41 +92,42 @@ class Mover:
         self._holding = f"windlass:import:{reader.source}"
 
     async def size(self) -> int:
-        """How many entries there are to look at."""
-        return sum([await self._client.count(shelf) for shelf in await self._shelves()])
+        """The number of entries to read."""
+        return sum([await self._client.count(job_list) for job_list in await self._job_lists()])
 
     async def run(self, mode: Mode, advance: Callable[[float], None] = lambda step: None) -> ImportReport:
-        """Walk all shelves; ``advance`` receives how many entries were dealt with."""
+        """Process all job lists; ``advance`` receives how many entries were processed."""
         report = ImportReport(mode, self._reader.source, left=await self._reader.left())
         if mode is Mode.MOVE:
             report.resumed = await self._finish_held()
         else:
             report.resumed = await self._client.held_count(self._holding)
-        for shelf in await self._shelves():
+        for job_list in await self._job_lists():
             row = report.queues.setdefault(
-                shelf.queue, ShelfReport(shelf.queue, self._queue_names.get(shelf.queue, shelf.queue))
+                job_list.queue,
+                ShelfReport(job_list.queue, self._queue_names.get(job_list.queue, job_list.queue)),
             )
-            await self._walk(shelf, mode, report, row, advance)
+            await self._walk(job_list, mode, report, row, advance)
         return report
 
-    async def _shelves(self) -> list[Shelf]:
-        shelves = await self._reader.shelves()
-        known = {shelf.queue for shelf in shelves}
+    async def _job_lists(self) -> list[JobList]:
+        job_lists = await self._reader.job_lists()
+        known = {job_list.queue for job_list in job_lists}
         for name in self._only:
             check_known({name: None}, known, f"queue of {self._reader.source} there")
-        return [shelf for shelf in shelves if not self._only or shelf.queue in self._only]
+        return [job_list for job_list in job_lists if not self._only or job_list.queue in self._only]
 
     async def _walk(
         self,
-        shelf: Shelf,
+        job_list: JobList,
         mode: Mode,
         report: ImportReport,
         row: ShelfReport,
         advance: Callable[[float], None],
     ) -> None:
         skip = 0
-        while entries := await self._client.window(shelf, skip, WINDOW):
-            found = await self._reader.read(shelf, entries)
+        while entries := await self._client.window(job_list, skip, WINDOW):
+            found = await self._reader.read(job_list, entries)
             ready: list[tuple[bytes, ForeignJob, NewJob]] = []
             for (member, _), one in zip(entries, found, strict=True):
                 made = self._prepare(one)
@@ -143,20 +144,20 @@ class Mover:
                         row.scheduled += 1
             stays = len(entries)
             if mode is Mode.MOVE:
-                stays -= await self._move(shelf, row, ready)
+                stays -= await self._move(job_list, row, ready)
             elif mode is Mode.COPY:
                 await self._add(row, [new for _, _, new in ready])
             skip += stays
             advance(len(entries))
 
     async def _move(
-        self, shelf: Shelf, row: ShelfReport, ready: Sequence[tuple[bytes, ForeignJob, NewJob]]
+        self, job_list: JobList, row: ShelfReport, ready: Sequence[tuple[bytes, ForeignJob, NewJob]]
     ) -> int:
-        """Take, add, release; returns how many entries left the shelf."""
+        """Take, add, release; returns how many entries left the job list."""
         if not ready:
             return 0
         items = [(member, one.job_id, msgspec.json.encode(one)) for member, one, _ in ready]
-        taken = await self._client.take(shelf, self._holding, items)
+        taken = await self._client.take(job_list, self._holding, items)
         mine = [pair for pair, took in zip(ready, taken, strict=True) if took]
         row.gone += len(ready) - len(mine)
         await self._add(row, [new for _, _, new in mine])
@@ -165,7 +166,7 @@ class Mover:
         return len(ready)
 
     async def _finish_held(self) -> int:
-        """Add what an interrupted run had taken and not yet released."""
+        """Add the entries that an interrupted run had taken and not released."""
         done = 0
         while held := await self._client.held(self._holding, WINDOW):
             jobs = [msgspec.json.decode(text, type=ForeignJob) for _, text in held]
@@ -187,7 +188,7 @@ class Mover:
                     row.known += 1
 
     def _prepare(self, found: Found) -> NewJob | Refusal:
-        """The job to add; or why it cannot be."""
+        """The job to add, or why it cannot be added."""
         if isinstance(found, Refusal):
             return found
         if found.expires_ms is not None and found.expires_ms <= SYSTEM_CLOCK.now_ms():

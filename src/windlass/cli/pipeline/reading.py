@@ -1,4 +1,4 @@
-"""``windlass pipeline status``, ``report``, ``sql`` and ``replay``: what reads a lake."""
+"""``windlass pipeline status``, ``report``, ``sql`` and ``replay``: the commands that read a lake."""
 
 from __future__ import annotations
 
