@@ -25,7 +25,7 @@ from windlass.dashboard.users import Identity
 from windlass.errors import StorageError, WindlassError, WorkerCrashError
 from windlass.importing import bullmq, celery
 from windlass.importing import rq as foreign_rq
-from windlass.importing.model import Entry, JobList
+from windlass.importing.model import Entry, Shelf
 from windlass.sandbox import protocol
 
 _pack = msgspec.msgpack.encode
@@ -162,8 +162,8 @@ def _records(name: str, reader: Any, records: list[dict[bytes, bytes]]) -> Targe
             record[field] = damaged(rng, [record[field]])
         return record
 
-    job_list = JobList("q", b"key", "zset", later=True)
-    return Target(name, make, lambda record: reader(Entry("7"), job_list, 1.7e12, "key", record), ())
+    shelf = Shelf("q", b"key", "zset", later=True)
+    return Target(name, make, lambda record: reader(Entry("7"), shelf, 1.7e12, "key", record), ())
 
 
 def _rq() -> Target:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import Entry, ForeignJob, Found, JobList, Unreadable, refuses
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
 from windlass.importing.plain import load_plain
 
 #: Sorted sets of arq that are not queues.
@@ -30,20 +30,20 @@ class ArqReader:
         self._client = client
         self._prefix = prefix or "arq:"
 
-    async def job_lists(self) -> list[JobList]:
-        found: list[JobList] = []
+    async def shelves(self) -> list[Shelf]:
+        found: list[Shelf] = []
         for key in await self._client.scan(f"{self._prefix}*", kind="zset"):
             name = key.decode().removeprefix(self._prefix)
             if name not in _NO_QUEUES:
-                found.append(JobList(name.replace(":", "-"), key, "zset"))
+                found.append(Shelf(name.replace(":", "-"), key, "zset"))
         return found
 
-    async def read(self, job_list: JobList, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
+    async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
         ids = [job_id.decode() for job_id, _ in entries]
         records = await self._client.texts([f"arq:job:{job_id}" for job_id in ids])
         running = await self._client.texts([f"arq:in-progress:{job_id}" for job_id in ids])
         return [
-            _read(Entry(job_id), job_list, score, record, held is not None)
+            _read(Entry(job_id), shelf, score, record, held is not None)
             for (_, score), job_id, record, held in zip(entries, ids, records, running, strict=True)
         ]
 
@@ -53,7 +53,7 @@ class ArqReader:
 
 
 @refuses("a job of arq")
-def _read(entry: Entry, job_list: JobList, score: float, record: bytes | None, running: bool) -> ForeignJob:
+def _read(entry: Entry, shelf: Shelf, score: float, record: bytes | None, running: bool) -> ForeignJob:
     if running:
         raise Unreadable("a worker of arq runs it")
     if record is None:
@@ -64,8 +64,8 @@ def _read(entry: Entry, job_list: JobList, score: float, record: bytes | None, r
         raise Unreadable("a cron job of arq made it: make it a schedule here")
     return ForeignJob(
         source="arq",
-        id=f"{job_list.queue}-{entry.id}",
-        queue=job_list.queue,
+        id=f"{shelf.queue}-{entry.id}",
+        queue=shelf.queue,
         task=entry.task,
         args=list(call["a"]),
         kwargs=dict(call["k"]),

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import Entry, ForeignJob, Found, JobList, Unreadable, refuses
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
 
 #: The score of a delayed job is its time in milliseconds times this, plus a counter.
 _SCORE = 4096
@@ -26,15 +26,15 @@ class BullReader:
         self._client = client
         self._prefix = prefix or "bull"
 
-    async def job_lists(self) -> list[JobList]:
-        found: list[JobList] = []
+    async def shelves(self) -> list[Shelf]:
+        found: list[Shelf] = []
         for name in await self._queues():
             base = f"{self._prefix}:{name}"
             found += [
-                JobList(name, f"{base}:wait".encode(), "list", "right"),
-                JobList(name, f"{base}:paused".encode(), "list", "right"),
-                JobList(name, f"{base}:prioritized".encode(), "zset"),
-                JobList(name, f"{base}:delayed".encode(), "zset", later=True),
+                Shelf(name, f"{base}:wait".encode(), "list", "right"),
+                Shelf(name, f"{base}:paused".encode(), "list", "right"),
+                Shelf(name, f"{base}:prioritized".encode(), "zset"),
+                Shelf(name, f"{base}:delayed".encode(), "zset", later=True),
             ]
         return found
 
@@ -43,11 +43,11 @@ class BullReader:
         metas = await self._client.scan(f"{start}*:meta")
         return sorted(key.decode().removeprefix(start).removesuffix(":meta") for key in metas)
 
-    async def read(self, job_list: JobList, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
-        keys = [f"{self._prefix}:{job_list.queue}:{job_id.decode()}" for job_id, _ in entries]
+    async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
+        keys = [f"{self._prefix}:{shelf.queue}:{job_id.decode()}" for job_id, _ in entries]
         records = await self._client.hashes(keys)
         return [
-            _read(Entry(job_id.decode()), job_list, score, key, record)
+            _read(Entry(job_id.decode()), shelf, score, key, record)
             for (job_id, score), key, record in zip(entries, keys, records, strict=True)
         ]
 
@@ -65,7 +65,7 @@ class BullReader:
 
 
 @refuses("a job of BullMQ")
-def _read(entry: Entry, job_list: JobList, score: float, key: str, record: dict[bytes, bytes]) -> ForeignJob:
+def _read(entry: Entry, shelf: Shelf, score: float, key: str, record: dict[bytes, bytes]) -> ForeignJob:
     entry.task = record.get(b"name", b"").decode(errors="replace")
     if not record:
         raise Unreadable("its record is gone, or it is a marker")
@@ -77,12 +77,12 @@ def _read(entry: Entry, job_list: JobList, score: float, key: str, record: dict[
     made = int(record.get(b"atm", record.get(b"attemptsMade", b"0")))
     return ForeignJob(
         source="bullmq",
-        id=f"{job_list.queue}-{entry.id}",
-        queue=job_list.queue,
+        id=f"{shelf.queue}-{entry.id}",
+        queue=shelf.queue,
         task=entry.task,
         data=msgspec.json.decode(record.get(b"data", b"null")),
         plain=True,
-        due_ms=int(score // _SCORE) if job_list.later else None,
+        due_ms=int(score // _SCORE) if shelf.later else None,
         priority=-int(record.get(b"priority", b"0") or 0),
         max_attempts=max(int(options.get("attempts") or 1) - made, 1),
         backoff=_backoff(options.get("backoff")),

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import Entry, ForeignJob, Found, JobList, Unreadable, refuses
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
 from windlass.importing.plain import load_plain
 from windlass.serde import inflate
 
@@ -33,12 +33,12 @@ class CeleryReader:
         self._client = client
         self._prefix = prefix
 
-    async def job_lists(self) -> list[JobList]:
-        found: list[JobList] = []
+    async def shelves(self) -> list[Shelf]:
+        found: list[Shelf] = []
         for queue in await self._queues():
             for step in _STEPS:
                 name = queue if step == 0 else f"{queue}{_SEPARATOR}{step}"
-                found.append(JobList(queue, f"{self._prefix}{name}".encode(), "list", "right"))
+                found.append(Shelf(queue, f"{self._prefix}{name}".encode(), "list", "right"))
         return found
 
     async def _queues(self) -> list[str]:
@@ -49,8 +49,8 @@ class CeleryReader:
             name for name in bound if not name.endswith(".pidbox") and not name.startswith("celeryev")
         )
 
-    async def read(self, job_list: JobList, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
-        return [_read(Entry(""), job_list.queue, raw) for raw, _ in entries]
+    async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
+        return [_read(Entry(""), shelf.queue, raw) for raw, _ in entries]
 
     async def left(self) -> dict[str, int]:
         held = await self._client.hash_size(f"{self._prefix}unacked")

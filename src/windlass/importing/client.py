@@ -7,9 +7,9 @@ from typing import Any
 
 from windlass.backend.urls import hide_secrets, parse_url
 from windlass.errors import ConfigError, StorageError
-from windlass.importing.model import ForeignJob, JobList, Kind
+from windlass.importing.model import ForeignJob, Kind, Shelf
 
-#: Removes entries from a job list and stores each that was still there in the holding hash, in one step.
+#: Removes entries from a shelf and stores each that was still there in the holding hash, in one step.
 _TAKE = """
 local taken = {}
 for at = 4, #ARGV, 3 do
@@ -78,25 +78,25 @@ class SourceClient:
         verb = self._redis.llen if kind == "list" else self._redis.zcard
         return int(await self._ask(verb(key)))
 
-    async def count(self, job_list: JobList) -> int:
-        """The number of entries of a job list."""
-        if job_list.least is None:
-            return await self.size(job_list.key, job_list.kind)
-        return int(await self._ask(self._redis.zcount(job_list.key, job_list.least, "+inf")))
+    async def count(self, shelf: Shelf) -> int:
+        """The number of entries of a shelf."""
+        if shelf.least is None:
+            return await self.size(shelf.key, shelf.kind)
+        return int(await self._ask(self._redis.zcount(shelf.key, shelf.least, "+inf")))
 
-    async def window(self, job_list: JobList, skip: int, count: int) -> list[tuple[bytes, float]]:
-        """Entries of a job list, oldest first, after the first ``skip``, with their scores (0 in a list)."""
-        if job_list.kind == "zset":
-            least = "-inf" if job_list.least is None else job_list.least
+    async def window(self, shelf: Shelf, skip: int, count: int) -> list[tuple[bytes, float]]:
+        """Entries of a shelf, oldest first, after the first ``skip``, with their scores (0 in a list)."""
+        if shelf.kind == "zset":
+            least = "-inf" if shelf.least is None else shelf.least
             query = self._redis.zrangebyscore(
-                job_list.key, least, "+inf", start=skip, num=count, withscores=True
+                shelf.key, least, "+inf", start=skip, num=count, withscores=True
             )
             pairs = await self._ask(query)
             return [(member, float(score)) for member, score in pairs]
-        if job_list.oldest == "left":
-            found = await self._ask(self._redis.lrange(job_list.key, skip, skip + count - 1))
+        if shelf.oldest == "left":
+            found = await self._ask(self._redis.lrange(shelf.key, skip, skip + count - 1))
         else:
-            found = await self._ask(self._redis.lrange(job_list.key, -skip - count, -skip - 1))
+            found = await self._ask(self._redis.lrange(shelf.key, -skip - count, -skip - 1))
             found = found[::-1]
         return [(member, 0.0) for member in found]
 
@@ -118,14 +118,12 @@ class SourceClient:
         found: list[bytes | None] = await self._ask(self._redis.hmget(key, names)) if names else []
         return found
 
-    async def take(
-        self, job_list: JobList, holding: str, items: Sequence[tuple[bytes, str, bytes]]
-    ) -> list[bool]:
+    async def take(self, shelf: Shelf, holding: str, items: Sequence[tuple[bytes, str, bytes]]) -> list[bool]:
         """Move entries (member, id, text) to the holding hash. False for entries that were already taken."""
-        words: list[Any] = [job_list.kind, -1 if job_list.oldest == "right" else 1, ""]
+        words: list[Any] = [shelf.kind, -1 if shelf.oldest == "right" else 1, ""]
         for item in items:
             words += item
-        answer = await self._ask(self._redis.eval(_TAKE, 2, job_list.key, holding, *words))
+        answer = await self._ask(self._redis.eval(_TAKE, 2, shelf.key, holding, *words))
         return [bool(one) for one in answer]
 
     async def held_count(self, holding: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import Entry, ForeignJob, Found, JobList, Unreadable, read_json, refuses
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, read_json, refuses
 
 _MESSAGES = ".msgs"
 _DELAYED = ".DQ"
@@ -32,24 +32,24 @@ class DramatiqReader:
         self._client = client
         self._start = f"{(prefix or 'dramatiq').rstrip(':')}:"
 
-    async def job_lists(self) -> list[JobList]:
-        found: list[JobList] = []
+    async def shelves(self) -> list[Shelf]:
+        found: list[Shelf] = []
         for name in await self._queues():
             later = name.endswith(_DELAYED)
             queue = name.removesuffix(_DELAYED)
-            found.append(JobList(queue, f"{self._start}{name}".encode(), "list", later=later))
-        return sorted(found, key=lambda job_list: job_list.later)
+            found.append(Shelf(queue, f"{self._start}{name}".encode(), "list", later=later))
+        return sorted(found, key=lambda shelf: shelf.later)
 
     async def _queues(self) -> list[str]:
         keys = await self._client.scan(f"{self._start}*{_MESSAGES}")
         names = [key.decode().removeprefix(self._start).removesuffix(_MESSAGES) for key in keys]
         return [name for name in names if not name.endswith(_DEAD)]
 
-    async def read(self, job_list: JobList, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
-        messages = f"{job_list.key.decode()}{_MESSAGES}"
+    async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
+        messages = f"{shelf.key.decode()}{_MESSAGES}"
         ids = [entry.decode() for entry, _ in entries]
         found = await self._client.fields(messages, ids)
-        return [_read(Entry(one), job_list, data, messages) for one, data in zip(ids, found, strict=True)]
+        return [_read(Entry(one), shelf, data, messages) for one, data in zip(ids, found, strict=True)]
 
     async def left(self) -> dict[str, int]:
         found = {"held by workers (stop them, and they return to their queue)": 0, "dead letters": 0}
@@ -63,7 +63,7 @@ class DramatiqReader:
 
 
 @refuses("a message of Dramatiq")
-def _read(entry: Entry, job_list: JobList, data: bytes | None, messages: str) -> ForeignJob:
+def _read(entry: Entry, shelf: Shelf, data: bytes | None, messages: str) -> ForeignJob:
     if data is None:
         raise Unreadable("its message is gone: Dramatiq itself would drop it")
     message = _message(data)
@@ -75,7 +75,7 @@ def _read(entry: Entry, job_list: JobList, data: bytes | None, messages: str) ->
     return ForeignJob(
         source="dramatiq",
         id=str(message["message_id"]),
-        queue=job_list.queue,
+        queue=shelf.queue,
         task=entry.task,
         args=list(message["args"]),
         kwargs=dict(message["kwargs"]),

@@ -18,7 +18,7 @@ _NOT_A_JOB = (ValueError, LookupError, TypeError, AttributeError, ArithmeticErro
 
 
 @dataclass(frozen=True, slots=True)
-class JobList:
+class Shelf:
     """A Redis key, or a query, that holds jobs of one queue. Lists are read from their ``oldest`` end."""
 
     queue: str
@@ -113,19 +113,17 @@ def refuses(
 
 
 class Source(Protocol):
-    """The store of another system: its job lists, and a place for entries that are not added yet."""
+    """The store of another system: its shelves, and a place for entries that are not added yet."""
 
-    async def count(self, job_list: JobList) -> int:
-        """The number of entries of a job list."""
+    async def count(self, shelf: Shelf) -> int:
+        """The number of entries of a shelf."""
         ...
 
-    async def window(self, job_list: JobList, skip: int, count: int) -> list[tuple[bytes, float]]:
-        """Entries of a job list, oldest first, after the first ``skip``, with their scores."""
+    async def window(self, shelf: Shelf, skip: int, count: int) -> list[tuple[bytes, float]]:
+        """Entries of a shelf, oldest first, after the first ``skip``, with their scores."""
         ...
 
-    async def take(
-        self, job_list: JobList, holding: str, items: Sequence[tuple[bytes, str, bytes]]
-    ) -> list[bool]:
+    async def take(self, shelf: Shelf, holding: str, items: Sequence[tuple[bytes, str, bytes]]) -> list[bool]:
         """Move entries (member, id, text) to the holding place. False for entries that were already taken."""
         ...
 
@@ -151,12 +149,12 @@ class SourceReader(Protocol):
 
     source: str
 
-    async def job_lists(self) -> list[JobList]:
-        """All job lists, in the order in which workers take from them."""
+    async def shelves(self) -> list[Shelf]:
+        """All shelves, in the order in which workers take from them."""
         ...
 
-    async def read(self, job_list: JobList, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
-        """Convert entries of a job list (each with its score, 0 in a list), in order."""
+    async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
+        """Convert entries of a shelf (each with its score, 0 in a list), in order."""
         ...
 
     async def left(self) -> dict[str, int]:

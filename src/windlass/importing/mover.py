@@ -1,4 +1,4 @@
-"""Reads the job lists of another system and adds the jobs, in one of three modes."""
+"""Reads the shelves of another system and adds the jobs, in one of three modes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass.core.job import NewJob
 from windlass.core.option_values import Unique, UniqueMode, check_known
 from windlass.core.outcome import AddOutcome
 from windlass.errors import ConfigError
-from windlass.importing.model import ForeignJob, Found, JobList, Refusal, Source, SourceReader
+from windlass.importing.model import ForeignJob, Found, Refusal, Shelf, Source, SourceReader
 from windlass.jobs.payload import pack_call, pack_data
 from windlass.jobs.prepare import PreparedOptions
 
@@ -93,41 +93,40 @@ class Mover:
 
     async def size(self) -> int:
         """The number of entries to read."""
-        return sum([await self._client.count(job_list) for job_list in await self._job_lists()])
+        return sum([await self._client.count(shelf) for shelf in await self._shelves()])
 
     async def run(self, mode: Mode, advance: Callable[[float], None] = lambda step: None) -> ImportReport:
-        """Process all job lists; ``advance`` receives how many entries were processed."""
+        """Process all shelves; ``advance`` receives how many entries were processed."""
         report = ImportReport(mode, self._reader.source, left=await self._reader.left())
         if mode is Mode.MOVE:
             report.resumed = await self._finish_held()
         else:
             report.resumed = await self._client.held_count(self._holding)
-        for job_list in await self._job_lists():
+        for shelf in await self._shelves():
             row = report.queues.setdefault(
-                job_list.queue,
-                ShelfReport(job_list.queue, self._queue_names.get(job_list.queue, job_list.queue)),
+                shelf.queue, ShelfReport(shelf.queue, self._queue_names.get(shelf.queue, shelf.queue))
             )
-            await self._walk(job_list, mode, report, row, advance)
+            await self._walk(shelf, mode, report, row, advance)
         return report
 
-    async def _job_lists(self) -> list[JobList]:
-        job_lists = await self._reader.job_lists()
-        known = {job_list.queue for job_list in job_lists}
+    async def _shelves(self) -> list[Shelf]:
+        shelves = await self._reader.shelves()
+        known = {shelf.queue for shelf in shelves}
         for name in self._only:
             check_known({name: None}, known, f"queue of {self._reader.source} there")
-        return [job_list for job_list in job_lists if not self._only or job_list.queue in self._only]
+        return [shelf for shelf in shelves if not self._only or shelf.queue in self._only]
 
     async def _walk(
         self,
-        job_list: JobList,
+        shelf: Shelf,
         mode: Mode,
         report: ImportReport,
         row: ShelfReport,
         advance: Callable[[float], None],
     ) -> None:
         skip = 0
-        while entries := await self._client.window(job_list, skip, WINDOW):
-            found = await self._reader.read(job_list, entries)
+        while entries := await self._client.window(shelf, skip, WINDOW):
+            found = await self._reader.read(shelf, entries)
             ready: list[tuple[bytes, ForeignJob, NewJob]] = []
             for (member, _), one in zip(entries, found, strict=True):
                 made = self._prepare(one)
@@ -144,20 +143,20 @@ class Mover:
                         row.scheduled += 1
             stays = len(entries)
             if mode is Mode.MOVE:
-                stays -= await self._move(job_list, row, ready)
+                stays -= await self._move(shelf, row, ready)
             elif mode is Mode.COPY:
                 await self._add(row, [new for _, _, new in ready])
             skip += stays
             advance(len(entries))
 
     async def _move(
-        self, job_list: JobList, row: ShelfReport, ready: Sequence[tuple[bytes, ForeignJob, NewJob]]
+        self, shelf: Shelf, row: ShelfReport, ready: Sequence[tuple[bytes, ForeignJob, NewJob]]
     ) -> int:
-        """Take, add, release; returns how many entries left the job list."""
+        """Take, add, release; returns how many entries left the shelf."""
         if not ready:
             return 0
         items = [(member, one.job_id, msgspec.json.encode(one)) for member, one, _ in ready]
-        taken = await self._client.take(job_list, self._holding, items)
+        taken = await self._client.take(shelf, self._holding, items)
         mine = [pair for pair, took in zip(ready, taken, strict=True) if took]
         row.gone += len(ready) - len(mine)
         await self._add(row, [new for _, _, new in mine])

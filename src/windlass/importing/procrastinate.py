@@ -14,9 +14,9 @@ import msgspec
 
 from windlass.backend.urls import hide_secrets
 from windlass.errors import ConfigError, StorageError
-from windlass.importing.model import Entry, ForeignJob, Found, JobList, Unreadable, refuses
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
 
-#: The rows of a job list: of one queue, ready when the import began, or due later.
+#: The rows of a shelf: of one queue, ready when the import began, or due later.
 _OPEN: Final = "status = 'todo' AND queue_name = %s AND coalesce(scheduled_at > %s, false) = %s"
 #: The arguments as text, so that our reader checks the depth of nesting and the length of numbers.
 _READ: Final = """
@@ -98,25 +98,23 @@ class PostgresClient:
         cursor = await self._connection.execute("SELECT now()")
         (self._began,) = await cursor.fetchone()
 
-    async def count(self, job_list: JobList) -> int:
-        """The number of rows of a job list."""
+    async def count(self, shelf: Shelf) -> int:
+        """The number of rows of a shelf."""
         query = f"SELECT count(*) FROM procrastinate_jobs WHERE {_OPEN}"
-        ((found,),) = await self.rows(query, job_list.key.decode(), self._began, job_list.later)
+        ((found,),) = await self.rows(query, shelf.key.decode(), self._began, shelf.later)
         return int(found)
 
-    async def window(self, job_list: JobList, skip: int, count: int) -> list[tuple[bytes, float]]:
-        """Ids of a job list, in the order in which they would run, after the first ``skip``."""
-        order = "scheduled_at, " if job_list.later else ""
+    async def window(self, shelf: Shelf, skip: int, count: int) -> list[tuple[bytes, float]]:
+        """Ids of a shelf, in the order in which they would run, after the first ``skip``."""
+        order = "scheduled_at, " if shelf.later else ""
         query = f"SELECT id FROM procrastinate_jobs WHERE {_OPEN} ORDER BY {order}priority DESC, id"
-        values = (job_list.key.decode(), self._began, job_list.later, skip, count)
+        values = (shelf.key.decode(), self._began, shelf.later, skip, count)
         return [
             (str(job_id).encode(), 0.0)
             for (job_id,) in await self.rows(f"{query} OFFSET %s LIMIT %s", *values)
         ]
 
-    async def take(
-        self, job_list: JobList, holding: str, items: Sequence[tuple[bytes, str, bytes]]
-    ) -> list[bool]:
+    async def take(self, shelf: Shelf, holding: str, items: Sequence[tuple[bytes, str, bytes]]) -> list[bool]:
         """Move rows (id, name, text) to the holding table. False for rows that a worker has taken."""
         await self.rows(_HOLDING)
         ids, names = [int(member) for member, _, _ in items], [name for _, name, _ in items]
@@ -152,17 +150,15 @@ class ProcrastinateReader:
     def __init__(self, client: PostgresClient) -> None:
         self._client = client
 
-    async def job_lists(self) -> list[JobList]:
+    async def shelves(self) -> list[Shelf]:
         query = "SELECT DISTINCT queue_name FROM procrastinate_jobs WHERE status = 'todo' ORDER BY 1"
         names = [name for (name,) in await self._client.rows(query)]
-        return [
-            JobList(name, name.encode(), "rows", later=later) for later in (False, True) for name in names
-        ]
+        return [Shelf(name, name.encode(), "rows", later=later) for later in (False, True) for name in names]
 
-    async def read(self, job_list: JobList, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
+    async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
         ids = [int(member) for member, _ in entries]
         rows = {row[0]: row for row in await self._client.rows(_READ, ids)}
-        return [_read(Entry(str(job_id)), job_list, rows.get(job_id)) for job_id in ids]
+        return [_read(Entry(str(job_id)), shelf, rows.get(job_id)) for job_id in ids]
 
     async def left(self) -> dict[str, int]:
         ((running, periodic),) = await self._client.rows(_LEFT)
@@ -171,7 +167,7 @@ class ProcrastinateReader:
 
 
 @refuses("a job of Procrastinate")
-def _read(entry: Entry, job_list: JobList, row: Any) -> ForeignJob:
+def _read(entry: Entry, shelf: Shelf, row: Any) -> ForeignJob:
     if row is None:
         raise Unreadable("a worker of Procrastinate took it meanwhile")
     _, entry.task, args, priority, lock, queueing_lock, due, periodic = row
@@ -185,10 +181,10 @@ def _read(entry: Entry, job_list: JobList, row: Any) -> ForeignJob:
     return ForeignJob(
         source="procrastinate",
         id=entry.id,
-        queue=job_list.queue,
+        queue=shelf.queue,
         task=entry.task,
         kwargs=kwargs,
         priority=priority,
-        due_ms=round(due.timestamp() * 1000) if job_list.later else None,
+        due_ms=round(due.timestamp() * 1000) if shelf.later else None,
         unique=queueing_lock,
     )

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import Entry, ForeignJob, Found, JobList, Unreadable, refuses
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
 from windlass.importing.plain import load_plain
 from windlass.serde import inflate
 
@@ -28,40 +28,40 @@ class RqReader:
         self._client = client
         self._prefix = prefix or "rq:"
 
-    async def job_lists(self) -> list[JobList]:
+    async def shelves(self) -> list[Shelf]:
         start = f"{self._prefix}queue:"
         names = sorted(
             key.decode().removeprefix(start) for key in await self._client.members(f"{self._prefix}queues")
         )
-        waiting = [JobList(name, f"{start}{name}".encode(), "list") for name in names]
+        waiting = [Shelf(name, f"{start}{name}".encode(), "list") for name in names]
         later = [
-            JobList(name, f"{self._prefix}scheduled:{name}".encode(), "zset", later=True) for name in names
+            Shelf(name, f"{self._prefix}scheduled:{name}".encode(), "zset", later=True) for name in names
         ]
         return waiting + later
 
-    async def read(self, job_list: JobList, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
+    async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
         keys = [f"{self._prefix}job:{job_id.decode()}" for job_id, _ in entries]
         records = await self._client.hashes(keys)
         return [
-            _read(Entry(job_id.decode()), job_list, score, key, record)
+            _read(Entry(job_id.decode()), shelf, score, key, record)
             for (job_id, score), key, record in zip(entries, keys, records, strict=True)
         ]
 
     async def left(self) -> dict[str, int]:
         found = {"that wait for other jobs (deferred)": 0, "that run (started)": 0}
-        for job_list in await self.job_lists():
-            if job_list.later:
+        for shelf in await self.shelves():
+            if shelf.later:
                 found["that wait for other jobs (deferred)"] += await self._client.size(
-                    f"{self._prefix}deferred:{job_list.queue}", "zset"
+                    f"{self._prefix}deferred:{shelf.queue}", "zset"
                 )
                 found["that run (started)"] += await self._client.size(
-                    f"{self._prefix}wip:{job_list.queue}", "zset"
+                    f"{self._prefix}wip:{shelf.queue}", "zset"
                 )
         return {what: count for what, count in found.items() if count}
 
 
 @refuses("a job of RQ")
-def _read(entry: Entry, job_list: JobList, score: float, key: str, record: dict[bytes, bytes]) -> ForeignJob:
+def _read(entry: Entry, shelf: Shelf, score: float, key: str, record: dict[bytes, bytes]) -> ForeignJob:
     if not record:
         raise Unreadable("its record is gone: RQ itself would drop it")
     task, instance, args, kwargs = _call(record[b"data"])
@@ -74,11 +74,11 @@ def _read(entry: Entry, job_list: JobList, score: float, key: str, record: dict[
     return ForeignJob(
         source="rq",
         id=entry.id,
-        queue=job_list.queue,
+        queue=shelf.queue,
         task=entry.task,
         args=list(args),
         kwargs=dict(kwargs),
-        due_ms=round(score * 1000) if job_list.later else None,
+        due_ms=round(score * 1000) if shelf.later else None,
         max_attempts=int(left) + 1 if left else 1,
         backoff=_backoff(record.get(b"retry_intervals")),
         timeout_s=_timeout(record.get(b"timeout")),

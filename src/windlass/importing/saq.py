@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import Entry, ForeignJob, Found, JobList, Unreadable, read_json, refuses
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, read_json, refuses
 
 _DEFAULT_TIMEOUT_S = 10
 
@@ -23,11 +23,11 @@ class SaqReader:
         self._client = client
         self._start = f"{(prefix or 'saq').rstrip(':')}:"
 
-    async def job_lists(self) -> list[JobList]:
+    async def shelves(self) -> list[Shelf]:
         names = await self._queues()
-        waiting = [JobList(name, f"{self._start}{name}:queued".encode(), "list") for name in names]
+        waiting = [Shelf(name, f"{self._start}{name}:queued".encode(), "list") for name in names]
         later = [
-            JobList(name, f"{self._start}{name}:incomplete".encode(), "zset", later=True, least=1)
+            Shelf(name, f"{self._start}{name}:incomplete".encode(), "zset", later=True, least=1)
             for name in names
         ]
         return waiting + later
@@ -36,12 +36,12 @@ class SaqReader:
         keys = await self._client.scan(f"{self._start}*:incomplete", kind="zset")
         return [key.decode().removeprefix(self._start).removesuffix(":incomplete") for key in keys]
 
-    async def read(self, job_list: JobList, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
+    async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
         ids = [entry.decode() for entry, _ in entries]
         records = await self._client.texts(ids)
-        set_key = f"{self._start}{job_list.queue}:incomplete"
+        set_key = f"{self._start}{shelf.queue}:incomplete"
         return [
-            _read(Entry(job_id), job_list, score, record, set_key)
+            _read(Entry(job_id), shelf, score, record, set_key)
             for (_, score), job_id, record in zip(entries, ids, records, strict=True)
         ]
 
@@ -53,7 +53,7 @@ class SaqReader:
 
 
 @refuses("a job of SAQ")
-def _read(entry: Entry, job_list: JobList, score: float, record: bytes | None, set_key: str) -> ForeignJob:
+def _read(entry: Entry, shelf: Shelf, score: float, record: bytes | None, set_key: str) -> ForeignJob:
     if record is None:
         raise Unreadable("its record is gone: SAQ itself would drop it")
     job = _job(record)
@@ -63,16 +63,16 @@ def _read(entry: Entry, job_list: JobList, score: float, record: bytes | None, s
     done = int(job.get("attempts") or 0)
     return ForeignJob(
         source="saq",
-        id=f"{job_list.queue}-{key}",
-        queue=job_list.queue,
+        id=f"{shelf.queue}-{key}",
+        queue=shelf.queue,
         task=entry.task,
         kwargs=dict(job.get("kwargs") or {}),
-        due_ms=round(score * 1000) if job_list.later else None,
+        due_ms=round(score * 1000) if shelf.later else None,
         max_attempts=max(int(job.get("retries", 1)) - done, 1),
         timeout_s=job.get("timeout", _DEFAULT_TIMEOUT_S) or None,
         backoff=_backoff(job),
         keys=[entry.id],
-        parts=[] if job_list.later else [("zset", set_key, entry.id)],
+        parts=[] if shelf.later else [("zset", set_key, entry.id)],
     )
 
 
