@@ -43,9 +43,9 @@ _AT_ONCE = 100
 async def change_many(
     store_view: TheStoreView, request: Request[Any, Any, Any], data: JSONBody[BulkBody]
 ) -> BulkAnswer:
-    """Retry, delete, cancel, kill or trigger many jobs: those named, or all of a filter, sorted by ``sort``.
+    """Retry, delete, cancel, kill or trigger many jobs: those named, or all that match a filter.
 
-    With ``dry_run`` nothing is changed: the answer counts what this step would do.
+    Jobs of a filter are taken in the order of ``sort``. With ``dry_run`` the answer only counts the jobs.
     """
     if (data.refs is None) == (data.filter is None):
         raise ConfigError("filter", "given, or refs, but not both")

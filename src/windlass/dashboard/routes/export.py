@@ -1,4 +1,4 @@
-"""Every job that a search finds, as one file: JSON lines that can be added again, or a table."""
+"""Exports all jobs of a search as one file: JSON lines that can be added again, or a table."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ async def export_jobs(  # noqa: PLR0913 - each is one filter of the search page
     order: Order = "oldest",
     format: Format = "jsonl",
 ) -> Stream:
-    """Every job that fits, as a file that is sent while it is read.
+    """All matching jobs, as a file that is sent while it is read.
 
-    JSON lines have all that adds the same job again: ``windlass enqueue --file`` takes them. Values that the
-    mask hides are hidden here, too: a result, progress or signal of which a part is hidden, which is larger
-    than 64 kB or in a codec of the application is left out. A job whose arguments cannot be read, or that
-    waits for a job that the caller may not see, has a line that says so and adds nothing.
+    JSON lines contain everything needed to add the same job again with ``windlass enqueue --file``. Values
+    that the mask hides are hidden here too. A result, progress or signal is left out if a part of it is
+    hidden, if it is larger than 64 kB, or if it is in a codec of the application. A job whose arguments cannot
+    be read, or that waits for a job that the caller may not see, has a line that says so and adds nothing.
     """
     given = Filter(queue=queue or [], state=states or [], q=q, from_ms=from_ms, to_ms=to_ms, search=search)
     wanted = understand(store_view, given)

@@ -1,4 +1,4 @@
-"""Flows: add a tree, see the graph, cancel or delete all of it."""
+"""Flows: add a tree, show the graph, cancel or delete all jobs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Anyone = Request[Any, Any, Any]
 
 @post(versioned("/api/flows"), status_code=201, tags=["flows"], access=of_queues("add"))
 async def add_flow(store_view: TheStoreView, request: Anyone, data: JSONBody[FlowBody]) -> Added:
-    """Add a tree of jobs in one atomic step; answers with its top, which runs last."""
+    """Add a tree of jobs in one atomic step; answers with its top job, which runs last."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
     node = await FlowProducer(store_view.app).add(_tree(store_view, data))
     nodes = list(node.walk())
@@ -69,9 +69,9 @@ async def list_flows(
     cursor: Cursor = None,
     limit: Annotated[int, QueryParameter(ge=1, le=100, description="Most flows of the answer.")] = 20,
 ) -> FlowPage:
-    """Flows whose last job is in one of these queues and states, the newest first, with what their jobs do.
+    """Flows whose last job is in one of these queues and states, newest first, with counts of their jobs.
 
-    A page of large flows may hold fewer than ``limit``; ``done`` false: ask again with ``next_cursor``.
+    A page of large flows may hold fewer than ``limit``. If ``done`` is false, continue with ``next_cursor``.
     """
     store_view.store.capabilities.require(store_view.store.name, "flows")
     for name in queue or []:
@@ -117,7 +117,7 @@ async def _flow_entry(store_view: StoreView, top: JobRecord) -> FlowEntry:
 
 @get(versioned("/api/flows/{queue:str}/{jid:str}"), tags=["flows"], access=of_queue())
 async def get_flow(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Flow:
-    """The whole flow that a job belongs to: from the job at its end down to all that it waits for."""
+    """The whole flow that a job belongs to: its last job, and all jobs that it waits for."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
     await store_view.job(queue, jid)
     asked = JobRef(queue, jid)
@@ -203,7 +203,7 @@ async def cancel_flow(
     jid: JobId,
     data: JSONBody[ReasonBody | None] = None,
 ) -> Changed:
-    """Cancel a job and all that it waits for. Jobs that another job waits for are left alone."""
+    """Cancel a job and all jobs that it waits for, except those that another job waits for too."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
     await _all_shown(store_view, queue, jid)
     reason = data.reason if data is not None else ""
@@ -215,7 +215,7 @@ async def cancel_flow(
 
 @post("/api/v1/flows/{queue:str}/{jid:str}/retry", status_code=200, tags=["flows"], access=of_queue("retry"))
 async def retry_flow(store_view: TheStoreView, request: Anyone, queue: QueueName, jid: JobId) -> Changed:
-    """Run a flow again from a finished job on: that job, and all after it that have finished."""
+    """Run a flow again from a finished job: that job, and all finished jobs after it."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
     job = await store_view.job(queue, jid)
     if job.state not in FINISHED:
@@ -248,7 +248,7 @@ async def _from_here(store_view: StoreView, ref: JobRef) -> list[JobRef]:
     versioned("/api/flows/{queue:str}/{jid:str}"), status_code=200, tags=["flows"], access=of_queue("delete")
 )
 async def delete_flow(store_view: TheStoreView, request: Anyone, queue: QueueName, jid: JobId) -> Changed:
-    """Delete a job and all that it waits for. Refused while one of them runs."""
+    """Delete a job and all jobs that it waits for. Refused while one of them runs."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
     await _all_shown(store_view, queue, jid)
     count = await store_view.queue(queue).remove_flow(jid)

@@ -1,4 +1,4 @@
-"""Server-sent events: the figures of all queues, the events of one queue, the life of one job."""
+"""Server-sent events: figures of all queues, events of one queue, changes of one job."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ async def live_figures(
     changes: Changes = False,
     seconds: StreamSeconds = 3_600,
 ) -> Stream:
-    """Counts, rates and workers about once a second: event ``tick``, each complete in itself.
+    """Counts, rates and workers about once a second, as complete ``tick`` events.
 
-    With ``changes``, only the first tick has all queues and workers, and each after it those that changed or
-    are new; one of which ``names`` or ``worker_ids`` says nothing any more is gone. Event
-    ``store_unreachable`` when the store does not answer; ticks continue when it does.
+    With ``changes``, only the first tick has all queues and workers. Later ticks have those that changed or
+    are new; one that ``names`` or ``worker_ids`` no longer lists is gone. The event ``store_unreachable``
+    means that the store does not answer; ticks continue when it does.
     """
     until = Until(store_view, seconds)
     ticker = tickers.of(store_view)
@@ -170,10 +170,10 @@ async def queue_events(
     last_event_id: LastEventId = None,
     seconds: StreamSeconds = 3_600,
 ) -> Stream:
-    """The events of a queue as they happen, each with its id; ``Last-Event-ID`` continues without a gap.
+    """Events of a queue as they happen, each with its id. ``Last-Event-ID`` continues without a gap.
 
-    Event ``gap`` says that events before its ``oldest`` are not kept any more, or, when its ``reason`` is
-    ``lost``, that the store lost its data: what follows is all that is there.
+    The event ``gap`` means that events before its ``oldest`` are no longer kept or, with the reason ``lost``,
+    that the store lost its data: what follows is all that exists.
     """
     store_view.queue(queue)
     until = Until(store_view, seconds)
@@ -217,9 +217,9 @@ async def job_events(
     jid: JobId,
     seconds: StreamSeconds = 3_600,
 ) -> Stream:
-    """One job as it goes: ``job`` (as in lists) whenever it changed, ``log`` with new lines, ``output`` with
-    what it put out with ``job.stream``, ``end`` when it has finished (the stream ends), ``gone`` when its
-    record was removed. It begins with all that is there; of the output, with the newest part."""
+    """Changes of one job: ``job`` (as in lists) when it changes, ``log`` with new lines, ``output`` with new
+    output of ``job.stream``, ``end`` when it has finished (the stream ends), ``gone`` when its record was
+    removed. The stream begins with the current state, and with the newest part of the output."""
     job = await store_view.job(queue, jid)
     until = Until(store_view, seconds)
 

@@ -1,4 +1,4 @@
-"""The seven pages: for a browser the application, for a program the figures as JSON."""
+"""The pages: HTML for a browser, the figures as JSON for other clients."""
 
 from __future__ import annotations
 
