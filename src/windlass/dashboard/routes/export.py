@@ -82,8 +82,9 @@ async def export_jobs(  # noqa: PLR0913 - each is one filter of the search page
 
     JSON lines contain everything needed to add the same job again with ``windlass enqueue --file``. Values
     that the mask hides are hidden here too. A result, progress or signal is left out if a part of it is
-    hidden, if it is larger than 64 kB, or if it is in a codec of the application. A job whose arguments cannot
-    be read, or that waits for a job that the caller may not see, has a line that says so and adds nothing.
+    hidden, if it is larger than 64 kB, or if it is in a codec of the application. A job whose arguments
+    cannot be read, or that waits for a job that the caller may not see, has a line that says so. Such a
+    line adds no job.
     """
     given = Filter(queue=queue or [], state=states or [], q=q, from_ms=from_ms, to_ms=to_ms, search=search)
     wanted = understand(store_view, given)
