@@ -12,8 +12,8 @@ from windlass.pipeline.session import (
     JavaMissingError,
     SessionOptions,
     SparkJobError,
+    _raise_java_error,
     _settings,
-    _tell_errors_of_java,
     find_java,
     require_java,
 )
@@ -66,5 +66,5 @@ def test_an_error_of_the_jvm_is_told_in_one_line_of_ours() -> None:
     error = Py4JJavaError.__new__(Py4JJavaError)
     error.java_exception = SimpleNamespace(getMessage=lambda: "Job aborted: task 0 failed 4 times\n\tat java")
     with pytest.raises(SparkJobError, match=r"gave up: Job aborted: task 0 failed 4 times$"):
-        _tell_errors_of_java(error)
-    _tell_errors_of_java(ValueError("not of the JVM"))
+        _raise_java_error(error)
+    _raise_java_error(ValueError("not of the JVM"))

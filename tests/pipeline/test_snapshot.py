@@ -37,7 +37,7 @@ from windlass.pipeline.snapshot import is_due, take_snapshot
 from windlass.pipeline.sqlquery import query
 from windlass.pipeline.tables import Workbench
 from windlass.pipeline.transforms.jobs import job_parts, merged_jobs
-from windlass.pipeline.transforms.sights import sighted, sights_of
+from windlass.pipeline.transforms.snapshots import snapshot_parts, snapshot_rows
 from windlass.testing.faults import probing
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ def record(id: str = "j", state: JobState = JobState.WAITING, **given: Any) -> J
 
 
 def seen(at_ms: int, *records: JobRecord, **options: Any) -> pa.Table:
-    return sighted(records, "default", at_ms, **options)
+    return snapshot_rows(records, "default", at_ms, **options)
 
 
 def ran(at_ms: int, outcome: str = "completed", **given: Any) -> pa.Table:
@@ -420,10 +420,10 @@ def test_order_does_not_matter_and_backfill_finds_the_same() -> None:
         rest = [part for n, part in enumerate(parts) if n != at]
         again = merged_jobs(pa.concat_tables([merged_jobs(pa.concat_tables(rest)), parts[at]]))
         assert again.equals(want)
-    stored = sights_of(want)
+    stored = snapshot_parts(want)
     assert (stored.column("records")[0].as_py(), stored.column("seen_ms")[0].as_py()) == (0, START_MS + 30)
     assert merged_jobs(pa.concat_tables([stored, parts[0], parts[2]])).equals(want)
-    assert sights_of(merged_jobs(parts[0])).num_rows == 0
+    assert snapshot_parts(merged_jobs(parts[0])).num_rows == 0
 
 
 def test_a_snapshot_is_due_once_a_day(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from windlass.pipeline.source import (
     advance,
     queue_bounds,
 )
-from windlass.pipeline.store import settled_url
+from windlass.pipeline.store import absolute_url
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -264,10 +264,10 @@ def test_urls_are_made_absolute_and_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert settled_url("sqlite:///a/j.db?namespace=n") == f"sqlite:///{tmp_path}/a/j.db?namespace=n"
-    assert settled_url("sqlite:////abs/j.db") == "sqlite:////abs/j.db"
+    assert absolute_url("sqlite:///a/j.db?namespace=n") == f"sqlite:///{tmp_path}/a/j.db?namespace=n"
+    assert absolute_url("sqlite:////abs/j.db") == "sqlite:////abs/j.db"
     with pytest.raises(UnsupportedByBackendError):
-        settled_url("memory://")
+        absolute_url("memory://")
 
 
 def test_what_was_trimmed_before_the_first_run_is_no_gap_and_afterwards_it_is_one(bench: Bench) -> None:

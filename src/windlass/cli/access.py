@@ -1,6 +1,6 @@
-"""Who may use ``windlass dashboard``, and how: read from options, the environment and a TOML file.
+"""The sign-in settings of ``windlass dashboard``, from options, the environment and a TOML file.
 
-What an option says replaces what the file says. Secrets come from the environment alone.
+Options override the file. Secrets are read only from the environment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Table = dict[str, Any]
 
-#: Keys that are refused in a file, with the environment variable for each.
+#: Keys that are not allowed in a file, with the environment variable for each.
 _SECRETS = {"client_secret": "WINDLASS_OPENID_CLIENT_SECRET", "secret": "WINDLASS_PROXY_SECRET"}
 _KINDS: dict[str, type[Any]] = {"openid": OpenID, "proxy": TrustedProxy, "roles": Roles, "rules": Rule}
 _NEEDED = {
@@ -36,7 +36,7 @@ _NEEDED = {
 
 
 class SignInOptions(TypedDict):
-    """As ``create_app`` takes them."""
+    """The sign-in arguments of ``create_app``."""
 
     openid: OpenID | None
     proxy: TrustedProxy | None
@@ -44,7 +44,7 @@ class SignInOptions(TypedDict):
 
 
 def sign_in_options(options: DashboardOptions) -> SignInOptions:
-    """The provider, the proxy and the rules that the options and their file mean."""
+    """Build the provider, the proxy and the rules from the options and their file."""
     file = _read(options.access)
     openid = {**file.get("openid", {}), **_given(options, "issuer", "client_id", "public_url")}
     proxy = {**file.get("proxy", {}), **_given(options, "addresses", "user_header", "groups_header")}
@@ -90,7 +90,7 @@ def _given(options: DashboardOptions, *names: str) -> Table:
 
 
 def _roles(options: DashboardOptions) -> Table:
-    """Names of users, and names of groups behind an @."""
+    """Names of users, and names of groups after an @."""
     found: Table = {}
     for role, given in (("operator", options.operator_roles), ("reader", options.reader_roles)):
         if given:
@@ -125,14 +125,14 @@ def _check_needed(table: str, values: Table, *names: str) -> None:
 
 
 def _read(path: str | None) -> Table:
-    """The tables of a file, with the names of their keys checked."""
+    """The tables of a file, with validated key names."""
     if path is None:
         return {}
     try:
         found = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as exc:
         raise ConfigError("--access", f"a file that can be read ({exc.strerror})", path) from None
-    except ValueError as exc:  # not TOML, or not UTF-8
+    except ValueError as exc:  # invalid TOML or UTF-8
         raise ConfigError(f"--access {path}", f"a TOML file: {exc}") from None
     check_known(found, _KINDS, f"table of {path}")
     for name, value in found.items():
@@ -154,7 +154,7 @@ def _check_keys(name: str, table: Mapping[str, Any], path: str) -> None:
 
 
 def _make(kind: type[T], name: str, values: Table) -> T:
-    """Check the types; what a value means is checked by the class itself."""
+    """Check the types. The class itself checks the values."""
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as exc:

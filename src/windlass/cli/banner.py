@@ -1,4 +1,4 @@
-"""What a worker says when it starts: a few lines in a terminal, one line in a log."""
+"""What a worker prints when it starts: a few lines in a terminal, one line in a log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TASKS_SHOWN = 8
 
 
 def announce(worker: Worker, specs: dict[str, QueueSpec], out: Out | None) -> None:
-    """Say what runs. ``out`` None: there is no terminal, so log it."""
+    """Print what the worker runs. ``out`` None: there is no terminal, so log it."""
     options, store = worker.options, shown_url(worker.app.url)
     tasks, others = worker.registry.names(), worker.registry.others
     queues = ", ".join(_queue_text(name, spec) for name, spec in specs.items())

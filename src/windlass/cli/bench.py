@@ -1,4 +1,4 @@
-"""``windlass bench``: how fast is this store, here?"""
+"""``windlass bench``: measures the speed of a store on this machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TOGETHER = 64
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(StoreOptions):
-    """``jobs`` for the bulk steps; steps that go one by one use fewer."""
+    """``jobs`` is for the bulk steps; steps that add jobs one by one use fewer."""
 
     jobs: int = 10_000
     concurrency: int = 16
@@ -39,7 +39,7 @@ class BenchOptions(StoreOptions):
 
 @dataclass(frozen=True, slots=True)
 class TimedStep:
-    """One measured step. Latencies only where each job was timed."""
+    """One measured step. It has latencies only if each job was timed."""
 
     step: str
     jobs: int
@@ -53,7 +53,7 @@ class TimedStep:
 
 
 async def run(options: BenchOptions, out: Out) -> int:
-    """Measure, in a place of its own that is removed afterwards."""
+    """Measure in a separate namespace, which is removed afterwards."""
     few = max(min(options.jobs // 10, 1_000), 1)
     async with _fresh_app(options, out) as app:
         queue = app.queue("bench")
@@ -71,7 +71,7 @@ async def run(options: BenchOptions, out: Out) -> int:
 
 @asynccontextmanager
 async def _fresh_app(options: BenchOptions, out: Out) -> AsyncIterator[Windlass]:
-    """A namespace of its own; on sqlite a file of its own beside the database, on the same disk."""
+    """An app with its own namespace; on sqlite, with its own file next to the database, on the same disk."""
     from windlass.api.app import Windlass
     from windlass.backend.urls import DEFAULT_URL
 
@@ -95,14 +95,14 @@ async def _fresh_app(options: BenchOptions, out: Out) -> AsyncIterator[Windlass]
 
 def _remove(path: Path) -> None:
     for file in path.parent.glob(path.name + "*"):
-        if file.is_dir():  # where processes on the file wake each other
+        if file.is_dir():  # the folder through which processes notify each other
             shutil.rmtree(file, ignore_errors=True)
         else:
             file.unlink(missing_ok=True)
 
 
 async def add_one_by_one(queue: Queue, jobs: int, out: Out) -> TimedStep:
-    """Each ``add`` awaited before the next: what a single producer sees."""
+    """Await each ``add`` before the next, as a single producer does."""
     times: list[float] = []
 
     async def step() -> None:
@@ -116,7 +116,7 @@ async def add_one_by_one(queue: Queue, jobs: int, out: Out) -> TimedStep:
 
 
 async def add_together(queue: Queue, jobs: int, out: Out) -> TimedStep:
-    """Many producers at once: the store may share one commit among them."""
+    """Many producers at once. The store may share one commit among them."""
     with out.progress(f"Add, {_TOGETHER} at once", jobs) as advance:
 
         async def producer(count: int) -> None:
@@ -130,7 +130,7 @@ async def add_together(queue: Queue, jobs: int, out: Out) -> TimedStep:
 
 
 async def add_bulk(queue: Queue, jobs: int, out: Out) -> TimedStep:
-    """``add_bulk`` in chunks of a thousand."""
+    """``add_bulk`` in chunks of 1,000."""
     seconds = 0.0
     with out.progress("Add in bulk", jobs) as advance:
         for start in range(0, jobs, 1_000):
@@ -141,14 +141,14 @@ async def add_bulk(queue: Queue, jobs: int, out: Out) -> TimedStep:
 
 
 async def drain(app: Windlass, jobs: int, concurrency: int, out: Out) -> TimedStep:
-    """One worker runs jobs that do nothing until the queue is empty."""
+    """One worker runs empty jobs until the queue is empty."""
     from windlass.worker import Worker
 
     done = count()
     with out.progress("Drain", jobs) as advance:
 
         async def work(job: object) -> None:
-            if next(done) % 100 == 99:  # drawing is not what we measure
+            if next(done) % 100 == 99:  # drawing must not affect the measurement
                 advance(100)
 
         worker = Worker("bench", work, url_or_app=app, concurrency=concurrency, burst=True)

@@ -1,4 +1,4 @@
-"""``windlass cancel``: stop jobs, whether they wait or run."""
+"""``windlass cancel``: cancel waiting and running jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from windlass.errors import IllegalTransitionError, JobNotFoundError
 
 @dataclass(frozen=True, kw_only=True)
 class CancelOptions(Selection):
-    """Which jobs, and the reason that is kept with them."""
+    """The jobs, and the reason to store with them."""
 
     reason: str = ""
 

@@ -1,4 +1,4 @@
-"""Changing jobs one by one: each has its own answer, and one that fails does not stop the rest."""
+"""Changes jobs one by one. Each has its own result, and one that fails does not stop the rest."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from windlass.cli.output import Out, styled
 from windlass.errors import IllegalTransitionError, JobNotFoundError
 
-#: More than that many get a progress bar.
+#: With more jobs than this, a progress bar is shown.
 _MANY = 20
 
 
 class Answers:
-    """What became of each job. ``done`` is the word for success."""
+    """The result for each job. ``done`` is the word for success."""
 
     def __init__(self, done: str) -> None:
         self._done = done
@@ -24,11 +24,11 @@ class Answers:
         self._rows.append((job_id, outcome or self._done, ""))
 
     def failed(self, job_id: str, code: str, message: str) -> None:
-        """It did not, and why."""
+        """Record an error."""
         self._rows.append((job_id, code, message))
 
     def report(self, out: Out) -> int:
-        """Print the answers; 1 when any job failed."""
+        """Print the results; returns 1 if any job failed."""
         if out.as_json:
             out.document(
                 [
@@ -46,7 +46,7 @@ class Answers:
 async def each(
     ids: Sequence[str], change: Callable[[str], Awaitable[Any]], answers: Answers, out: Out
 ) -> None:
-    """Change every job of ``ids``; ``change`` may return the word for what happened."""
+    """Change every job of ``ids``. ``change`` may return a word for the outcome."""
     with out.progress("Working", len(ids) if len(ids) > _MANY else None) as advance:
         for job_id in ids:
             try:

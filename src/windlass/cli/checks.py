@@ -1,4 +1,4 @@
-"""What ``windlass doctor`` looks at: each check yields what it saw and what to do about it."""
+"""The checks of ``windlass doctor`` for stores and jobs. Each yields findings with advice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BIG_LOG = 64 * 1024 * 1024
 
 
 async def check_store(context: CheckContext) -> AsyncIterator[Finding]:
-    """It opens: say what it is."""
+    """Report the store, its size and its version."""
     kept = sum(sum(info.counts.values()) for info in context.queues)
     size = f"{many(len(context.queues), 'queue')}, {many(kept, 'job')} kept"
     yield fact(f"{shown_url(context.app.url)} answers: {size}")
@@ -67,7 +67,7 @@ async def check_sqlite(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def check_workers(context: CheckContext) -> AsyncIterator[Finding]:
-    """Are there workers, all of one version?"""
+    """Whether workers are alive, and whether they have the same version."""
     workers = context.workers
     if not workers:
         yield fact("no worker is alive")  # check_unserved finds whether that matters
@@ -101,13 +101,13 @@ async def check_records(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def set_aside(app: Windlass) -> AsyncIterator[Finding]:
-    """End every job whose record cannot be read; its bytes are kept."""
+    """Fail every job whose record cannot be read. Its bytes are kept."""
     for info in await app.queues():
         for state in [JobState(name) for name, count in info.counts.items() if count]:
             if state in FINISHED:
                 continue
             bad = [job async for job in every_job(app, info.name, state) if bad_records.is_bad(job)]
-            for job in bad:  # whatever would change such a job ends it
+            for job in bad:  # any change of such a job ends it
                 await app.store.execute(rq.CancelJobs(refs=[job.ref], reason=bad_records.BAD_RECORD))
                 yield fact(
                     f"{info.name}: job {printable(job.id)} was set aside as failed: {bad_records.BAD_RECORD}"
@@ -115,7 +115,7 @@ async def set_aside(app: Windlass) -> AsyncIterator[Finding]:
 
 
 async def check_failed(context: CheckContext) -> AsyncIterator[Finding]:
-    """The dead set, by what killed it."""
+    """The dead set, by error class."""
     for info in context.queues:
         count = info.counts.get("failed", 0)
         if not count:

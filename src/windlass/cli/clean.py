@@ -17,7 +17,7 @@ _STEP = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class CleanOptions(StoreOptions):
-    """Jobs of ``queue`` that are in ``states`` for longer than ``grace`` seconds, at most ``limit``."""
+    """Jobs of ``queue`` that have been in ``states`` for more than ``grace`` seconds, at most ``limit``."""
 
     queue: str
     states: tuple[str, ...] = ("completed",)

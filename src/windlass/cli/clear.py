@@ -1,4 +1,4 @@
-"""``windlass clear``: throw away what is waiting."""
+"""``windlass clear``: delete the waiting jobs of a queue."""
 
 from __future__ import annotations
 

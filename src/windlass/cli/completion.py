@@ -1,4 +1,4 @@
-"""``windlass completion``: what a shell needs to complete commands and options."""
+"""``windlass completion``: prints the shell completion script."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _HOW = {
 
 
 def script(shell: str) -> str:
-    """The program that makes ``shell`` ask us for completions."""
+    """The completion script for ``shell``."""
     from click.shell_completion import get_completion_class
 
     from windlass.cli.main import tree
 
     made = get_completion_class(shell)
     assert made is not None, shell
-    if shell == "bash":  # click would start bash to learn its version
+    if shell == "bash":  # click would start bash to find its version
         made = type("Bash", (made,), {"_check_version": staticmethod(lambda: None)})
     completion = made(tree, {}, "windlass", "_WINDLASS_COMPLETE")
     return completion.source()

@@ -1,4 +1,4 @@
-"""``windlass dashboard``: the HTTP API and the pages."""
+"""``windlass dashboard``: serves the HTTP API and the web pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Whether an address can be reached only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -31,7 +31,7 @@ def is_loopback(host: str) -> bool:
 
 
 def make(options: DashboardOptions) -> Guard | StoresDashboard:
-    """The application that the options mean; refused when it would be open to others without a sign-in."""
+    """Build the application. Raises ``ConfigError`` if other machines could use it without a sign-in."""
     from windlass.cli.access import sign_in_options
     from windlass.dashboard import DEFAULT_MASK, create_app, create_stores_app
 
@@ -62,7 +62,7 @@ def make(options: DashboardOptions) -> Guard | StoresDashboard:
 
 
 def _open(options: DashboardOptions) -> dict[str, Windlass]:
-    """The stores to show by their names; only one, without a name, unless ``--store`` names them."""
+    """The stores by name. Without ``--store`` there is one, with an empty name."""
     if not options.stores:
         return {"": options.app(create=True)}
     if options.lake is not None:
@@ -71,13 +71,13 @@ def _open(options: DashboardOptions) -> dict[str, Windlass]:
     for entry in options.stores:
         name, _, url = entry.partition("=")
         if "://" in name or not url or name in named:
-            raise ConfigError("--store", "NAME=URL, each name once")  # it may hold a password: not shown
+            raise ConfigError("--store", "NAME=URL, each name once")  # not shown: it may hold a password
         named[name] = url
     return {name: replace(options, url=url).app(create=True) for name, url in named.items()}
 
 
 def _passwords(given: tuple[str, ...], option: str) -> dict[str, str]:
-    """NAME:PASSWORD, or NAME with the password in $WINDLASS_PASSWORD_NAME."""
+    """Parse NAME:PASSWORD, or NAME with the password in $WINDLASS_PASSWORD_NAME."""
     found = {}
     for entry in given:
         name, colon, password = entry.partition(":")
@@ -90,9 +90,9 @@ def _passwords(given: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 async def run(options: DashboardOptions, out: Out) -> int:
-    """Serve until a signal stops it."""
+    """Serve until a signal arrives."""
     app = make(options)
-    from windlass.dashboard.serve import DashboardServer  # after ``make`` has reported what is missing
+    from windlass.dashboard.serve import DashboardServer  # after ``make``, which reports missing packages
     from windlass.dashboard.stores import StoresDashboard
 
     dashboards = app.dashboards if isinstance(app, StoresDashboard) else {"": app}

@@ -9,7 +9,7 @@ from windlass.cli.store import StoreOptions
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardOptions(StoreOptions):
-    """Where to listen, who may come in, what is shown."""
+    """Where to listen, who may sign in, what to show."""
 
     stores: tuple[str, ...] = field(default=(), repr=False)
     host: str = "127.0.0.1"

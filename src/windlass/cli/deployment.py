@@ -1,6 +1,6 @@
-"""What ``windlass doctor`` looks at around the jobs: clocks, the server's settings, duties, retention.
+"""The checks of ``windlass doctor`` for the deployment: clocks, the server's settings, duties, retention.
 
-``DEPLOYMENT_CHECKS`` is the list; a check takes the ``Patient`` and yields what it saw.
+``DEPLOYMENT_CHECKS`` lists them. A check takes the ``CheckContext`` and yields findings.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from windlass.core.job import JobRecord
 from windlass.core.states import DUE_LATER, JobState
 from windlass.core.text import many
 
-#: Clocks that differ by more are worth a word; by much more, times in reports and schedules mislead.
+#: A difference of clocks that is reported, and one that makes times in reports and schedules misleading.
 _SKEW_MS, _BAD_SKEW_MS = 1_000, 30_000
-#: What was written this long after now was written by another clock; at most this many are named.
+#: A time this far in the future comes from another clock; at most this many jobs are named.
 _AHEAD_MS, _SHOWN = 10_000, 3
-#: A worker that has lived this long has reported whether it leads.
+#: A worker of this age has reported whether it is the leader.
 _SETTLED_MS = 60_000
-#: Who runs for longer has probably been forgotten.
+#: A job that runs longer than this is reported.
 _LONG_RUN_MS = 24 * 3_600_000
-#: Records of finished jobs beyond this are worth a thought about retention.
+#: With more finished jobs than this, retention is mentioned.
 _MANY_KEPT = 1_000_000
 
 
 async def check_clock(context: CheckContext) -> AsyncIterator[Finding]:
-    """The store's clock decides when jobs are due; people read those of their machines."""
+    """Compare the store's clock, which decides when jobs are due, with this machine's."""
     store = context.app.store
     if not store.capabilities.schedules:
         return
     before = SYSTEM_CLOCK.now_ms()
     theirs = (await store.execute(DueSchedules())).now_ms
     after = SYSTEM_CLOCK.now_ms()
-    # Anything between the two readings is no difference at all.
+    # A time between the two readings means no difference.
     skew_ms = max(before - theirs, theirs - after, 0)
     if skew_ms <= _SKEW_MS:
         yield fact("the store's clock and this machine's agree")
@@ -48,7 +48,7 @@ async def check_clock(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def check_due_times(context: CheckContext) -> AsyncIterator[Finding]:
-    """Due times that a clock ahead has written: the store never changes a due time by itself."""
+    """Due times from a clock that was ahead. The store never changes a due time by itself."""
     now_ms = max(context.now, await _server_ms(context)) + _AHEAD_MS
     for info in context.queues:
         for state in sorted(DUE_LATER):
@@ -64,7 +64,7 @@ async def check_due_times(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def check_schedule_times(context: CheckContext) -> AsyncIterator[Finding]:
-    """Schedules that fired by a clock ahead continue when that time is reached."""
+    """Schedules that fired by a clock that was ahead. They continue when that time is reached."""
     if not context.app.store.capabilities.schedules:
         return
     now_ms = max(context.now, await _server_ms(context)) + _AHEAD_MS
@@ -78,7 +78,7 @@ async def check_schedule_times(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def _server_ms(context: CheckContext) -> int:
-    """The time of a server, which may rightly differ from ours; 0 where the machine's clock counts."""
+    """The time of a server, which may differ from ours; 0 if the store uses this machine's clock."""
     store = context.app.store
     if not isinstance(store.backend, ServedBackend) or not store.capabilities.schedules:
         return 0
@@ -86,12 +86,12 @@ async def _server_ms(context: CheckContext) -> int:
 
 
 def _written_ms(job: JobRecord) -> int:
-    """When the job was last touched, by the store's clock of then."""
+    """When the job was last changed, by the store's clock at that time."""
     return max(job.enqueued_ms, job.started_ms or 0, job.errors[-1].at_ms if job.errors else 0)
 
 
 async def check_servers(context: CheckContext) -> AsyncIterator[Finding]:
-    """The settings of the server: what a restart loses, what a full memory throws away."""
+    """The server's settings: what a restart loses, and whether it evicts data when memory is full."""
     backend = context.app.store.backend
     if isinstance(backend, ServedBackend):
         for settings in await backend.server_settings():
@@ -100,7 +100,7 @@ async def check_servers(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 def judge_server(settings: Mapping[str, str]) -> list[Finding]:
-    """What a server's settings mean for jobs."""
+    """The consequences of a server's settings for jobs."""
     where, version = settings.get("server", "the server"), _version(settings)
     found = [fact(f"{where} is {version}, with {show_bytes(int(settings.get('used_memory', 0)))} in use")]
     found += _judge_persistence(where, settings)
@@ -147,7 +147,7 @@ def _version(settings: Mapping[str, str]) -> str:
 
 
 async def check_duties(context: CheckContext) -> AsyncIterator[Finding]:
-    """One worker prunes, rolls up and relays for all."""
+    """Whether there is a leader, which prunes, rolls up and relays."""
     settled = [worker for worker in context.workers if context.now - worker.started_ms > _SETTLED_MS]
     if settled and not any(worker.leader for worker in context.workers):
         advice = "look at the workers' logs; those with duties=False never take part"
@@ -155,7 +155,7 @@ async def check_duties(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def check_long_runs(context: CheckContext) -> AsyncIterator[Finding]:
-    """Jobs whose worker is alive and that never end."""
+    """Jobs that have run for very long on a live worker."""
     for info in context.queues:
         if not info.counts.get("active"):
             continue
@@ -170,7 +170,7 @@ async def check_long_runs(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def check_retention(context: CheckContext) -> AsyncIterator[Finding]:
-    """Finished jobs that nothing will ever remove."""
+    """Finished jobs that are never removed."""
     for info in context.queues:
         finished = sum(info.counts.get(state, 0) for state in ("completed", "failed", "cancelled"))
         advice = f"bound it in code (keep_completed, keep_failed); now: windlass clean {info.name}"

@@ -1,4 +1,4 @@
-"""``windlass doctor``: look for trouble and say what to do about it."""
+"""``windlass doctor``: finds problems and says how to fix them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MARKS = {"fact": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions(StoreOptions):
-    """``deep``: read everything. ``strict``: warnings count as problems.
+    """``deep``: read all data. ``strict``: warnings count as problems.
 
-    ``repair``: set aside what cannot be read.
+    ``repair``: set aside records that cannot be read.
     """
 
     deep: bool = False
@@ -46,7 +46,7 @@ async def run(options: DoctorOptions, out: Out) -> int:
 
 
 async def examine(options: DoctorOptions) -> list[Finding]:
-    """Everything the checks find; a store that cannot be used is a finding too."""
+    """The findings of all checks. A store that cannot be used is a finding too."""
     findings: list[Finding] = []
     try:
         closed = options.app()
@@ -54,7 +54,7 @@ async def examine(options: DoctorOptions) -> list[Finding]:
             findings += health.repair(closed.url)
         findings += health.examine(closed.url, deep=options.deep)
         if any(finding.level == "problem" for finding in findings):
-            return findings  # it would not open, or should not be touched
+            return findings  # the store cannot be opened, or must not be changed
         async with closed as app:
             if options.repair:
                 findings += [finding async for finding in set_aside(app)]

@@ -1,4 +1,4 @@
-"""``windlass drain``: the old name of ``windlass clear``, which says better what it does."""
+"""``windlass drain``: the old name of ``windlass clear``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windlass.cli.store import store_command
 
 
 async def run(options: ClearOptions, out: Out) -> int:
-    """Clear a queue, and say what the command is called now."""
+    """Clear a queue, and print the new name of the command."""
     out.note(
         "'windlass drain' is the old name of 'windlass clear': it deletes jobs. "
         "To run them, use 'windlass worker --burst'."

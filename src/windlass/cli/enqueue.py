@@ -1,4 +1,4 @@
-"""``windlass enqueue``: one job from the command line, or many from a file."""
+"""``windlass enqueue``: adds one job from the command line, or many from a file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def run(options: EnqueueOptions, out: Out) -> int:
             return await _add_file(app, options.queue, options.file, options.options, out)
         queue = app.queue(options.queue or "")
         task = app.tasks.get(options.name or "")
-        if task is not None:  # what it says in code holds here too
+        if task is not None:  # the options of the task in code apply here too
             queue = Queue(queue.name, app, defaults=task.job_options)
         elif near := nearest(options.name or "", app.tasks):
             out.note(f"{options.app_name} has no task {options.name!r} (did you mean {near!r}?)")
@@ -103,7 +103,7 @@ async def _wait(job: Job[Any], options: EnqueueOptions, out: Out) -> int:
 async def _add_file(
     app: Windlass, queue: str | None, file: IO[bytes], shared: dict[str, Any], out: Out
 ) -> int:
-    """Check every line, then add: a bad line in the middle changes nothing."""
+    """Check all lines before adding any, so that a bad line changes nothing."""
     with _rereadable(file) as lines:
         size = lines.seek(0, 2)
         with out.progress("Checking", size) as advance:
@@ -122,7 +122,7 @@ async def _add_file(
 
 
 async def _restore_file(app: Windlass, queue: str | None, file: IO[bytes], out: Out) -> int:
-    """Check every line, then put the jobs back as they were; those that wait for others come last."""
+    """Check all lines, then restore the jobs in their old state. Jobs that wait for others come last."""
     advice = "leave --restore out: the jobs are added, and run from the start"
     app.store.capabilities.require(app.store.name, "restore", advice)
     blocked: list[NewJob] = []
@@ -153,7 +153,7 @@ async def _restore_file(app: Windlass, queue: str | None, file: IO[bytes], out: 
 
 
 def _dependents_last(news: Iterator[NewJob]) -> Iterator[NewJob]:
-    """Jobs as they come; those that wait for others after these."""
+    """Jobs in their order, with those that wait for others last."""
     waiting: dict[JobRef, NewJob] = {}
     for new in news:
         if new.depends_on:
@@ -168,7 +168,7 @@ def _dependents_last(news: Iterator[NewJob]) -> Iterator[NewJob]:
 
 
 def _rereadable(file: IO[bytes]) -> IO[bytes]:
-    """The file itself, or a copy of what comes through a pipe."""
+    """The file itself, or a temporary copy if it is a pipe."""
     if file.seekable():
         return file
     copy: IO[bytes] = tempfile.TemporaryFile()
@@ -179,7 +179,7 @@ def _rereadable(file: IO[bytes]) -> IO[bytes]:
 def _lines(
     lines: IO[bytes], shared: dict[str, Any], advance: Callable[[float], None]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line numbers and the jobs on them; ``shared`` options apply where a line says nothing else."""
+    """Line numbers and their jobs. ``shared`` options apply where a line does not set them."""
     lines.seek(0)
     for number, line in enumerate(lines, start=1):
         advance(len(line))
@@ -201,7 +201,7 @@ def _read(
     line: dict[str, Any],
     read: Callable[[Queue, dict[str, Any]], T],
 ) -> T:
-    """The job of a line, for ``queue`` or the one that the line names."""
+    """The job of a line, for ``queue`` or the queue that the line names."""
     name = queue or line.get("queue")
     if name is None:
         raise ConfigError(f"line {number}", "one that names its queue, when the command names none", line)

@@ -1,4 +1,4 @@
-"""``windlass events``: what happened in a queue, and what happens."""
+"""``windlass events``: shows past events of a queue, and follows new ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from windlass.api.queue import Queue
     from windlass.core.job import Event
 
-#: Where details stand when they need a line of their own.
+#: The indentation of details that are on a line of their own.
 _INDENT = 33
 _STYLES = {
     **STATE_STYLES,
@@ -47,13 +47,13 @@ async def run(options: EventsOptions, out: Out) -> int:
         queue = app.queue(options.queue)
         last = await _kept(queue, options, out)
         if options.follow:
-            with suppress(asyncio.CancelledError):  # Ctrl-C is how one stops to follow
+            with suppress(asyncio.CancelledError):  # Ctrl-C ends following
                 await _follow(queue, last, options, out)
     return 0
 
 
 async def _kept(queue: Queue, options: EventsOptions, out: Out) -> int:
-    """Print what the log holds; returns the id of the last event in it."""
+    """Print the stored events; returns the id of the last one."""
     newest = (await queue.store.execute(rq.ReadEvents(queue=queue.name, limit=1))).last_id
     after = options.after if options.after is not None else max(newest - options.limit, 0)
     left = options.limit

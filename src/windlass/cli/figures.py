@@ -1,4 +1,4 @@
-"""Figures per task and per day for ``windlass stats``, from the roll-ups that the store keeps."""
+"""Figures per task and per day for ``windlass stats``, from the store's roll-ups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DAY_S = 86_400
 
 
 async def show_tasks(app: Windlass, seconds: float, out: Out) -> None:
-    """Every task's figures over the last ``seconds``."""
+    """Show every task's figures over the last ``seconds``."""
     found = await task_stats(app, seconds)
     if out.as_json:
         out.document([{"queue": queue, **asdict(stats)} for queue, stats in found])
@@ -61,7 +61,7 @@ def _task_row(queue: str, stats: TaskStats) -> list[Any]:
 
 
 async def show_days(app: Windlass, days: int, out: Out) -> None:
-    """Every queue's runs and failures per day."""
+    """Show every queue's runs and failures per day."""
     found = {info.name: await app.queue(info.name).get_daily_totals(days) for info in await app.queues()}
     if out.as_json:
         out.document(

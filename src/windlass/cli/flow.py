@@ -1,4 +1,4 @@
-"""``windlass flow``: a job with all that it waits for, as a tree; cancel or remove the whole of it."""
+"""``windlass flow``: shows a job and all jobs that it waits for as a tree; cancels or removes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowOptions(StoreOptions):
-    """Which flow, by the job at its top, and what to do with it."""
+    """The job at the top of the flow, and what to do with it."""
 
     queue: str
     job_id: str
@@ -55,7 +55,7 @@ async def run(options: FlowOptions, out: Out) -> int:
 
 
 def node_view(node: JobNode) -> dict[str, Any]:
-    """A node and all below it, for programs."""
+    """A node and all nodes below it, for JSON."""
     view: dict[str, Any] = {
         "queue": node.queue_name,
         "id": node.id,

@@ -1,4 +1,4 @@
-"""``windlass history``: attempts that ended, with their times."""
+"""``windlass history``: shows finished attempts with their times."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def run(options: HistoryOptions, out: Out) -> int:
 
 
 async def _start(queue: Queue, limit: int) -> int:
-    """Where the last ``limit`` records begin."""
+    """The position before the last ``limit`` records."""
     try:
         newest = (await queue.store.execute(rq.ReadHistory(queue=queue.name, limit=1))).newest
         oldest = 1
@@ -77,7 +77,7 @@ def _view(record: AttemptRecord) -> dict[str, Any]:
 
 
 def _waits(time: QueueTime | None) -> dict[str, int] | None:
-    """What an attempt waited for, by cause: an array in stores, named here."""
+    """Queue time by cause. Stores keep it as an array; here the values have names."""
     if time is None:
         return None
     return {name: getattr(time, name) for name in time.__struct_fields__ if name != "until_ms"}

@@ -1,4 +1,4 @@
-"""``windlass import``: move the waiting jobs of another system over."""
+"""``windlass import``: moves waiting jobs from another system."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class ImportOptions(StoreOptions):
     task_names: dict[str, str] = field(default_factory=dict)
 
     def target(self) -> Windlass:
-        """The app to add to: the one that was named, else one on the store."""
+        """The app to add to: the named one, or one on the store."""
         return self.app(create=True)
 
 
 async def run(options: ImportOptions, out: Out) -> int:
-    """Look, or copy, or move; then report what was found."""
+    """Inspect, copy or move jobs, and report the result."""
     from windlass.importing import Mode, Mover, open_source
 
     client, reader = open_source(options.source, options.source_url, options.prefix)

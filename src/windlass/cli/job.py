@@ -1,4 +1,4 @@
-"""``windlass job``: all there is to know about one job."""
+"""``windlass job``: shows everything about one job."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from windlass.core.job import ErrorInfo
     from windlass.jobs.job import Job
 
-#: Values that are shorter stay on one line.
+#: Shorter values are shown on one line.
 _ONE_LINE = 70
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobCommandOptions(StoreOptions):
-    """Which job, and how many of its log lines."""
+    """The job, and how many of its log lines to show."""
 
     queue: str
     id: str
@@ -36,7 +36,7 @@ class JobCommandOptions(StoreOptions):
 
 
 class LogTail(NamedTuple):
-    """The last lines of a job's log, and how many are kept in all."""
+    """The last lines of a job's log, and how many are stored in total."""
 
     lines: list[str]
     total: int
@@ -132,7 +132,7 @@ def _draw_values(job: Job[Any], out: Out) -> None:
 
 
 def progress_text(progress: Any) -> str:
-    """Progress as a bar when it is one, else as JSON."""
+    """Progress as a bar if it is a percentage or has ``current`` and ``total``, else as JSON."""
     share: float | None = None
     match progress:
         case bool():

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 STATES = click.Choice([state.value for state in JobState])
 _PAGE = 1_000
-#: Records of a queue that one page looks at: a person waits for it.
+#: Records of a queue that one page reads, at most, because a user waits for it.
 _SCAN = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobsOptions(StoreOptions):
-    """What to look for. ``queue`` None: in all queues."""
+    """The search. ``queue`` None: all queues."""
 
     queue: str | None = None
     states: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ async def run(options: JobsOptions, out: Out) -> int:
             if len(found) >= options.limit:
                 break
     if options.queue is None:
-        cursor = None  # a cursor is a place in one queue
+        cursor = None  # a cursor is valid only for one queue
     if out.as_json:
         out.document({"jobs": [job_view(job) for job in found], "cursor": cursor})
     elif not found:
@@ -99,7 +99,7 @@ async def _search(
 
 
 async def _export(app: Windlass, options: JobsOptions, out: Out) -> int:
-    """Every match as JSON lines, oldest first, in the form that ``enqueue --file`` reads."""
+    """Print all matches as JSON lines, oldest first, in the format that ``enqueue --file`` reads."""
     unreadable = 0
     for name in await _queue_names(app, options):
         async for job in _all(app, name, options):

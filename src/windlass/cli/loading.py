@@ -1,4 +1,4 @@
-"""From ``MODULE:APP`` to a ``Windlass`` app, with errors that help."""
+"""Loads a ``Windlass`` app from ``MODULE:APP``, with helpful errors."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class LoadError(click.ClickException):
 
 
 def load_app(spec: str, url: str | None = None) -> Windlass:
-    """Import the app that ``spec`` names. ``url`` replaces the store that its code chose."""
+    """Import the app that ``spec`` names. ``url`` replaces the store that its code sets."""
     module_name, _, attribute = spec.partition(":")
     _check_spec(spec, module_name)
-    put_here_first()
+    add_current_folder()
     if url is not None:
-        os.environ["WINDLASS_URL"] = url  # child processes of isolated tasks import the app as well
+        os.environ["WINDLASS_URL"] = url  # child processes of isolated tasks import the app too
     module = _import(module_name)
     app = _attribute(module, attribute) if attribute else _only_app(module)
     if url is not None and app.url != url:
@@ -38,8 +38,8 @@ def load_app(spec: str, url: str | None = None) -> Windlass:
     return app
 
 
-def put_here_first() -> None:
-    """Let modules of the current folder be imported, before any others."""
+def add_current_folder() -> None:
+    """Put the current folder first on the import path."""
     here = os.getcwd()
     if sys.path[:1] != [here]:
         sys.path.insert(0, here)
@@ -78,7 +78,7 @@ def _no_module(name: str) -> str:
 
 
 def _what_failed(name: str, exc: BaseException) -> str:
-    """The error and the line of the app's code that it came from."""
+    """The error, and the line of the app's code that raised it."""
     frames = [f for f in traceback.extract_tb(exc.__traceback__) if "importlib" not in f.filename]
     place = ""
     if isinstance(exc, SyntaxError) and exc.filename:
@@ -95,7 +95,7 @@ def _attribute(module: ModuleType, path: str) -> Windlass:
     found: object = module
     for part in path.split("."):
         found = getattr(found, part, None)
-    if _stands_for_app(found):
+    if _is_compat_app(found):
         found = getattr(found, "windlass")  # noqa: B009 - its type is not known here
     if isinstance(found, Windlass):
         return found
@@ -132,11 +132,11 @@ def _apps(module: ModuleType) -> dict[str, Windlass]:
     for name, value in vars(module).items():
         if isinstance(value, Windlass):
             found[name] = value
-        elif _stands_for_app(value):
+        elif _is_compat_app(value):
             found[name] = value.windlass
     return found
 
 
-def _stands_for_app(found: object) -> bool:
-    """Whether it is an app under the names of another system (``windlass.compat``)."""
+def _is_compat_app(found: object) -> bool:
+    """Whether it is an app of ``windlass.compat``, which has a ``windlass`` attribute."""
     return isinstance(inspect.getattr_static(type(found), "windlass", None), property)

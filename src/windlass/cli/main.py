@@ -1,4 +1,4 @@
-"""The tree of commands. Each is imported when it is called, so that ``windlass --help`` is quick."""
+"""The tree of commands. Each command is imported when it is called, so that ``windlass --help`` is fast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windlass._version import __version__
 
 
 class CommandEntry(NamedTuple):
-    """A command in the list of commands; its code is the module of the same name, or ``module``."""
+    """A command in the list. Its code is the module of the same name, or ``module``."""
 
     section: str
     summary: str
@@ -58,7 +58,7 @@ COMMANDS = {
 }
 
 
-#: What other systems call our commands.
+#: Names of our commands in other systems.
 _MEANT = {
     "purge": "clear",
     "flush": "clear",
@@ -80,7 +80,7 @@ _MEANT = {
 
 
 class CommandTree(click.Group):
-    """Loads commands on demand, lists them by topic, and guesses what was meant."""
+    """Loads commands on demand, lists them by topic, and suggests similar names."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

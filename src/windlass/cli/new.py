@@ -1,4 +1,4 @@
-"""``windlass new``: write a small project that has tests and can be deployed."""
+"""``windlass new``: writes a small project with tests and deployment files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windlass._version import __version__
 from windlass.cli.output import Out
 from windlass.cli.store import carry_out, examples_epilog
 
-#: Template -> where it goes; ``{module}`` and ``{name}`` are replaced.
+#: Template -> target path; ``{module}`` and ``{name}`` are replaced.
 _FILES = {
     "pyproject.toml.txt": "pyproject.toml",
     "README.md.txt": "README.md",

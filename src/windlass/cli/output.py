@@ -1,8 +1,7 @@
-"""What commands print, and where: tables and colours for people, JSON for programs.
+"""Output of commands: tables and colours for people, JSON for programs.
 
-Everything for people is escaped here, in one place: names, errors and logs of jobs may hold anything.
-Results go to stdout; questions, notes, errors and progress bars to stderr. Rich is imported when something
-is drawn, never before.
+All text for people is escaped here, because names, errors and logs of jobs may contain anything. Results go
+to stdout; questions, notes, errors and progress bars go to stderr. Rich is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-#: Pipes get whole lines: nothing is cut or folded for a terminal that is not there.
+#: The width for pipes: lines are neither cut nor wrapped.
 _PIPE_WIDTH = 4_000
-#: A column that may be cut keeps at least this much, as long as there are columns to drop.
+#: The minimum width of a column that may be shortened, as long as other columns can be dropped.
 _CUT_WIDTH = 16
 
 STATE_STYLES = {
@@ -45,8 +44,8 @@ STATE_STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. ``cut``: may be shortened. ``drop``: where room is short, or when it is empty, it
-    may be left out, the highest first (0: never)."""
+    """A column of a table. ``cut``: may be shortened. ``drop``: may be left out if space is short or if it is
+    empty, the highest number first (0: never)."""
 
     title: str
     right: bool = False
@@ -56,14 +55,14 @@ class Column:
 
 
 def styled(text: str, style: str) -> Text:
-    """Text in a style, escaped. Never read as markup, so that data cannot colour the terminal."""
+    """Escaped text in a style. It is never parsed as markup, so that data cannot control the terminal."""
     from windlass.cli.safetext import SafeText
 
     return SafeText(text, style)
 
 
 def has_terminal() -> bool:
-    """Whether a person can answer questions."""
+    """Whether a user can answer questions."""
     return sys.stdin.isatty()
 
 
@@ -73,7 +72,7 @@ def state_text(state: str) -> Text:
 
 
 class Out:
-    """Where a command writes. ``as_json``: programs read it, nothing but JSON goes to stdout."""
+    """The output of a command. ``as_json``: for programs; only JSON goes to stdout."""
 
     def __init__(self, *, as_json: bool = False, debug: bool = False, yes: bool = False) -> None:
         self.as_json = as_json
@@ -82,12 +81,12 @@ class Out:
 
     @cached_property
     def console(self) -> Console:
-        """Results for people."""
+        """The console for results."""
         return _console(sys.stdout)
 
     @cached_property
     def notes(self) -> Console:
-        """Everything that is not the result."""
+        """The console for everything else."""
         return _console(sys.stderr)
 
     @property
@@ -103,35 +102,35 @@ class Out:
         )
 
     def line(self, value: Any) -> None:
-        """One line of JSON lines, at once."""
+        """Write one line of JSON Lines and flush it."""
         print(printable_json(msgspec.json.encode(value, enc_hook=str).decode()), flush=True)
 
     # --- for people ------------------------------------------------------------------------------------
 
     def text(self, text: str | Text = "", style: str = "") -> None:
-        """One line, wrapped only in a terminal, never read as markup."""
+        """Print one line. It is wrapped only in a terminal, and never parsed as markup."""
         whole = self.console.width >= _PIPE_WIDTH
         line = styled(text, style) if isinstance(text, str) else text
         self.console.print(line, highlight=False, soft_wrap=whole)
 
     def done(self, text: str, value: Any) -> None:
-        """The outcome of a change: a sentence for people, ``value`` for programs."""
+        """Print the outcome of a change: a sentence for people, ``value`` for programs."""
         if self.as_json:
             self.document(value)
         else:
             self.text(text)
 
     def note(self, text: str) -> None:
-        """A remark beside the result."""
+        """Print a remark to stderr."""
         if not self.as_json:
             self.notes.print(styled(text, "dim"), highlight=False, soft_wrap=True)
 
     def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str | Text]]) -> None:
-        """A table of cells."""
+        """Print a table of cells."""
         self.console.print(make_table(columns, rows, self.console.width))
 
     def error(self, message: str, code: str = "error") -> None:
-        """What went wrong, in one line."""
+        """Print an error, in one line."""
         if self.as_json:
             error = {"error": {"code": code, "message": message}}
             print(printable_json(msgspec.json.encode(error).decode()), file=sys.stderr)
@@ -141,7 +140,7 @@ class Out:
         self.notes.print(line, highlight=False, soft_wrap=True)
 
     def confirm(self, question: str) -> bool:
-        """Ask before data is deleted. ``--yes`` answers; without a terminal the answer is no."""
+        """Ask before data is deleted. ``--yes`` answers yes. Without a terminal this is a usage error."""
         question = printable(question)
         if self.yes:
             return True
@@ -154,7 +153,7 @@ class Out:
 
     @contextmanager
     def progress(self, title: str, total: float | None) -> Iterator[Callable[[float], None]]:
-        """A bar on stderr while something long continues; yields the function that advances it."""
+        """Show a progress bar on stderr; yields the function that advances it."""
         if self.as_json or not sys.stderr.isatty():
             yield lambda step: None
             return
@@ -172,7 +171,7 @@ class Out:
 
     @contextmanager
     def waiting(self, title: str) -> Iterator[None]:
-        """A spinner on stderr while the store works."""
+        """Show a spinner on stderr while the store works."""
         if self.as_json or not sys.stderr.isatty():
             yield
             return
@@ -194,19 +193,19 @@ def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], 
         table.add_column(
             column.title,
             justify="right" if column.right else "left",
-            no_wrap=not column.cut,  # rich takes room from columns that it may wrap
+            no_wrap=not column.cut,  # rich narrows the columns that it may wrap
             overflow="ellipsis",
             style=column.style,
         )
     for row in cells:
         for cell in row:
-            cell.no_wrap, cell.overflow = True, "ellipsis"  # ... and then we cut instead
+            cell.no_wrap, cell.overflow = True, "ellipsis"  # ... but we shorten their text instead
         table.add_row(*(row[n] for n in shown))
     return table
 
 
 def _choose(columns: Sequence[Column], lengths: list[list[int]], width: int) -> list[int]:
-    """Which columns to show: none that is empty and may go, then as many as fit."""
+    """Which columns to show: without empty ones that may be dropped, and as many as fit."""
     natural = [max([len(column.title), *(row[n] for row in lengths)]) for n, column in enumerate(columns)]
     need = [
         min(size, _CUT_WIDTH) if column.cut else size for column, size in zip(columns, natural, strict=True)

@@ -1,4 +1,4 @@
-"""``windlass pause``: stop handing out jobs."""
+"""``windlass pause``: stops starting jobs of a queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windlass.cli.store import StoreOptions, find_queue, store_command
 
 @dataclass(frozen=True, kw_only=True)
 class PauseOptions(StoreOptions):
-    """Which queues. ``new``: also such as have no job yet."""
+    """The queues. ``new``: also queues that have no job yet."""
 
     queues: tuple[str, ...]
     new: bool = False

@@ -1,4 +1,4 @@
-"""``windlass promote``: run jobs now that are due later."""
+"""``windlass promote``: makes scheduled and retrying jobs ready now."""
 
 from __future__ import annotations
 

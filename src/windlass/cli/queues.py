@@ -45,7 +45,7 @@ async def run(options: StoreOptions, out: Out) -> int:
 
 
 def queue_view(info: QueueInfo, now: int) -> dict[str, Any]:
-    """A queue for programs."""
+    """A queue as a JSON value."""
     oldest = None if info.oldest_ready_ms is None else max(now - info.oldest_ready_ms, 0)
     return {**msgspec.structs.asdict(info), "oldest_wait_ms": oldest}
 

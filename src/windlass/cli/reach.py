@@ -1,7 +1,7 @@
-"""Whether a store's server can be reached: asked once, before a command begins.
+"""Checks once, before a command starts, whether the store's server accepts connections.
 
-Stores try again for seconds when a connection fails, as a worker must. A person at a terminal who mistyped a
-port wants the answer at once.
+Stores retry a failed connection for several seconds, as a worker must. A user who mistyped a port should get
+the error at once.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Final
 from windlass.backend.urls import BackendUrl, parse_url
 from windlass.errors import StorageError
 
-#: How long a server may take to accept a connection, unless the URL says ``?timeout=``.
-PATIENCE_S: Final = 1.5
+#: How long a server may take to accept a connection, unless the URL has ``?timeout=``.
+CONNECT_TIMEOUT_S: Final = 1.5
 _PORTS: Final = {"amqp": 5672, "amqps": 5671, "valkey": 6379, "valkeys": 6379, "redis": 6379, "rediss": 6379}
 
 
 def check_reachable(url: str) -> None:
-    """``StorageError`` when no server of ``url`` accepts a connection. Stores without a server pass."""
+    """Raise ``StorageError`` if no server of ``url`` accepts a connection. Other kinds of stores pass."""
     parsed = parse_url(url)
     addresses = _addresses(parsed)
     if not addresses:
         return
     answers: queue.SimpleQueue[OSError | None] = queue.SimpleQueue()
-    for address in addresses:  # names are looked up without a time limit: not on this thread
-        threading.Thread(target=_knock, args=(address, answers), daemon=True, name="windlass-reach").start()
-    patience_s = parsed.timeout() if "timeout" in parsed.options else PATIENCE_S
-    why: OSError = TimeoutError(f"it did not answer within {patience_s:g} s")
+    for address in addresses:  # on other threads, because name lookup has no timeout
+        threading.Thread(target=_connect, args=(address, answers), daemon=True, name="windlass-reach").start()
+    timeout_s = parsed.timeout() if "timeout" in parsed.options else CONNECT_TIMEOUT_S
+    why: OSError = TimeoutError(f"it did not answer within {timeout_s:g} s")
     for _ in addresses:
         try:
-            answer = answers.get(timeout=patience_s)
+            answer = answers.get(timeout=timeout_s)
         except queue.Empty:
             break
         if answer is None:
@@ -57,7 +57,7 @@ def _addresses(url: BackendUrl) -> list[tuple[str, int]]:
     return found
 
 
-def _knock(address: tuple[str, int], answers: queue.SimpleQueue[OSError | None]) -> None:
+def _connect(address: tuple[str, int], answers: queue.SimpleQueue[OSError | None]) -> None:
     try:
         socket.create_connection(address, timeout=60).close()
     except OSError as exc:

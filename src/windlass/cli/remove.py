@@ -1,4 +1,4 @@
-"""``windlass remove``: delete jobs and all that is known of them."""
+"""``windlass remove``: deletes jobs with everything that is stored about them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass.core.states import JobState
 
 @dataclass(frozen=True, kw_only=True)
 class RemoveOptions(Selection):
-    """Which jobs. ``force``: running ones too."""
+    """The jobs. ``force``: running ones too."""
 
     force: bool = False
 

@@ -1,4 +1,4 @@
-"""``windlass resume``: hand out jobs again."""
+"""``windlass resume``: starts jobs of a paused queue again."""
 
 from __future__ import annotations
 

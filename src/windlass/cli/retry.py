@@ -1,4 +1,4 @@
-"""``windlass retry``: run jobs again."""
+"""``windlass retry``: runs jobs again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def run(options: Selection, out: Out) -> int:
 
 
 async def _retry_all(queue: Queue, options: Selection, out: Out) -> int:
-    """Those that are in the state now: a job that fails again meanwhile is not retried twice."""
+    """Retry the jobs that are in the state now. A job that fails again meanwhile is not retried twice."""
     counts = await queue.get_job_counts()
     total = sum(counts[JobState(state)] for state in options.states)
     done = 0

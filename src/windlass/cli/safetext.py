@@ -1,6 +1,6 @@
-"""Text for the terminal: whatever is put into it is escaped, so that data of a job cannot steer a terminal.
+"""Escaped text for the terminal, so that data of a job cannot control it.
 
-Apart from ``windlass.cli.output``, which imports it when something is drawn, because Rich is slow to import.
+This is a separate module because it imports Rich, which is slow. ``windlass.cli.output`` imports it lazily.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class SafeText(Text):
-    """One line of text. Control characters, line breaks and turned writing show as escapes; no markup."""
+    """One line of text. Control characters, line breaks and bidirectional marks are escaped; no markup."""
 
     def __init__(self, text: str = "", style: StyleType = "") -> None:
         super().__init__(printable(text), style=style)
 
     def append(self, text: Text | str, style: StyleType | None = None) -> Text:
-        """Add to it, escaped too."""
+        """Append text, escaped too."""
         return super().append(printable(text) if isinstance(text, str) else text, style)

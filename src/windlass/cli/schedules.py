@@ -1,4 +1,4 @@
-"""``windlass schedules``: recurring schedules, looked at and changed."""
+"""``windlass schedules``: lists, shows and changes recurring schedules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CHANGES = ("pause", "resume", "run", "remove")
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulesOptions(StoreOptions):
-    """What to do, and with which schedule (``list``: of which queue, or of all)."""
+    """The action and the schedule (for ``list``: the queue, or all queues)."""
 
     action: str = "list"
     queue: str | None = None
@@ -102,7 +102,7 @@ async def _change(queue: Queue, name: str, action: str, out: Out) -> int:
 
 
 def schedule_view(info: ScheduleInfo) -> dict[str, Any]:
-    """A schedule for programs."""
+    """A schedule as a JSON value."""
     record = info.record
     return {
         "queue": info.queue,

@@ -1,4 +1,4 @@
-"""Naming jobs: by their ids, or ``--all`` of a state that are like this and that."""
+"""Options that select jobs: by id, or ``--all`` in some states that match a search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 @dataclass(frozen=True, kw_only=True)
 class Selection(StoreOptions):
-    """Which jobs of a queue: ``ids``, or ``all`` in ``states`` that match."""
+    """The selected jobs of a queue: ``ids``, or ``all`` in ``states`` that match."""
 
     queue: str
     ids: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Selection(StoreOptions):
 
     @property
     def search(self) -> SearchOptions:
-        """What they must be like, besides their state."""
+        """The search conditions besides the state."""
         return {
             "name": self.name,
             "tag": self.tag,
@@ -42,7 +42,7 @@ class Selection(StoreOptions):
 
 
 def selects(states: Sequence[str], default: Sequence[str] = ()) -> Callable[[CommandT], CommandT]:
-    """The arguments and options of a command that works on a ``Selection`` of jobs in ``states``."""
+    """Add the arguments and options for a ``Selection`` of jobs in ``states``."""
     options = [
         click.argument("queue"),
         click.argument("ids", nargs=-1, metavar="[ID]..."),
@@ -82,7 +82,7 @@ def selects(states: Sequence[str], default: Sequence[str] = ()) -> Callable[[Com
 
 
 def check_selection(values: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a ``Selection``; refuses ids together with ``--all``, and neither."""
+    """The parameters of a ``Selection``. Requires either ids or ``--all``."""
     if bool(values["ids"]) == values["all"]:
         raise click.UsageError("Name the jobs, or pass --all.")
     if values["all"] and not values["states"]:

@@ -1,4 +1,4 @@
-"""``windlass server``: coordinate a broker, and nothing else."""
+"""``windlass server``: runs only the coordinator of a broker."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from windlass.cli.output import Out
 from windlass.cli.store import StoreOptions, store_command
 from windlass.errors import StorageError, UnsupportedByBackendError
 
-#: How often to make sure that we still run for the seat, and to prune what is past its time.
+#: How often to check that this process still takes part in the election, and to prune.
 _EVERY_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions(StoreOptions):
-    """Nothing but the store."""
+    """Only the store."""
 
 
 async def run(options: ServerOptions, out: Out) -> int:
-    """Campaign for the coordinator's role until a signal stops it."""
+    """Take part in the coordinator's election until a signal arrives."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -30,7 +30,7 @@ async def run(options: ServerOptions, out: Out) -> int:
     async with options.app() as app:
         coordinate = getattr(app.store.backend, "coordinate", None)
         if coordinate is None:
-            raise UnsupportedByBackendError(app.store.name, "a server", "its workers do all there is to do")
+            raise UnsupportedByBackendError(app.store.name, "a server", "its workers need no server")
         await coordinate()
         out.note(f"Coordinating {app.store.name}; Ctrl-C stops.")
         while not stop.is_set():
@@ -38,7 +38,7 @@ async def run(options: ServerOptions, out: Out) -> int:
                 await coordinate()
                 await app.store.execute(rq.Prune())
             except StorageError as exc:
-                out.note(f"The broker is out of reach, trying again: {exc}")
+                out.note(f"The broker is unreachable, trying again: {exc}")
             await app.clock.wait(stop, _EVERY_S * 1000)
     return 0
 

@@ -1,4 +1,4 @@
-"""Settings of a worker that stand elsewhere than on the command line: the environment and ``pyproject.toml``.
+"""Settings of a worker from the environment and ``pyproject.toml``.
 
 The command line wins over ``$WINDLASS_WORKER_...``, which wins over ``[tool.windlass]`` of the nearest
 ``pyproject.toml``, which wins over the defaults.
@@ -18,9 +18,9 @@ from windlass.core.option_values import check_known
 from windlass.errors import ConfigError
 
 ENVIRONMENT: Final = "WINDLASS_WORKER"
-#: Parameters of the command that are no settings.
+#: Parameters of the command that are not settings.
 _NOT_SETTINGS: Final = frozenset({"lifeline", "help"})
-#: Settings whose parameter is called otherwise, since the option may be repeated.
+#: Settings whose parameter has another name, because the option can be repeated.
 _PARAMETERS: Final = {"cap": "caps", "reserve": "reserves"}
 
 
@@ -47,7 +47,7 @@ class ConfiguredCommand(click.Command):
 
 
 def setting_name(param: click.Parameter) -> str:
-    """How a parameter is called in ``pyproject.toml``."""
+    """The name of a parameter in ``pyproject.toml``."""
     return next((name for name, of in _PARAMETERS.items() if of == param.name), param.name or "")
 
 
@@ -56,19 +56,19 @@ def settings_of(command: click.Command) -> dict[str, click.Parameter]:
     found: dict[str, click.Parameter] = {}
     for param in command.params:
         if param.name and param.name not in _NOT_SETTINGS:
-            found.setdefault(setting_name(param), param)  # --log-json is a short form of what comes before it
+            found.setdefault(setting_name(param), param)  # --log-json is only a short form of --log-format
     return found
 
 
 def variable_of(name: str) -> str:
-    """The variable of the environment that sets a setting."""
+    """The environment variable for a setting."""
     return "WINDLASS_URL" if name == "url" else f"{ENVIRONMENT}_{name.upper()}"
 
 
 def misspelt_variables(command: click.Command, environment: Iterable[str]) -> list[str]:
-    """Variables that are nearly one of ours: a warning for each.
+    """A warning for each variable whose name is similar to one of ours.
 
-    Others are left alone: Kubernetes gives every container variables that begin with the names of services.
+    Other variables are ignored: Kubernetes sets variables that begin with the names of services.
     """
     known = {variable_of(name) for name in settings_of(command)}
     also = {f"{ENVIRONMENT}_{(param.name or '').upper()}" for param in command.params}
@@ -89,7 +89,7 @@ def project_file() -> Path | None:
 
 
 def project_settings(command: click.Command) -> dict[str, Any]:
-    """What ``[tool.windlass]`` says, by parameter; ``ConfigError`` for what is no setting."""
+    """The values of ``[tool.windlass]`` by parameter. Raises ``ConfigError`` for an unknown setting."""
     file = project_file()
     if file is None:
         return {}
@@ -99,11 +99,11 @@ def project_settings(command: click.Command) -> dict[str, Any]:
 
 
 def project_url() -> str | None:
-    """The store that ``[tool.windlass]`` names, for every command; None where it names none."""
+    """The store URL in ``[tool.windlass]``, for all commands; None if there is none."""
     file = project_file()
     try:
         url = None if file is None else _table(file).get("url")
-    except ConfigError:  # somewhere above may be a file that has nothing to do with us
+    except ConfigError:  # a file in a parent folder may be unrelated
         return None
     return url if isinstance(url, str) else None
 
@@ -120,7 +120,7 @@ def _table(file: Path) -> dict[str, Any]:
 
 
 def _as_text(name: str, value: Any) -> Any:
-    """A value as the command line would have it: tables and lists of queues are texts there."""
+    """A value in the form of the command line, where tables and lists of queues are texts."""
     if name == "queues":
         if isinstance(value, dict):
             value = [f"{queue}:{weight}" for queue, weight in value.items()]

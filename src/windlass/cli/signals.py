@@ -1,4 +1,4 @@
-"""Signals of a worker process: the first is polite, the second is not, the third is the end."""
+"""Signals of a worker process: the first stops gracefully, the second at once, the third exits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopper:
-    """Closes a worker when the process receives a stop signal. ``asked``: how often it did."""
+    """Closes a worker when the process receives a stop signal. ``asked``: the number of signals."""
 
     def __init__(self, worker: Worker) -> None:
         self.asked = 0
@@ -26,7 +26,7 @@ class Stopper:
         self._closing: set[asyncio.Task[None]] = set()
 
     def install(self, lifeline: int | None = None) -> None:
-        """Listen to signals, and to the end of a parent process."""
+        """Handle signals, and detect the end of a parent process."""
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self.ask)
@@ -35,13 +35,13 @@ class Stopper:
             loop.add_reader(lifeline, self._orphaned)
 
     def uninstall(self) -> None:
-        """Leave the pipe alone; signals stay ours, so that a late one does not cut the clean-up short."""
+        """Stop watching the parent. Signal handlers stay, so that a late signal does not cut the clean-up."""
         if self._lifeline is not None:
             asyncio.get_running_loop().remove_reader(self._lifeline)
             self._lifeline = None
 
     def ask(self) -> None:
-        """What a signal does."""
+        """Handle one stop signal."""
         self.asked += 1
         if self.asked == 1:
             busy = self._worker.busy

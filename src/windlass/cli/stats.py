@@ -1,4 +1,4 @@
-"""``windlass stats``: totals, and with ``--watch`` live rates."""
+"""``windlass stats``: shows totals, and with ``--watch`` live rates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from windlass.api.app import Windlass
     from windlass.core.job import QueueInfo
 
-#: Samples that the little bars show.
+#: Number of samples in a sparkline.
 _BARS = 24
 _RATES = ("enqueued", "completed", "failed", "retrying")
 
@@ -48,11 +48,11 @@ class StatsOptions(StoreOptions):
 
 @dataclass(slots=True)
 class QueueStats:
-    """One queue at one moment. Rates are per second since the sample before."""
+    """One queue at one time. Rates are per second since the previous sample."""
 
     info: QueueInfo
     lifetime: dict[str, int]
-    #: How long the longest waiting job waits.
+    #: How long the longest waiting job has waited.
     latency_ms: int
     rates: dict[str, float] = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ class QueueStats:
 
 @dataclass(slots=True)
 class Sample:
-    """The store at one moment."""
+    """The store at one time."""
 
     at_ms: int
     monotonic_ms: float
@@ -108,7 +108,7 @@ async def run(options: StatsOptions, out: Out) -> int:
             else:
                 _print(sample, app.url, out)
             return 0
-        with suppress(asyncio.CancelledError):  # Ctrl-C is how one stops to watch
+        with suppress(asyncio.CancelledError):  # Ctrl-C ends watching
             if out.as_json or not out.is_terminal:
                 await _stream(app, options, out)
             else:
@@ -117,7 +117,7 @@ async def run(options: StatsOptions, out: Out) -> int:
 
 
 async def take(app: Windlass, before: Sample | None) -> Sample:
-    """Ask the store for its figures."""
+    """Read the figures from the store."""
     infos = await app.queues()
     lifetime: dict[str, dict[str, int]] = {}
     for row in await app.store.execute(rq.ReadCounters()):
@@ -141,7 +141,7 @@ async def take(app: Windlass, before: Sample | None) -> Sample:
 
 
 def add_rates(sample: Sample, before: Sample) -> None:
-    """Rates per second from the growth of the lifetime counters."""
+    """Compute rates per second from the growth of the lifetime counters."""
     seconds = max((sample.monotonic_ms - before.monotonic_ms) / 1000, 0.001)
     known = {queue.info.name: queue.lifetime for queue in before.queues}
     for queue in sample.queues:
@@ -153,7 +153,7 @@ def add_rates(sample: Sample, before: Sample) -> None:
 
 
 async def _samples(app: Windlass, options: StatsOptions) -> AsyncIterator[Sample]:
-    """A sample per interval, the first at once, until time is up."""
+    """A sample per interval, the first at once, until the time is up."""
     start = SYSTEM_CLOCK.monotonic_ms()
     sample: Sample | None = None
     turn = 0

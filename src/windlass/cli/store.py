@@ -1,4 +1,4 @@
-"""What all commands on a store share: ``--url``, ``--json``, ``--debug``, errors, exit codes."""
+"""What all commands on a store share: ``--url``, ``--json``, ``--debug``, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ Make = Callable[..., OptionsT]
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """Which store a command works on. None: the default file.
+    """The store that a command uses. None: the default file.
 
-    ``app_name`` names the app in whose codecs values are read and written.
+    ``app_name`` names the app whose codecs read and write values.
     """
 
     url: str | None = field(default=None, repr=False)
     app_name: str | None = None
 
     def app(self, *, create: bool = False) -> Windlass:
-        """An app on the store. Unless ``create``, a database file that is not there is an error."""
+        """An app on the store. Unless ``create``, a missing database file is an error."""
         from windlass.api.app import Windlass
 
         app = Windlass(self.url) if self.app_name is None else load_app(self.app_name, self.url)
@@ -62,7 +62,7 @@ class StoreOptions:
 
 
 async def find_queue(app: Windlass, name: str) -> Queue:
-    """The queue of that name; ``ConfigError`` with a near name when the store has none."""
+    """The queue of that name. If the store has none, raises ``ConfigError`` with a similar name."""
     names = [info.name for info in await app.queues()]
     if name not in names:
         near = nearest(name, names)
@@ -72,7 +72,7 @@ async def find_queue(app: Windlass, name: str) -> Queue:
 
 
 def sqlite_path(url: str) -> Path | None:
-    """The file behind a ``sqlite://`` URL; None for other stores."""
+    """The file of a ``sqlite://`` URL; None for other stores."""
     from windlass.backend.urls import parse_url
 
     parsed = parse_url(url)
@@ -80,7 +80,7 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def directory_path(url: str) -> Path | None:
-    """The directory behind a ``file://`` URL; None for other stores."""
+    """The directory of a ``file://`` URL; None for other stores."""
     from windlass.backend.urls import parse_url
 
     parsed = parse_url(url)
@@ -88,7 +88,7 @@ def directory_path(url: str) -> Path | None:
 
 
 def shown_url(url: str) -> str:
-    """A URL as it may be printed: without its secrets."""
+    """A URL without its secrets, for printing."""
     from windlass.backend.urls import hide_secrets
 
     return printable(hide_secrets(url))
@@ -97,9 +97,9 @@ def shown_url(url: str) -> str:
 def store_command(
     name: str, run: Run[OptionsT], *, examples: str, asks: bool = False, fast: bool = False
 ) -> Callable[[Make[OptionsT]], click.Command]:
-    """Make a click command of a function that turns its parameters into the options of ``run``.
+    """Make a click command from a function that converts its parameters to the options of ``run``.
 
-    ``asks``: the command destroys something, so it takes ``--yes``. ``fast``: run on the loop of workers.
+    ``asks``: the command deletes data, so it has ``--yes``. ``fast``: run on the event loop of workers.
     """
 
     def decorate(make: Make[OptionsT]) -> click.Command:
@@ -123,7 +123,7 @@ def _run(work: Coroutine[Any, Any, int], fast: bool) -> int:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where it is installed."""
+    """The loop factory of uvloop, if it is installed."""
     if importlib.util.find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
@@ -131,7 +131,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def examples_epilog(examples: str) -> str:
-    """The end of a help page."""
+    """The examples at the end of a help page."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples.strip().splitlines())
 
 
@@ -166,13 +166,13 @@ def _shared_options(asks: bool) -> list[Callable[[Any], Any]]:
 
 
 def _print_escaped(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show a traceback whose message may hold texts of a job."""
+    """Print a traceback whose message may contain texts of a job."""
     text = "".join(traceback.format_exception(kind, error, trace))
     print(printable_lines(text.rstrip("\n")), file=sys.stderr)
 
 
 def carry_out(work: Callable[[], int], out: Out) -> int:
-    """Run a command's work; errors become one line and an exit code."""
+    """Run a command. Errors become one line and an exit code."""
     try:
         return work()
     except KeyboardInterrupt:

@@ -1,8 +1,8 @@
-"""A parent that keeps worker processes running.
+"""A parent process that keeps worker processes running.
 
-Children are started afresh (never forked), each in a process group of its own, so that Ctrl-C reaches only
-the parent, which passes it on. A child that dies is replaced, later and later while it keeps dying. Should
-the parent itself be killed, its children see their end of a pipe close and stop gracefully.
+Children are started as new processes (never forked), each in its own process group, so that Ctrl-C reaches
+only the parent, which passes it on. A child that dies is replaced, with a longer delay each time while it
+keeps dying. If the parent is killed, its children see the end of a pipe and stop gracefully.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ log = logging.getLogger("windlass.supervisor")
 INTERRUPTED = 130
 _WRONG_USAGE = 2
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 30.0
-#: A child that lived this long was not a failed start.
+#: A child that lived at least this long did not fail at its start.
 _HEALTHY_MS = 30_000
 _LOOK_EVERY = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessPlan:
-    """What to keep running. ``command(number, lifeline)`` is a child's argument list."""
+    """The processes to run. ``command(number, lifeline)`` returns a child's argument list."""
 
     command: Callable[[int, int], list[str]]
     processes: int = 1
@@ -53,7 +53,7 @@ class ProcessSupervisor:
         self._lifeline = os.pipe()
 
     async def run(self) -> int:
-        """Until all children ended for good; returns the exit code."""
+        """Run until all children have ended and none is replaced; returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
@@ -72,7 +72,7 @@ class ProcessSupervisor:
     def _exit_code(self, codes: list[int]) -> int:
         if self._asked > 1 or INTERRUPTED in codes:
             return INTERRUPTED
-        if self._asked:  # a child that had not set up its handlers yet dies of the signal itself
+        if self._asked:  # the signal kills a child that has no handler yet
             codes = [code for code in codes if code != -signal.SIGTERM]
         return _WRONG_USAGE if _WRONG_USAGE in codes else int(any(codes))
 
@@ -96,7 +96,7 @@ class ProcessSupervisor:
                 log.warning("worker process %d %s; waiting for a change", number + 1, _how(code))
                 await self._first_of(self._changed)
             elif code == _WRONG_USAGE:
-                self._on_signal()  # it would fail the same way forever, and so would the others
+                self._on_signal()  # this and the other children would always fail like this
                 return code
             else:
                 log.warning("worker process %d %s; another starts in %g s", number + 1, _how(code), pause)
@@ -119,7 +119,7 @@ class ProcessSupervisor:
             del self._children[number]
 
     async def _first_of(self, event: asyncio.Event | None, timeout: float | None = None) -> None:
-        """Wait for ``event``, for the time to pass, or for a stop."""
+        """Wait for ``event``, the timeout, or a stop."""
         waits = {asyncio.ensure_future(e.wait()) for e in (self._stop, event) if e is not None}
         await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
@@ -147,7 +147,7 @@ class ProcessSupervisor:
             log.info("%s%s changed: reloading", changed[0], more)
             self._changed.set()
             for number, child in self._children.items():
-                if number not in self._reloading:  # a second signal would hurry it
+                if number not in self._reloading:  # a second signal would stop it at once
                     self._reloading.add(number)
                     _send(child, signal.SIGTERM)
 

@@ -1,4 +1,4 @@
-"""``windlass tasks``: keep jobs of a task from starting, and let them start again."""
+"""``windlass tasks``: revokes and restores tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = [Column("task", cut=True), Column("revoked until"), Column("once")]
 
 @dataclass(frozen=True, kw_only=True)
 class TasksOptions(StoreOptions):
-    """What to do, and with which task of which queue. ``seconds``: None until it is restored."""
+    """The action, the task and its queue. ``seconds`` None: revoked until it is restored."""
 
     action: str
     queue: str

@@ -1,4 +1,4 @@
-"""Values as people write and read them: durations, ages, sizes, ``key=value`` pairs."""
+"""Parses and formats values: durations, ages, sizes, ``key=value`` pairs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from ``10s``, ``5m``, ``1h30m``, ``250ms`` or a bare number of seconds; else ``ValueError``."""
+    """Seconds from ``10s``, ``5m``, ``1h30m``, ``250ms`` or a number of seconds. Raises ``ValueError``."""
     text = text.strip().lower()
     if _BARE.match(text):
         return float(text)
@@ -57,7 +57,7 @@ DURATION = Duration()
 
 
 def json_or_text(text: str) -> Any:
-    """The JSON value that ``text`` is, or ``text`` itself."""
+    """``text`` parsed as JSON, or ``text`` itself if it is not valid."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -65,7 +65,7 @@ def json_or_text(text: str) -> Any:
 
 
 def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, Any]:
-    """``key=value`` pairs; a value that is JSON is taken as such, anything else as text."""
+    """Parse ``key=value`` pairs. A value that is valid JSON is parsed; any other is a text."""
     found: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -76,7 +76,7 @@ def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, Any]:
 
 
 def parse_json(text: str, option: str) -> Any:
-    """A JSON value, or a usage error that says where it goes wrong."""
+    """Parse a JSON value. Raises a usage error with the position of the mistake."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as exc:
@@ -87,7 +87,7 @@ def parse_json(text: str, option: str) -> Any:
 
 
 def show_span(ms: float | None) -> str:
-    """A length of time, short: ``12ms``, ``3.4s``, ``2m10s``, ``4h05m``, ``3d``."""
+    """A short duration: ``12ms``, ``3.4s``, ``2m10s``, ``4h05m``, ``3d``."""
     if ms is None:
         return ""
     seconds = max(ms, 0) / 1000
@@ -104,7 +104,7 @@ def show_span(ms: float | None) -> str:
 
 
 def show_time(ms: int | None, *, with_date: bool = True) -> str:
-    """An instant in local time, to the millisecond."""
+    """A time in the local time zone, to the millisecond."""
     if ms is None:
         return ""
     at = datetime.fromtimestamp(ms / 1000, UTC).astimezone()
@@ -113,7 +113,7 @@ def show_time(ms: int | None, *, with_date: bool = True) -> str:
 
 
 def show_count(number: int) -> str:
-    """A count with thousands apart; nothing at all for zero is easier on the eye: ``·``."""
+    """A count with thousands separators. Zero is shown as ``·``, which is easier to read in tables."""
     return f"{number:,}" if number else "·"
 
 
@@ -134,7 +134,7 @@ def show_rate(per_second: float) -> str:
 
 
 def sparkline(values: Iterable[float]) -> str:
-    """The values as little bars, the highest one full."""
+    """The values as small bars, relative to the highest."""
     points = list(values)
     top = max(points, default=0)
     if top <= 0:

@@ -1,4 +1,4 @@
-"""Jobs as commands show them: one mapping for JSON, one set of cells for tables."""
+"""Jobs in the output of commands: a mapping for JSON, and cells for tables."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def now_ms() -> int:
-    """The time of this machine, for ages that people look at."""
+    """The time of this machine, for ages in the output."""
     return SYSTEM_CLOCK.now_ms()
 
 
 def job_view(job: Job[Any]) -> dict[str, Any]:
-    """All fields of a job, for programs."""
+    """All fields of a job, for JSON."""
     record = job.record
     return {
         "id": job.id,
@@ -55,7 +55,7 @@ def job_view(job: Job[Any]) -> dict[str, Any]:
 
 
 def readable(job: Job[Any], read: Callable[[], Any], raw: bytes | None) -> Any:
-    """A decoded value; bytes that cannot be decoded are shown as they are stored."""
+    """A decoded value. Bytes that cannot be decoded are shown as stored."""
     try:
         return read()
     except (ValueError, TypeError, ConfigError):
@@ -63,7 +63,7 @@ def readable(job: Job[Any], read: Callable[[], Any], raw: bytes | None) -> Any:
 
 
 def when_text(job: Job[Any], now: int) -> str:
-    """The time that matters in the job's state, as an age or a wait."""
+    """The relevant time for the job's state, as an age or a wait."""
     from windlass.cli.values import show_age, show_span
 
     record = job.record
@@ -77,5 +77,5 @@ def when_text(job: Job[Any], now: int) -> str:
 
 
 def runs(job: Job[Any]) -> int:
-    """Runs so far that count against the limit, the current one included."""
+    """Runs that count against the limit, including the current one."""
     return job.attempts + (job.state in (JobState.ACTIVE, JobState.COMPLETED))

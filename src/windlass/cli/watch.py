@@ -1,4 +1,4 @@
-"""Which source files belong to an app, and have they changed? Compares their times and sizes."""
+"""Detects changes of an app's source files, by their times and sizes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
-#: No project is larger; a mistaken root should not cost the machine.
+#: A limit on the number of files, in case the root is wrong.
 _MOST_FILES = 20_000
 
 
 class SourceWatch:
-    """The ``.py`` files of a module's package (of its folder, when it is a single file)."""
+    """The ``.py`` files of a module's package, or of its folder if it is a single file."""
 
     def __init__(self, module: str) -> None:
         self._roots = _roots(module)
@@ -33,7 +33,7 @@ class SourceWatch:
                 try:
                     facts = path.stat()
                 except OSError:
-                    continue  # it was removed while we looked
+                    continue  # removed meanwhile
                 found[str(path)] = (facts.st_mtime_ns, facts.st_size)
                 if len(found) >= _MOST_FILES:
                     return found
@@ -41,7 +41,7 @@ class SourceWatch:
 
 
 def _roots(module: str) -> list[tuple[Path, bool]]:
-    """Folders to watch, and whether to go into their subfolders."""
+    """Folders to watch, and whether to include their subfolders."""
     try:
         spec = importlib.util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):

@@ -1,4 +1,4 @@
-"""``windlass why``: what keeps a job from running."""
+"""``windlass why``: explains why a job is not running."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WhyOptions(StoreOptions):
 
 
 async def run(options: WhyOptions, out: Out) -> int:
-    """Say why a job is not running."""
+    """Explain why a job is not running."""
     async with options.app() as app:
         found = await (await find_queue(app, options.queue)).why(options.id)
     if out.as_json:

@@ -1,4 +1,4 @@
-"""``windlass worker``: run the tasks of an app."""
+"""``windlass worker``: runs the tasks of an app."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from windlass.cli.banner import announce
-from windlass.cli.loading import LoadError, load_app, put_here_first
+from windlass.cli.loading import LoadError, add_current_folder, load_app
 from windlass.cli.output import Out
 from windlass.cli.settings import ENVIRONMENT, ConfiguredCommand, misspelt_variables
 from windlass.cli.signals import Stopper
@@ -34,26 +34,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("windlass.cli")
 
-#: What threads that hang may take at the end, before the process ends without them.
-_LEAVE_SECONDS = 2.0
+#: How long to wait for hanging threads at the end, before the process exits without them.
+_EXIT_SECONDS = 2.0
 #: How long closing the store may take after the worker has stopped.
 _CLOSE_SECONDS = 0.5
-#: The exit code when the stop could not wait for all of it: threads, children, the store.
+#: The exit code if something could not be stopped: threads, child processes, the client of the store.
 LEFT_BEHIND = 1
-#: Objects, and collections of younger ones, after which garbage is looked for.
-_COLLECT_AFTER = (10_000, 20, 20)
-_PYTHONS_OWN = gc.get_threshold()
-#: Settings of ``Worker`` that are options of the command; ``id`` is not, since every process has its own.
+#: Thresholds of the garbage collector: new objects, and collections of the younger generations.
+_WORKER_THRESHOLD = (10_000, 20, 20)
+_DEFAULT_THRESHOLD = gc.get_threshold()
+#: Settings of ``Worker`` that are options of the command. ``id`` is not, since every process has its own.
 _SETTINGS = tuple(name for name in WorkerOptions.__struct_fields__ if name != "id")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerCommandOptions:
-    """A worker as the command line describes it. Durations are seconds."""
+    """The options of the command. Durations are in seconds."""
 
     app: str
     url: str | None = None
-    #: ``name`` to weight, in order; empty: all queues of the app's tasks.
+    #: Queue name to weight, in order; empty: all queues of the app's tasks.
     weights: dict[str, float] = field(default_factory=dict)
     caps: dict[str, int] = field(default_factory=dict)
     reserves: dict[str, int] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class WorkerCommandOptions:
     lease: float = 30
     burst: bool = False
     tag: str = ""
-    #: Starts and seconds, as ``100/60``.
+    #: Starts and seconds, for example ``100/60``.
     limiter: str | None = None
     global_concurrency: int | None = None
     poll: float = 2
@@ -81,11 +81,11 @@ class WorkerCommandOptions:
     log_level: str = "info"
     log_format: logs.LogFormat = "text"
     debug: bool = False
-    #: A descriptor whose end of file means that the parent is gone.
+    #: A file descriptor. Its end of file means that the parent process has exited.
     lifeline: int | None = None
 
     def child_command(self, number: int, lifeline: int) -> list[str]:
-        """The argument list of one child of several, or of one that is reloaded."""
+        """The argument list for a child process of several, or of one that is reloaded."""
         command = [sys.executable, "-m", "windlass", "worker", self.app, "--lifeline", str(lifeline)]
         if self.url is not None:
             command += ["--url", self.url]
@@ -101,12 +101,12 @@ class WorkerCommandOptions:
         ]
         if self.health_port is not None:
             command.append(f"--health-port={self.health_port + number if self.health_port else 0}")
-        duties = "--duties" if self.duties else "--no-duties"  # children must not ask the environment again
+        duties = "--duties" if self.duties else "--no-duties"  # overrides the environment in the child
         flags = {"--burst": self.burst, "--debug": self.debug, duties: True}
         return command + [flag for flag, given in flags.items() if given]
 
     def settings(self) -> dict[str, Any]:
-        """What is said about the worker itself, as ``Worker`` takes it."""
+        """The options of ``Worker``."""
         said = {name: getattr(self, name) for name in _SETTINGS}
         if self.limiter is not None:
             said["limiter"] = parse_rate(self.limiter)
@@ -114,13 +114,13 @@ class WorkerCommandOptions:
 
 
 def launch(options: WorkerCommandOptions, out: Out) -> int:
-    """Run the worker, or the parent of several; returns the exit code."""
+    """Run the worker, or the parent of several workers; returns the exit code."""
     logs.set_up(options.log_level, options.log_format)
     if options.lifeline is None:
         for warning in misspelt_variables(command, os.environ):
             log.warning("%s", warning)
     if options.processes > 1 or options.reload:
-        put_here_first()
+        add_current_folder()
         plan = ProcessPlan(
             command=options.child_command,
             processes=options.processes,
@@ -131,17 +131,17 @@ def launch(options: WorkerCommandOptions, out: Out) -> int:
     if os.environ.get("WINDLASS_PROBES"):
         importlib.import_module("windlass.testing.faults").install_from_environment()
     try:
-        app = load_app(options.app, options.url)  # before there is a loop: user code may start its own
+        app = load_app(options.app, options.url)  # before our loop starts: user code may run its own
     except LoadError as exc:
         if options.debug and exc.__cause__ is not None:
             raise exc.__cause__ from None
         raise
-    _spare_the_collector()
+    _tune_garbage_collector()
     return _run_loop(lambda: run(app, options, out))
 
 
 async def run(app: Windlass, options: WorkerCommandOptions, out: Out) -> int:
-    """Work until a signal stops it, or with ``burst`` until all is done."""
+    """Run jobs until a signal arrives, or with ``burst`` until all jobs are done."""
     worker = make_worker(app, options)
     stopper = Stopper(worker)
     stopper.install(options.lifeline)
@@ -154,7 +154,7 @@ async def run(app: Windlass, options: WorkerCommandOptions, out: Out) -> int:
     except ClosedError:
         if not stopper.asked:
             raise
-        await worker.close()  # a stop signal arrived while it started
+        await worker.close()  # a stop signal arrived during the start
     finally:
         stopper.uninstall()
         if health is not None:
@@ -168,7 +168,7 @@ async def run(app: Windlass, options: WorkerCommandOptions, out: Out) -> int:
 
 
 async def _closes(app: Windlass) -> bool:
-    """Close the store; False when it does not answer."""
+    """Close the store. Returns False if it does not answer."""
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
             await app.close()
@@ -176,7 +176,7 @@ async def _closes(app: Windlass) -> bool:
         log.error("the store did not confirm the close in time; its client was abandoned")
         return False
     finally:
-        app.store.allow_open()  # the app is borrowed: code in this process may continue with it
+        app.store.allow_open()  # code in this process may continue to use the app
     return True
 
 
@@ -220,7 +220,7 @@ async def _start_health(worker: Worker, options: WorkerCommandOptions) -> Any:
 
 
 def _run_loop(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Run on uvloop where it is installed, and let no hanging thread keep the process at the end."""
+    """Run on uvloop if it is installed. Hanging threads do not keep the process alive at the end."""
     before = set(threading.enumerate())
     runner = asyncio.Runner(loop_factory=loop_factory())
     try:
@@ -229,8 +229,8 @@ def _run_loop(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
         runner.close()
         raise
     if code:
-        _leave(code)  # what was given up must not hold up the end
-    watchdog = threading.Timer(_LEAVE_SECONDS, _leave, [code])
+        _exit_now(code)  # do not wait for abandoned threads
+    watchdog = threading.Timer(_EXIT_SECONDS, _exit_now, [code])
     watchdog.daemon = True
     watchdog.start()
     runner.close()
@@ -241,19 +241,19 @@ def _run_loop(work: Callable[[], Coroutine[Any, Any, int]]) -> int:
     return code
 
 
-def _spare_the_collector() -> None:
-    """Look for garbage less often, and not among the modules, which stay: a tenth of a quick job's time.
+def _tune_garbage_collector() -> None:
+    """Collect garbage less often, and skip objects of imported modules. Saves a tenth of a quick job's time.
 
-    What the application itself has set stays.
+    Thresholds that the application has set stay.
     """
     gc.collect()
     gc.freeze()
-    if gc.get_threshold() == _PYTHONS_OWN:
-        gc.set_threshold(*_COLLECT_AFTER)
+    if gc.get_threshold() == _DEFAULT_THRESHOLD:
+        gc.set_threshold(*_WORKER_THRESHOLD)
 
 
-def _leave(code: int) -> None:
-    """End this process now: a plain function that never returns cannot be interrupted."""
+def _exit_now(code: int) -> None:
+    """End this process at once, without waiting for threads."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -483,7 +483,7 @@ def command(queues: str | None, caps: tuple[str, ...], reserves: tuple[str, ...]
     Exit codes: 0 done; 1 error, or a shutdown that had to abandon something (see the log); 2 wrong usage;
     130 stopped by a second signal.
     """
-    if values["lifeline"] is not None:  # one of several: what its parent is set to does not concern it
+    if values["lifeline"] is not None:  # a child runs one worker; the parent reloads
         values |= {"processes": 1, "reload": False}
     options = WorkerCommandOptions(
         weights=parse_weights(queues),

@@ -1,4 +1,4 @@
-"""``windlass workers``: which are alive, and commands to them."""
+"""``windlass workers``: lists live workers, and sends commands to them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COLUMNS = [
 
 @dataclass(frozen=True, kw_only=True)
 class WorkersOptions(StoreOptions):
-    """What to do: ``list``, or the command for the workers ``ids``."""
+    """``list``, or a command for the workers ``ids``."""
 
     action: str = "list"
     ids: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ async def _send(app: Windlass, options: WorkersOptions, out: Out) -> int:
 
 
 def worker_view(info: WorkerInfo) -> dict[str, Any]:
-    """A worker for programs, with every field."""
+    """All fields of a worker, as a JSON value."""
     return msgspec.structs.asdict(info)
 
 

@@ -883,12 +883,12 @@ class Operations(Connection):
     """Every operation of the API, by its name."""
 
     def add_again(self, queue: str, jid: str, body: AgainBody | None = None) -> Added:
-        """Add a new job like this one, with the same options; ``data`` may be edited."""
+        """Add a new job like this one, with the same options."""
         found: Added = self.send("POST", f"/api/v1/jobs/{self.part(queue)}/{self.part(jid)}/again", body=body)
         return found
 
     def add_flow(self, body: FlowBody) -> Added:
-        """Add a tree of jobs in one atomic step; answers with its top, which runs last."""
+        """Add a tree of jobs in one atomic step; answers with its top job, which runs last."""
         found: Added = self.send("POST", "/api/v1/flows", body=body)
         return found
 
@@ -903,19 +903,19 @@ class Operations(Connection):
         return found
 
     def add_mark(self, body: MarkBody) -> Mark:
-        """Put a mark now: a deploy, say."""
+        """Add a mark at the current time, for example for a deploy."""
         found: Mark = self.send("POST", "/api/v1/marks", body=body)
         return found
 
     def cancel_flow(self, queue: str, jid: str, body: ReasonBody | None = None) -> Changed:
-        """Cancel a job and all that it waits for."""
+        """Cancel a job and all jobs that it waits for, except those that another job waits for too."""
         found: Changed = self.send(
             "POST", f"/api/v1/flows/{self.part(queue)}/{self.part(jid)}/cancel", body=body
         )
         return found
 
     def cancel_job(self, queue: str, jid: str, body: ReasonBody | None = None) -> CancelAnswer:
-        """Cancel it: at once while pending, by notifying its worker while it runs."""
+        """Cancel a job: a pending one at once, a running one through its worker."""
         found: CancelAnswer = self.send(
             "POST", f"/api/v1/jobs/{self.part(queue)}/{self.part(jid)}/cancel", body=body
         )
@@ -926,31 +926,31 @@ class Operations(Connection):
         self.send("PATCH", f"/api/v1/jobs/{self.part(queue)}/{self.part(jid)}", body=body)
 
     def change_many(self, body: BulkBody) -> BulkAnswer:
-        """Retry, delete, cancel, kill or trigger many jobs: those named, or all of a filter, ...."""
+        """Retry, delete, cancel, kill or trigger many jobs: those named, or all that match a filter."""
         found: BulkAnswer = self.send("POST", "/api/v1/jobs/bulk", body=body)
         return found
 
     def clean_queue(self, queue: str, body: CleanBody) -> Changed:
-        """Delete old jobs in some states, at most 1,000 in one call."""
+        """Delete old jobs in some states, at most 1,000 per request."""
         found: Changed = self.send("POST", f"/api/v1/queues/{self.part(queue)}/clean", body=body)
         return found
 
     def delete_flow(self, queue: str, jid: str) -> Changed:
-        """Delete a job and all that it waits for."""
+        """Delete a job and all jobs that it waits for."""
         found: Changed = self.send("DELETE", f"/api/v1/flows/{self.part(queue)}/{self.part(jid)}")
         return found
 
     def delete_job(self, queue: str, jid: str) -> None:
-        """Delete its record."""
+        """Delete the record of a job."""
         self.send("DELETE", f"/api/v1/jobs/{self.part(queue)}/{self.part(jid)}")
 
     def drain_queue(self, queue: str, body: DrainBody | None = None) -> Changed:
-        """Delete jobs that wait, 10,000 at most; with ``delayed`` also those that are due later."""
+        """Delete waiting jobs, at most 10,000; with ``delayed`` also jobs that are due later."""
         found: Changed = self.send("POST", f"/api/v1/queues/{self.part(queue)}/drain", body=body)
         return found
 
     def explain_job(self, queue: str, jid: str) -> Why:
-        """Why it is not running: what holds it now comes first, what would hold it next comes after."""
+        """Why a job is not running: what holds it back now first, then what would hold it back next."""
         found: Why = self.send("GET", f"/api/v1/jobs/{self.part(queue)}/{self.part(jid)}/why")
         return found
 
@@ -960,19 +960,19 @@ class Operations(Connection):
         return found
 
     def get_flow(self, queue: str, jid: str) -> Flow:
-        """The whole flow that a job belongs to: from the job at its end down to all that it ...."""
+        """The whole flow that a job belongs to: its last job, and all jobs that it waits for."""
         found: Flow = self.send("GET", f"/api/v1/flows/{self.part(queue)}/{self.part(jid)}")
         return found
 
     def get_group_limits(self, queue: str, group: str) -> GroupLimits:
-        """The limits that hold for a group; ``*``: for every group that has none of its own."""
+        """The limits of a group; ``*``: the default limits of all groups."""
         found: GroupLimits = self.send(
             "GET", f"/api/v1/queues/{self.part(queue)}/groups/{self.name(group)}/limits"
         )
         return found
 
     def get_health(self) -> HealthReport:
-        """What the checks of ``windlass doctor`` find now, workers that fell silent in the last ...."""
+        """The current findings of ``windlass doctor``, workers that were lost in the last day, ...."""
         found: HealthReport = self.send("GET", "/api/v1/health")
         return found
 
@@ -982,14 +982,14 @@ class Operations(Connection):
         return found
 
     def get_job_page(self, queue: str, jid: str, *, values: bool | None = None) -> JobPage:
-        """All that a page about one job shows, in one answer; 304 when it is as ``If-None- ...."""
+        """Everything that a page about one job shows; 304 if it is unchanged since ``If-None-Match``."""
         found: JobPage = self.send(
             "GET", f"/api/v1/jobs/{self.part(queue)}/{self.part(jid)}/page", query={"values": values}
         )
         return found
 
     def get_limits(self, queue: str) -> Limits:
-        """Limits of a queue, and of every group that has none of its own."""
+        """Limits of a queue, and the default limits of its groups."""
         found: Limits = self.send("GET", f"/api/v1/queues/{self.part(queue)}/limits")
         return found
 
@@ -1011,7 +1011,7 @@ class Operations(Connection):
         from_ms: int | None = None,
         to_ms: int | None = None,
     ) -> Metrics:
-        """Figures over time of all queues and tasks, or of those named: runs, waiting, ...."""
+        """Figures over time for all or some queues and tasks: runs, waiting jobs, percentiles, ...."""
         found: Metrics = self.send(
             "GET",
             "/api/v1/metrics",
@@ -1022,7 +1022,7 @@ class Operations(Connection):
     def get_output(
         self, queue: str, jid: str, *, after: int | None = None, limit: int | None = None
     ) -> Output:
-        """What a job put out while it ran (``job.stream``), oldest first, as far as it is kept."""
+        """The output of a job (``job.stream``), oldest first, as far as it is kept."""
         found: Output = self.send(
             "GET",
             f"/api/v1/jobs/{self.part(queue)}/{self.part(jid)}/output",
@@ -1041,7 +1041,7 @@ class Operations(Connection):
         return found
 
     def get_stacks(self, identity: str) -> WorkerStacks:
-        """Where the threads and tasks of a worker stand: send it the command ``dump`` first."""
+        """The stacks of a worker's threads and tasks."""
         found: WorkerStacks = self.send("GET", f"/api/v1/workers/{self.name(identity)}/stacks")
         return found
 
@@ -1056,12 +1056,12 @@ class Operations(Connection):
         return found
 
     def get_version(self) -> Version:
-        """The release that answers."""
+        """The version of the server."""
         found: Version = self.send("GET", "/api/v1/version")
         return found
 
     def hold_queue(self, queue: str, body: HoldBody) -> None:
-        """Start nothing of a queue for this long; 0 ends it."""
+        """Start no job of a queue for this long; 0 ends the hold."""
         self.send("POST", f"/api/v1/queues/{self.part(queue)}/hold", body=body)
 
     def list_all_schedules(self, *, queue: str | None = None) -> list[ScheduleEntry]:
@@ -1077,7 +1077,7 @@ class Operations(Connection):
         hours: int | None = None,
         limit: int | None = None,
     ) -> ErrorGroups:
-        """Errors of failed and retrying jobs by fingerprint: how often, since when, where, with ...."""
+        """Errors of failed and retrying jobs by fingerprint: how many, since when, where, with a ...."""
         found: ErrorGroups = self.send(
             "GET", "/api/v1/errors", query={"queue": queue, "task": task, "hours": hours, "limit": limit}
         )
@@ -1092,7 +1092,7 @@ class Operations(Connection):
         cursor: str | None = None,
         limit: int | None = None,
     ) -> FlowPage:
-        """Flows whose last job is in one of these queues and states, the newest first, with what ...."""
+        """Flows whose last job is in one of these queues and states, newest first, with counts ...."""
         found: FlowPage = self.send(
             "GET",
             "/api/v1/flows",
@@ -1101,14 +1101,14 @@ class Operations(Connection):
         return found
 
     def list_groups(self, queue: str, *, cursor: str | None = None, limit: int | None = None) -> Groups:
-        """Groups with unfinished jobs or settings of their own, by name."""
+        """Groups with unfinished jobs or with their own settings, by name."""
         found: Groups = self.send(
             "GET", f"/api/v1/queues/{self.part(queue)}/groups", query={"cursor": cursor, "limit": limit}
         )
         return found
 
     def list_marks(self, *, from_ms: int | None = None) -> list[Mark]:
-        """Marks on the time line, oldest first."""
+        """Marks on the timeline, oldest first."""
         found: list[Mark] = self.send("GET", "/api/v1/marks", query={"from_ms": from_ms})
         return found
 
@@ -1120,7 +1120,7 @@ class Operations(Connection):
     def list_schedule_runs(
         self, queue: str, name: str, *, cursor: str | None = None, limit: int | None = None
     ) -> Items:
-        """The jobs that a schedule made and that are still kept, the newest first."""
+        """The jobs of a schedule that are still kept, newest first."""
         found: Items = self.send(
             "GET",
             f"/api/v1/schedules/{self.part(queue)}/{self.name(name)}/runs",
@@ -1134,7 +1134,7 @@ class Operations(Connection):
         return found
 
     def list_workers(self) -> Workers:
-        """Workers with what they run, and lost ones with what they ran."""
+        """Live workers with their running jobs, and lost workers with the jobs that they held."""
         found: Workers = self.send("GET", "/api/v1/workers")
         return found
 
@@ -1143,31 +1143,31 @@ class Operations(Connection):
         self.send("POST", f"/api/v1/queues/{self.part(queue)}/groups/{self.name(group)}/pause")
 
     def pause_queue(self, queue: str) -> None:
-        """Give out no more jobs of this queue, on any worker."""
+        """Start no more jobs of this queue, on any worker."""
         self.send("POST", f"/api/v1/queues/{self.part(queue)}/pause")
 
     def pause_schedule(self, queue: str, name: str) -> None:
-        """Let its slots pass without a job."""
+        """Skip the slots of a schedule until it is resumed."""
         self.send("POST", f"/api/v1/schedules/{self.part(queue)}/{self.name(name)}/pause")
 
     def preview_schedule(
         self, *, cron: str | None = None, every: float | None = None, timezone: str | None = None
     ) -> SchedulePreview:
-        """A rule in words, and when it would be due next: one of ``cron`` and ``every``."""
+        """A rule in words, and its next times: one of ``cron`` and ``every``."""
         found: SchedulePreview = self.send(
             "GET", "/api/v1/schedules/preview", query={"cron": cron, "every": every, "timezone": timezone}
         )
         return found
 
     def put_schedule(self, queue: str, name: str, body: ScheduleBody) -> ScheduleEntry:
-        """Make or change a schedule."""
+        """Create or change a schedule."""
         found: ScheduleEntry = self.send(
             "PUT", f"/api/v1/schedules/{self.part(queue)}/{self.name(name)}", body=body
         )
         return found
 
     def remove_group_limits(self, queue: str, group: str) -> None:
-        """Remove the limits of a group; ``*``: those of every group."""
+        """Remove the limits of a group; ``*``: the default limits of all groups."""
         self.send("DELETE", f"/api/v1/queues/{self.part(queue)}/groups/{self.name(group)}/limits")
 
     def remove_limits(self, queue: str) -> None:
@@ -1175,7 +1175,7 @@ class Operations(Connection):
         self.send("DELETE", f"/api/v1/queues/{self.part(queue)}/limits")
 
     def remove_schedule(self, queue: str, name: str) -> None:
-        """Forget a schedule; jobs that it made stay."""
+        """Remove a schedule."""
         self.send("DELETE", f"/api/v1/schedules/{self.part(queue)}/{self.name(name)}")
 
     def resume_group(self, queue: str, group: str) -> None:
@@ -1187,20 +1187,20 @@ class Operations(Connection):
         self.send("POST", f"/api/v1/queues/{self.part(queue)}/resume")
 
     def resume_schedule(self, queue: str, name: str) -> None:
-        """Continue with the first slot from now on."""
+        """Continue with the next slot."""
         self.send("POST", f"/api/v1/schedules/{self.part(queue)}/{self.name(name)}/resume")
 
     def retry_flow(self, queue: str, jid: str) -> Changed:
-        """Run a flow again from a finished job on: that job, and all after it that have finished."""
+        """Run a flow again from a finished job: that job, and all finished jobs after it."""
         found: Changed = self.send("POST", f"/api/v1/flows/{self.part(queue)}/{self.part(jid)}/retry")
         return found
 
     def retry_job(self, queue: str, jid: str) -> None:
-        """Run a finished job again with a fresh budget; make a retrying one ready now."""
+        """Run a finished job again with all its attempts, or make a retrying one ready now."""
         self.send("POST", f"/api/v1/jobs/{self.part(queue)}/{self.part(jid)}/retry")
 
     def run_schedule(self, queue: str, name: str) -> Added:
-        """Add its job now, besides its slots."""
+        """Add the schedule's job now, in addition to its slots."""
         found: Added = self.send("POST", f"/api/v1/schedules/{self.part(queue)}/{self.name(name)}/run")
         return found
 
@@ -1223,7 +1223,7 @@ class Operations(Connection):
         limit: int | None = None,
         offset: int | None = None,
     ) -> Items:
-        """Jobs of all queues or some, by any of these filters."""
+        """Jobs of all or some queues that match these filters."""
         found: Items = self.send(
             "GET",
             "/api/v1/jobs",
@@ -1248,19 +1248,19 @@ class Operations(Connection):
         return found
 
     def set_group_limits(self, queue: str, group: str, body: GroupLimitsBody) -> None:
-        """Set the limits of a group; ``*``: of every group that has none of its own."""
+        """Set the limits of a group; ``*``: the default limits of all groups."""
         self.send("PUT", f"/api/v1/queues/{self.part(queue)}/groups/{self.name(group)}/limits", body=body)
 
     def set_limits(self, queue: str, body: QueueLimitsBody) -> None:
-        """Set the limits of a queue, over all workers; what is left out is no limit."""
+        """Set the limits of a queue, over all workers."""
         self.send("PUT", f"/api/v1/queues/{self.part(queue)}/limits", body=body)
 
     def signal_job(self, queue: str, jid: str, body: SignalBody) -> None:
-        """Send a signal: a job that is suspended on it runs again."""
+        """Send a signal."""
         self.send("POST", f"/api/v1/jobs/{self.part(queue)}/{self.part(jid)}/signal", body=body)
 
     def tell_process(self, identity: str, action: Literal["quiet", "resume", "stop", "dump"]) -> None:
-        """Take no new jobs (quiet), continue (resume), finish and exit (stop), or report all ...."""
+        """Send a command: quiet (take no new jobs), resume, stop (finish and exit), or dump ...."""
         self.send("POST", f"/api/v1/workers/{self.name(identity)}/{self.part(action)}")
 
     def trigger_job(self, queue: str, jid: str) -> None:

@@ -1,5 +1,5 @@
-"""Windlass under the names of other systems, for programs that move one step at a time.
+"""The APIs of other systems on Windlass, for programs that migrate step by step.
 
-``windlass.compat.celery`` has Celery's API. Each shim is a translation onto Windlass's public API: jobs,
-flows, schedules and options are those of Windlass, and both ways of writing can be mixed.
+``windlass.compat.celery`` has Celery's API. Each shim translates to Windlass's public API: jobs, flows,
+schedules and options are those of Windlass, and both APIs can be mixed.
 """

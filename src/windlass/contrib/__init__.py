@@ -1,4 +1,4 @@
-"""Windlass inside web frameworks. Each module needs its framework and is imported by itself.
+"""Integrations with web frameworks. Each module needs its framework and is not imported by others.
 
 ``contrib.starlette`` and ``contrib.fastapi`` (lifespan, dependencies), ``contrib.flask`` (extension),
 ``contrib.django`` (settings, commands, a ``django.tasks`` backend). The fixtures for pytest are in

@@ -32,7 +32,7 @@ Jobs: TypeAlias = Annotated[Windlass, Depends(get_windlass)]
 
 
 def queue(name: str) -> Callable[[HTTPConnection], Queue]:
-    """A dependency that is the queue of that name: ``Annotated[Queue, Depends(queue("mail"))]``."""
+    """A dependency that returns the queue of that name: ``Annotated[Queue, Depends(queue("mail"))]``."""
     check_queue_name(name)
 
     def dependency(connection: HTTPConnection) -> Queue:

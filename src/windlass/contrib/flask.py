@@ -1,4 +1,4 @@
-"""Flask: an extension for the app of a factory, commands under ``flask windlass``, tasks with a context.
+"""Flask: an extension for application factories, commands under ``flask windlass``, tasks with a context.
 
 ::
 
@@ -11,8 +11,8 @@
         extension.init_app(app)
         return app
 
-Views use the plain verbs: ``send_mail.sync.enqueue(...)``. Tasks run inside an application context, so
-``current_app`` and extensions that hang on it work there as they do in a view.
+Views use the synchronous methods: ``send_mail.sync.enqueue(...)``. Tasks run inside an application context,
+so ``current_app`` and extensions that need it work as in a view.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KEY = "windlass"
 
 
 class FlaskWindlass:
-    """Ties a Windlass app to Flask applications. ``app.extensions["windlass"]`` holds it."""
+    """Connects a Windlass app to Flask applications. ``app.extensions["windlass"]`` is this object."""
 
     def __init__(self, jobs: Windlass, app: Flask | None = None) -> None:
         self.jobs = jobs
@@ -57,14 +57,14 @@ class FlaskWindlass:
         self._flask = app
 
     def _with_context(self, job: Job[object]) -> Iterator[None]:
-        """Every run of a task has the application's context."""
+        """Run every task inside the application's context."""
         assert self._flask is not None
         with self._flask.app_context():
             yield
 
     @property
     def sync(self) -> SyncApp:
-        """The producer verbs, for views."""
+        """The synchronous producer methods, for views."""
         return self.jobs.sync
 
 
@@ -80,10 +80,10 @@ def get_windlass() -> Windlass:
 def dashboard_user(
     app: Flask, load: Callable[[], tuple[str, Iterable[str]] | None], roles: Roles
 ) -> Callable[[Mapping[str, Any]], Awaitable[Identity | None]]:
-    """For ``create_app(auth=...)`` of a dashboard beside a Flask application under one ASGI server.
+    """For ``create_app(auth=...)`` of a dashboard next to a Flask application on the same ASGI server.
 
-    ``load`` is called inside a request context of ``app`` (``session`` and ``current_user`` work there) and
-    gives the name and the groups of the user who is signed in, or None. ``roles`` decides what they are.
+    ``load`` is called inside a request context of ``app``, where ``session`` and ``current_user`` work. It
+    returns the name and the groups of the signed-in user, or None. ``roles`` decides about their role.
     """
 
     def read(headers: list[tuple[str, str]]) -> Identity | None:

@@ -1,4 +1,4 @@
-"""Starlette, and what is built on it: open the app with the server, find it in a request.
+"""Starlette and frameworks built on it: opens the app with the server, and finds it in a request.
 
 ::
 
@@ -8,8 +8,8 @@
     async def signup(request):
         await get_windlass(request).queue("mail").add("welcome", {"to": ...})
 
-A server process that only adds jobs needs nothing else. ``worker=True`` also runs jobs in it: handy while
-developing and for small services; in production run ``windlass worker`` beside it.
+A server process that only adds jobs needs nothing else. ``worker=True`` also runs jobs in it. This is useful
+in development and for small services; in production run ``windlass worker`` as a separate process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from windlass.worker import Worker
 if TYPE_CHECKING:
     from windlass.dashboard import Identity, Roles
 
-#: Called with the web application; what it yields (a mapping or None) is the state of requests.
+#: Called with the web application. What it yields (a mapping or None) is the state of requests.
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]]
 
 
@@ -37,9 +37,9 @@ def lifespan(
 ) -> Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any]]]:
     """A lifespan for ``Starlette(lifespan=...)`` or ``FastAPI(lifespan=...)``.
 
-    ``jobs`` is opened when the server starts, so that a store that cannot be reached stops the start, and
-    closed when it ends. ``worker`` (True, or a mapping of worker options) runs the app's tasks here as well;
-    it drains like any worker before the server is gone. ``inner`` is a lifespan of your own, inside this one.
+    ``jobs`` is opened when the server starts, so that an unreachable store prevents the start, and closed
+    when it ends. ``worker`` (True, or a mapping of worker options) also runs the app's tasks here; it stops
+    gracefully before the server exits. ``inner`` is your own lifespan, inside this one.
     """
 
     @asynccontextmanager
@@ -56,7 +56,7 @@ def lifespan(
 
 
 def make_worker(jobs: Windlass, options: Mapping[str, Any]) -> Worker:
-    """A worker of all queues that the app's tasks name."""
+    """A worker for all queues of the app's tasks."""
     given = dict(options)
     queues = given.pop("queues", None) or sorted({task.queue_name for task in jobs.tasks.values()})
     if not queues:
@@ -73,10 +73,10 @@ def get_windlass(connection: HTTPConnection) -> Windlass:
 
 
 def dashboard_user(roles: Roles) -> Callable[[Mapping[str, Any]], Identity | None]:
-    """For ``create_app(auth=...)`` of a mounted dashboard: the user whom ``AuthenticationMiddleware`` found.
+    """For ``create_app(auth=...)`` of a mounted dashboard: the user that ``AuthenticationMiddleware`` found.
 
-    Their name is ``user.identity``, or ``user.username`` where a user has no identity; the scopes of their
-    credentials count as groups. A user to whom ``roles`` gives none is refused.
+    Their name is ``user.identity``, or ``user.username`` if the user has no identity. The scopes of their
+    credentials are used as groups. A user without a role in ``roles`` is refused.
     """
 
     def check(scope: Mapping[str, Any]) -> Identity | None:

@@ -1,4 +1,4 @@
-"""What the pytest fixtures give to tests of an application.
+"""The objects behind the pytest fixtures, for tests of an application.
 
 ::
 
@@ -44,9 +44,9 @@ def configured_app(spec: str) -> Windlass:
 
 
 class TestKit:
-    """An app on a store of its own, and the verbs of ``windlass.testing`` on it."""
+    """An app with a separate store, and the functions of ``windlass.testing`` for it."""
 
-    __test__ = False  # a name that pytest must not collect
+    __test__ = False  # pytest must not collect this class
 
     def __init__(self, app: Windlass, clock: ManualClock) -> None:
         self.app = app
@@ -54,7 +54,7 @@ class TestKit:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """While it lasts the app has a fresh store in memory and the test's clock."""
+        """For the duration of the block, the app has a fresh store in memory and the test's clock."""
         app = self.app
         url, clock = app.url, app.clock
         app.clock = self.clock
@@ -74,7 +74,7 @@ class TestKit:
         return kit.inline(self.app, raise_errors=raise_errors)
 
     async def drain(self, *, ahead: float = 0) -> int:
-        """Run everything that is due (within ``ahead`` seconds); returns how many attempts there were."""
+        """Run everything that is due (within ``ahead`` seconds); returns the number of attempts."""
         return await kit.drain(self.app, ahead=ahead)
 
     async def assert_enqueued(self, where: kit.Where, name: str | None = None, **match: Any) -> Job[Any]:
@@ -82,7 +82,7 @@ class TestKit:
         return await kit.assert_enqueued(where, name, **match)
 
     async def refute_enqueued(self, where: kit.Where, name: str | None = None, **match: Any) -> None:
-        """Fails when a job matches."""
+        """Fail if a job matches."""
         await kit.refute_enqueued(where, name, **match)
 
     async def all_enqueued(self, where: kit.Where, name: str | None = None, **match: Any) -> list[Job[Any]]:
@@ -91,12 +91,12 @@ class TestKit:
 
     @property
     def sync(self) -> SyncTestKit:
-        """The same verbs for tests without an event loop."""
+        """The same methods for tests without an event loop."""
         return SyncTestKit(self)
 
 
 class SyncTestKit:
-    """The verbs of ``TestKit`` for plain test functions."""
+    """The methods of ``TestKit`` for plain test functions."""
 
     def __init__(self, tests: TestKit) -> None:
         self._tests = tests
@@ -110,5 +110,5 @@ class SyncTestKit:
         return PORTAL.run(self._tests.assert_enqueued(where, name, **match))
 
     def refute_enqueued(self, where: kit.Where, name: str | None = None, **match: Any) -> None:
-        """Fails when a job matches."""
+        """Fail if a job matches."""
         PORTAL.run(self._tests.refute_enqueued(where, name, **match))

@@ -1,4 +1,4 @@
-"""The HTTP API and the pages: ``create_app(url)`` is an ASGI application. Needs ``windlass[dashboard]``."""
+"""The HTTP API and the web pages: ``create_app(url)`` is an ASGI app. Needs ``windlass[dashboard]``."""
 
 from __future__ import annotations
 

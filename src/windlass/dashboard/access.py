@@ -1,6 +1,6 @@
-"""Who may do what: decided at the matched route, by what its handler declares; all else is refused.
+"""Authorisation: each handler declares what access it needs, and ``Authority`` checks it after routing.
 
-Every handler says what it needs (``access=...``). A handler that says nothing keeps the server from starting.
+A handler that does not declare ``access=...`` prevents the server from starting.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from windlass.dashboard.users import Identity
 from windlass.errors import ConfigError
 
 _LOOKING: frozenset[str] = frozenset({"read", "audit"})
-#: About what: nothing that is secret, a page without data, a page or data, the queue in the path, the queues
-#: that the answer or the body names, the store as a whole.
+#: What a request is about: nothing secret, a page without data, a page or data, the queue in the path, the
+#: queues that the response or the body names, the store as a whole.
 Subject = Literal["nothing", "page", "page or queues", "page or queue", "queue", "queues", "store"]
 _GRANT = "windlass.grant"
 _PAGE = "windlass.page"
@@ -34,75 +34,75 @@ _PAGE = "windlass.page"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a handler needs. ``actions``: the body says which of them it is."""
+    """The access that a handler needs. ``actions``: possible actions if the body selects one of them."""
 
     subject: Subject
     action: Action = "read"
     actions: tuple[Action, ...] = ()
-    #: Whether the request counts before it reaches its handler; else that one counts it.
+    #: Whether the request is counted for the rate limit before its handler runs; else the handler does it.
     counted: bool = True
 
 
 def public() -> Access:
-    """Anyone: it shows and changes nothing of the store."""
+    """For all callers: shows and changes nothing of the store."""
     return Access("nothing")
 
 
 def signing_in() -> Access:
-    """Anyone who may turn out to be a user: counted when that is known."""
+    """For all callers, because they may sign in. Counted when the user is known."""
     return Access("nothing", counted=False)
 
 
 def page() -> Access:
-    """A page or a file of it, without data: anyone, where pages offer a way to sign in."""
+    """A page or a file of it, without data. Open to all callers if the pages have a sign-in form."""
     return Access("page")
 
 
 def page_or(subject: Literal["queue", "queues"]) -> Access:
-    """A page for a browser, data for a program."""
+    """A page for a browser, data for other clients."""
     return Access("page or queue" if subject == "queue" else "page or queues")
 
 
 def of_queue(action: Action = "read") -> Access:
-    """Something of the queue that the path names."""
+    """About the queue that the path names."""
     return Access("queue", action)
 
 
 def of_queues(action: Action = "read", *others: Action) -> Access:
-    """Something of queues that query, body or answer name: the store_view lets no other one through."""
+    """About queues that the query, body or response names. The store view shows no others."""
     return Access("queues", action, (action, *others) if others else ())
 
 
 def of_store(action: Action) -> Access:
-    """Something of all queues, also those to come."""
+    """About all queues, including future ones."""
     return Access("store", action)
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one request may do: who asks, what its route does, on which queues."""
+    """The rights of one request: the caller, the action of its route, and the queues."""
 
     settings: DashboardSettings
     identity: Identity | None = None
-    #: What the route does; None until the handler knows.
+    #: The action of the route; None until the handler knows it.
     action: Action | None = None
 
     def may(self, queue: str, action: Action | None) -> bool:
-        """Whether the caller may do it to that queue."""
+        """Whether the caller may perform the action on that queue."""
         if action is None or not self.settings.shows(queue) or not self._role_allows(action):
             return False
         return any(_matches(queue, patterns) for patterns in self._patterns(action))
 
     def somewhere(self, action: Action) -> bool:
-        """Whether there can be a queue to which the caller may do it."""
+        """Whether there can be a queue on which the caller may perform the action."""
         return self._role_allows(action) and bool(self._patterns(action))
 
     def everywhere(self, action: Action) -> bool:
-        """Whether the caller may do it to every queue."""
+        """Whether the caller may perform the action on every queue."""
         return self._role_allows(action) and any("*" in patterns for patterns in self._patterns(action))
 
-    def sight(self) -> tuple[tuple[str, ...], ...]:
-        """Equal for callers who see the same queues."""
+    def visible_queues(self) -> tuple[tuple[str, ...], ...]:
+        """A key that is equal for callers who see the same queues."""
         return tuple(sorted(set(self._patterns("read")))) if self._role_allows("read") else ()
 
     def _role_allows(self, action: Action) -> bool:
@@ -124,18 +124,18 @@ def _matches(queue: str, patterns: Iterable[str]) -> bool:
 
 
 def as_page(scope: Any) -> bool:
-    """Whether the answer is the page, not the data."""
+    """Whether the response is the page, not the data."""
     return bool(scope[_PAGE])
 
 
 def grant_of(scope: Any) -> Grant:
-    """What this request may do."""
+    """The rights of this request."""
     found: Grant = scope[_GRANT]
     return found
 
 
 class Authority:
-    """The guard of every route: runs after a route was matched and before anything of the body is read."""
+    """The guard of every route. It runs after routing and before the body is read."""
 
     def __init__(self, settings: DashboardSettings, allowance: Allowance) -> None:
         self._settings = settings
@@ -163,14 +163,14 @@ class Authority:
         return access.subject == "nothing" or (a_page and self._settings.has_form)
 
     def _count(self, scope: Any) -> None:
-        """Refuse too many requests, and too many changes."""
+        """Refuse if the client exceeds its rate of requests, or of changes."""
         client = client_of(scope)
         self._allowance.request(client)
         if scope["method"] not in SAFE:
             self._allowance.change(client)
 
     def _check_change(self, headers: Headers) -> None:
-        """Refuse changes that a page of another site sends."""
+        """Refuse changes that a page of another site may have sent."""
         self._check_origin(headers)
         bearer = headers.get("authorization", "").lower().startswith("bearer ")
         if not bearer and headers.get(CSRF_HEADER) != "1":
@@ -213,7 +213,7 @@ def _netloc(origin: str) -> str | None:
 
 
 def check_queue(grant: Grant, queue: str) -> None:
-    """Refuse a queue that the caller may not see (404), or to which they may not do this (403)."""
+    """Refuse a queue that the caller may not see (404), or on which the action is not allowed (403)."""
     if not grant.may(queue, "read"):
         raise not_found(f"there is no queue {queue!r} here", "Look at /api/job-queues.")
     if not grant.may(queue, grant.action):
@@ -221,12 +221,12 @@ def check_queue(grant: Grant, queue: str) -> None:
 
 
 def forbidden(action: str | None) -> ApiError:
-    """The refusal of something that the caller may not do."""
+    """The error for an action that the caller may not perform."""
     return ApiError(403, "forbidden", f"you may not do this ({action})", "Sign in as a user who may.")
 
 
 def unauthenticated(settings: DashboardSettings, headers: Headers) -> ApiError:
-    """The refusal of a stranger."""
+    """The error for a caller who is not signed in."""
     challenge = "Bearer"
     if "basic" in settings.methods and "sec-fetch-mode" not in headers:
         challenge = 'Basic realm="windlass", charset="UTF-8"'
@@ -235,7 +235,7 @@ def unauthenticated(settings: DashboardSettings, headers: Headers) -> ApiError:
 
 
 def check_declared(app: Litestar) -> None:
-    """Refuse to start with a handler that does not say who may call it."""
+    """Raise ``ConfigError`` if a handler does not declare its access."""
     for route in app.routes:
         if not isinstance(route, HTTPRoute):
             raise ConfigError("routes", "HTTP routes only", route.path)

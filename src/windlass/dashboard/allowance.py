@@ -1,8 +1,8 @@
-"""How much the clients of one server may ask: rates, passwords, open event streams.
+"""Limits for the clients of one server: request rates, wrong passwords, open event streams.
 
-A client that is known (by a session, a token, the application) has rates of its own; strangers share those of
-their address. Passwords are counted before they are compared, and a right one is given back: what is refused
-is never judged. Sessions and tokens are too long to be guessed: they are looked up first and not counted.
+A known client (by session, token or the application) has its own rates. Unknown clients share those of their
+address. A password is counted before it is compared, and a correct one is subtracted again, so a refused
+password is never compared. Sessions and tokens are too long to guess: they are looked up without counting.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from windlass.dashboard.problems import ApiError
 from windlass.dashboard.settings import ServerLimits
 from windlass.dashboard.throttle import CLIENTS, Buckets, network_of
 
-#: Accounts that passwords are counted for.
+#: Accounts are hashed to this many buckets.
 _SLOTS = 65_536
 
 
-class StreamPlace:
-    """A place among the open event streams."""
+class StreamSlot:
+    """One of the permitted open event streams."""
 
     def __init__(self, streams: dict[str, int], client: str) -> None:
         self._streams = streams
@@ -30,7 +30,7 @@ class StreamPlace:
         streams[client] = streams.get(client, 0) + 1
 
     def free(self) -> None:
-        """Give it back. Idempotent."""
+        """Release it. Idempotent."""
         if self._open:
             self._open = False
             self._streams[self._client] -= 1
@@ -39,10 +39,10 @@ class StreamPlace:
 
 
 class Passwords:
-    """Counts passwords by the address that they come from and by the account that they are for.
+    """Counts passwords by the address that sent them and by account.
 
-    Guesses from many addresses use up what the account has left for addresses from which it never signed in;
-    one from which it did has an allowance of its own, so that strangers cannot lock an account out.
+    Guesses from many addresses use up the account's allowance for addresses from which it never signed in. An
+    address from which it did has its own allowance, so that other clients cannot lock an account out.
     """
 
     def __init__(self, limits: ServerLimits) -> None:
@@ -53,7 +53,7 @@ class Passwords:
         self._key = secrets.token_bytes(16)
 
     def take(self, account: str, address: str, now_ms: float) -> float:
-        """Count a password that is about to be compared. 0: compare it; else how long to wait instead."""
+        """Count a password before it is compared. Returns 0 if it may be compared, else how long to wait."""
         counted = self._counted(account, address)
         waits = [buckets.wait(client, now_ms) for buckets, client in counted]
         if not any(waits):
@@ -62,7 +62,7 @@ class Passwords:
         return max(waits)
 
     def right(self, account: str, address: str, now_ms: float) -> None:
-        """It was the right one."""
+        """Record that the password was correct."""
         for buckets, client in self._counted(account, address):
             buckets.give(client, now_ms)
         pair = (self._slot(account), address)
@@ -78,13 +78,13 @@ class Passwords:
         return [(self._by_address, address), (self._by_account, slot)]
 
     def _slot(self, account: str) -> str:
-        """Stands for the account. All of them are kept: no guess for one makes room for another's."""
+        """The bucket of an account: a keyed 16-bit hash. All buckets are kept, so guesses evict none."""
         name = account.encode("utf-8", "surrogatepass")
         return hashlib.blake2b(name, digest_size=2, key=self._key).hexdigest()
 
 
 class Allowance:
-    """Counts what each client asks, and refuses what is too much with 429."""
+    """Counts the requests of each client and refuses too many with 429."""
 
     def __init__(self, limits: ServerLimits, now_ms: Callable[[], float]) -> None:
         self._limits = limits
@@ -104,22 +104,22 @@ class Allowance:
         self._take(self._changes, client, "changes")
 
     def password(self, account: str, address: str) -> None:
-        """Count a password before it is compared; refused when there were too many wrong ones."""
+        """Count a password before it is compared. Refused if there were too many wrong ones."""
         wait_ms = self._passwords.take(account, network_of(address), self._now_ms())
         if wait_ms:
             raise too_many("wrong passwords", wait_ms)
 
     def right_password(self, account: str, address: str) -> None:
-        """The password that was counted last was right, and does not count."""
+        """Do not count the last password, because it was correct."""
         self._passwords.right(account, network_of(address), self._now_ms())
 
-    def stream(self, client: str) -> StreamPlace:
-        """A place for one more event stream."""
+    def stream(self, client: str) -> StreamSlot:
+        """Reserve one more event stream."""
         limits = self._limits
         mine = self.streams.get(client, 0)
         if mine >= limits.streams_per_client or sum(self.streams.values()) >= limits.streams:
             raise too_many("open event streams", 5_000)
-        return StreamPlace(self.streams, client)
+        return StreamSlot(self.streams, client)
 
     def _take(self, buckets: Buckets, client: str, what: str) -> None:
         wait_ms = buckets.take(client, self._now_ms())
@@ -128,7 +128,7 @@ class Allowance:
 
 
 def too_many(what: str, wait_ms: float) -> ApiError:
-    """The refusal of a client that asks too much."""
+    """The error for a client that exceeds a limit."""
     seconds = max(round(wait_ms / 1000 + 0.5), 1)
     advice = f"Wait {seconds} s; lists and bulk changes take many jobs at once."
     return ApiError(429, "too_many", f"too many {what}", advice, {"Retry-After": str(seconds)})

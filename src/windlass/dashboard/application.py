@@ -22,9 +22,9 @@ from windlass.dashboard.guard import Guard
 from windlass.dashboard.headers import headers_of
 from windlass.dashboard.lake import LakeFigures
 from windlass.dashboard.live import Tickers
-from windlass.dashboard.manners import check_parameters, parameters_of
 from windlass.dashboard.openapi import describe_with
 from windlass.dashboard.problems import ApiError
+from windlass.dashboard.request_checks import check_parameters, parameters_of
 from windlass.dashboard.routes import (
     bulk,
     export,
@@ -74,7 +74,7 @@ _MODULES = (
     metrics,
     health,
 )
-#: Shorter answers are sent as they are.
+#: Responses below this size are not compressed.
 _COMPRESSED_BYTES = 1_000
 Secrets = str | Sequence[str] | Mapping[str, str]
 
@@ -105,21 +105,21 @@ def create_app(  # noqa: PLR0913 - each is named, and most give few
 ) -> Guard:
     """The dashboard of a store, to be run by any ASGI server or mounted in another application.
 
-    Who may come in: ``operator_tokens`` (may change things) and ``reader_tokens`` (may look): a token,
-    several, or a mapping from the name that the audit log shows; ``users`` and ``reader_users``: passwords by
-    name; ``auth``: your own function, from the ASGI scope to ``"operator"``, ``"reader"``, an
-    ``Identity``, or None. Without any of them only requests from this machine are answered. ``rules`` say
-    what users and groups may do to which queues; what no rule allows is refused. ``openid`` signs users in at
-    a provider, ``proxy`` believes what a proxy in front says of the client and its user.
+    Sign-in: ``operator_tokens`` (may change things) and ``reader_tokens`` (may only read) are a token,
+    several, or a mapping from the name that the audit log shows. ``users`` and ``reader_users`` are passwords
+    by name. ``auth`` is your own function from the ASGI scope to ``"operator"``, ``"reader"``, an
+    ``Identity``, or None. Without any of these, only requests from this machine are answered. ``rules`` say
+    what users and groups may do to which queues; everything else is refused. ``openid`` signs users in at a
+    provider. ``proxy`` trusts what a proxy reports about the client and its user.
 
     ``read_only`` refuses every change. ``mask`` names fields whose values are not shown (``*`` and ``?``
-    match; ``["*"]`` hides all values). ``queues`` are the names of the queues that this dashboard is about
-    (all). ``prefix`` is the path under which it is reached, when neither the server nor a mount says it.
-    ``lake`` is the folder or URL of a pipeline's lake, for figures over years. ``allowed_hosts`` are further
-    names of this machine; ``trusted_origins`` other sites that may send changes. ``audit_file`` collects the
-    audit entries of all processes. ``trace_url`` is the address of a job's trace in another tool;
-    ``{trace_id}``, ``{span_id}``, ``{queue}``, ``{id}`` and ``{task}`` stand for those of the job. ``stores``
-    and ``store`` are said by ``create_stores_app``, which shows several stores.
+    match; ``["*"]`` hides all values). ``queues`` are the names of the queues to show (default: all).
+    ``prefix`` is the path under which it is reached, if neither the server nor a mount sets it. ``lake`` is
+    the folder or URL of a pipeline's lake, for figures over years. ``allowed_hosts`` are further names of
+    this machine; ``trusted_origins`` other sites that may send changes. ``audit_file`` collects the audit
+    entries of all processes. ``trace_url`` is the address of a job's trace in another tool; ``{trace_id}``,
+    ``{span_id}``, ``{queue}``, ``{id}`` and ``{task}`` are replaced by those of the job.
+    ``create_stores_app``, which shows several stores, sets ``stores`` and ``store``.
     """
     settings = DashboardSettings(
         operator_tokens=to_tokens(operator_tokens, "operator"),
@@ -171,7 +171,10 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
         return store_view.granted(grant_of(scope))
 
     def on_unmatched(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-        """Strangers do not learn what is not there. It counts like any request: no route did that."""
+        """The response for an unknown path. Callers who are not signed in get 401 and cannot list paths.
+
+        It counts against the rate limit here, because no route counted it.
+        """
         try:
             guard.allowance.request(client_of(request.scope))
             if identity_of(request.scope) is None:
@@ -186,7 +189,7 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
     known: dict[HTTPRouteHandler, frozenset[str]] = {}
 
     async def before(request: Request[Any, Any, Any]) -> Response[None] | None:
-        """The methods of a path, for those who may ask; no parameter that the route does not take."""
+        """Answer OPTIONS for callers with access, and refuse parameters that the route does not take."""
         if request.method == "OPTIONS":
             allow = ", ".join(sorted(methods[request.scope["path_template"]]))
             return Response(None, status_code=204, headers={"Allow": allow})
@@ -227,7 +230,7 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
 
 
 def _is_view(request: Request[Any, Any, Any], error: HTTPException) -> bool:
-    """Whether a browser asked for a view that there is not."""
+    """Whether a browser asked for a page that does not exist."""
     api = "/api/" in f"{request.scope['path']}/"
     return isinstance(error, NotFoundException) and not api and headers_of(request.scope).wants_page
 

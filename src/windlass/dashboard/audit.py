@@ -1,11 +1,12 @@
-"""Who changed what through the API, and who tried.
+"""The audit log: who changed what through the API, and who tried.
 
-Entries of changes that were allowed stand in a trail of their own: who did what to which jobs, however it
-ended. What was refused at the door (not signed in, not allowed, too much) is counted, and a sample of it is
-in a second, smaller trail: strangers can neither push out what operators did nor fill a disk. Each entry is
-also a line of the logger ``windlass.audit``, with its fields as ``extra``.
+Entries of permitted changes are in one trail: who did what to which jobs, and the result. Requests that were
+refused before their handler (not signed in, not allowed, too many) are counted, and a sample of them is in a
+second, smaller trail. So unknown clients can neither displace the entries of operators nor fill a disk. Each
+entry is also a line of the logger ``windlass.audit``, with its fields as ``extra``.
 
-With a file, entries of all processes stand there, and in ``<name>.refused``; see ``trail`` for their bounds.
+With a file, entries of all processes are stored there, and in ``<name>.refused``; see ``audit_trail`` for
+their limits.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from windlass.dashboard.throttle import Buckets
 
 log = logging.getLogger("windlass.audit")
 
-#: Entries that can be read back, and the size and number of files: of changes, and of what was refused.
+#: Entries that can be read, and the size and number of files: for changes, and for refused requests.
 KEPT = 1_000
 FILE_BYTES = 16_777_216
 FILES = 5
 REFUSED_KEPT = 200
 REFUSED_FILE_BYTES = 1_048_576
 REFUSED_FILES = 2
-#: Answers to requests that were not let in.
+#: Status codes of requests that were refused before their handler.
 REFUSED = frozenset({401, 403, 429})
-#: Refused requests that are written down: this many at once, and this many more each second.
+#: Refused requests that are recorded: this many at once, and this many more each second.
 _SAMPLE_BURST = 20
 _SAMPLES_PER_SECOND = 1.0
-#: Most characters of a name, of a path, of a fact.
+#: Maximum length of a name, of a path, of a fact.
 _NAME = 200
 _PATH = 300
 _FACT = 2_000
@@ -50,13 +51,13 @@ Fact = str | float | bool | None
 
 
 def note(request: Request[Any, Any, Any], **facts: Fact) -> None:
-    """Put facts into the audit entry of this request."""
+    """Add facts to the audit entry of this request."""
     scope: Any = request.scope
     scope.setdefault(_FACTS, {}).update(facts)
 
 
 def named(refs: Iterable[JobRef]) -> str:
-    """Jobs as a fact: ``mail: a b c; shop: d``."""
+    """Jobs in the form of a fact: ``mail: a b c; shop: d``."""
     by_queue: dict[str, list[str]] = {}
     for ref in refs:
         by_queue.setdefault(ref.queue, []).append(ref.id)
@@ -64,14 +65,14 @@ def named(refs: Iterable[JobRef]) -> str:
 
 
 def is_recorded(scope: Mapping[str, Any], status: int) -> bool:
-    """Whether a request is written down: it was to change something, or was refused, or has facts."""
+    """Whether to record a request: it was a change, was refused, or has facts."""
     return scope["method"] not in SAFE or status in REFUSED or _FACTS in scope
 
 
 def entry_of(scope: Mapping[str, Any], status: int, at_ms: int) -> AuditEntry:
-    """What is written down about a request that was answered with ``status``.
+    """The entry for a request that was answered with ``status``.
 
-    What the path names (queue, job, schedule, group) is among the facts of each.
+    Its facts include the path parameters (queue, job, schedule, group).
     """
     identity = identity_of(scope)
     template = scope.get("path_template") or scope["path"]
@@ -96,7 +97,7 @@ def _short(fact: Any) -> Fact:
 
 
 class AuditLog:
-    """Keeps entries and gives them back, newest first."""
+    """Stores entries and returns them, newest first."""
 
     def __init__(self, file: Path | None, now_ms: Callable[[], float]) -> None:
         self._now_ms = now_ms
@@ -112,7 +113,7 @@ class AuditLog:
         self._unwritten = 0
 
     def add(self, entry: AuditEntry, *, let_in: bool) -> None:
-        """Write down a request. One that its route did not let in (or that has no route) changed nothing."""
+        """Record a request. ``let_in`` is False if it was refused before its handler, or has no route."""
         if not let_in or entry.status in REFUSED or not entry.who:
             self._add_refused(entry)
         else:
@@ -142,7 +143,7 @@ class AuditLog:
         )
 
     def page(self, skip: int, limit: int, *, refused: bool = False) -> Audit:
-        """``limit`` entries after the newest ``skip``: of changes, or of what was refused."""
+        """``limit`` entries after the newest ``skip``: of changes, or of refused requests."""
         found = (self._refused if refused else self._changes).newest(skip, limit + 1)
         return Audit(
             items=found[:limit],

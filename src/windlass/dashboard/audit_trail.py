@@ -1,9 +1,9 @@
-"""Audit entries in the order in which they came: the last ones in memory, or those of a file.
+"""Audit entries in the order of arrival, in memory or in a file.
 
-A file holds one JSON document per line, of all processes that write to it. At its size it becomes
-``<name>.1``, ``<name>.1`` becomes ``<name>.2`` and so on; the oldest goes. So a trail never takes more than
-``files`` times its size. A line is one write at the end of the file, so processes do not mix; the one that
-turns it over locks it, and the others do not wait for that.
+A file holds one JSON document per line, from all processes that write to it. At its maximum size it becomes
+``<name>.1``, ``<name>.1`` becomes ``<name>.2`` and so on; the oldest is deleted. So a trail never takes more
+than ``files`` times its size. A line is one write at the end of the file, so lines of several processes do
+not mix. The process that rotates the file locks it; other processes do not wait for that.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ log = logging.getLogger("windlass.audit")
 
 _BLOCK = 262_144
 _TRIES = 10
-#: Most bytes of the files that one page looks at.
+#: Maximum number of bytes that one page reads from the files.
 _LOOKED_BYTES = 4_194_304
 
 
 class AuditTrail:
-    """Entries, newest first when they are read. ``kept`` is how many are given back at most."""
+    """Entries, read newest first. ``kept``: the maximum number of entries that are returned."""
 
     def __init__(self, file: Path | None, *, kept: int, file_bytes: int, files: int) -> None:
         self._file = file
@@ -41,7 +41,7 @@ class AuditTrail:
         self._number = 0
 
     def add(self, entry: AuditEntry) -> None:
-        """Keep one entry. A file that cannot be written is logged, and never stops a request."""
+        """Store one entry. If the file cannot be written, this is logged; the request is not affected."""
         self._number += 1
         entry.id = self._number
         self._ring.append(entry)
@@ -67,13 +67,13 @@ class AuditTrail:
             with _opened(file) as handle:
                 size = os.fstat(handle).st_size
                 full = size > 0 and size + len(line) > self._file_bytes
-                if not full or not self._turn_over(handle, file):
+                if not full or not self._rotate(handle, file):
                     os.write(handle, line)
                     return
-        raise OSError(f"{file.name} was turned over {_TRIES} times")
+        raise OSError(f"{file.name} was rotated {_TRIES} times")
 
-    def _turn_over(self, handle: int, file: Path) -> bool:
-        """Make room for a new file. False: another process is doing it, and this line goes to the old one."""
+    def _rotate(self, handle: int, file: Path) -> bool:
+        """Rename the full file. False if another process is doing so; the line then goes to the old file."""
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -86,7 +86,7 @@ class AuditTrail:
         return True
 
     def _read(self) -> Iterator[AuditEntry]:
-        """Entries of the files; lines that are none are left out."""
+        """Entries of the files. Invalid lines are skipped."""
         left = _LOOKED_BYTES
         number = self._kept
         for file in self._names():
@@ -116,7 +116,7 @@ def _is_at(handle: int, file: Path) -> bool:
 
 
 def _lines_backwards(file: Path, most: int) -> Iterator[bytes]:
-    """Lines of a file, the last one first, out of its last ``most`` bytes."""
+    """Lines of a file, last one first, from its last ``most`` bytes."""
     with suppress(OSError), file.open("rb") as handle:
         at = handle.seek(0, os.SEEK_END)
         end = max(at - most, 0)

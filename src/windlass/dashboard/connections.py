@@ -1,9 +1,9 @@
-"""Open connections of the dashboard's own server: how long each may keep it waiting, and how many may.
+"""Limits for open connections of the dashboard's own server: deadlines, and how many may wait.
 
 A connection waits either for us (a request is being answered) or for its client: for the rest of a request,
-for the client to read an answer, or for its next request. Only the second kind costs a stranger nothing, so
-only that kind has deadlines and bounds. When there are too many, those that waited longest without a complete
-request are closed; a connection whose request is complete is never closed for the sake of another.
+for the client to read a response, or for its next request. Waiting for a client costs an attacker nothing, so
+only such connections have deadlines and limits. If there are too many, those that have waited longest without
+a complete request are closed. A connection with a complete request is never closed in favour of another.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from windlass.dashboard.settings import ServerLimits
 from windlass.dashboard.throttle import network_of
 
-#: Too many connections are closed this much later, so that a request that is on its way counts.
+#: Delay before excess connections are closed, so that a request that is arriving still counts.
 _SETTLE_S = 0.05
 
 
 class Phase(Enum):
-    """What a connection waits for."""
+    """What a connection waits for. None, instead of a phase, means that it waits for us."""
 
     HEAD = "the head of a request"
     BODY = "the body of a request"
@@ -34,12 +34,12 @@ class Phase(Enum):
     ANSWER = "us"
 
 
-#: In the middle of a request or an answer; their clients must act.
+#: Phases in the middle of a request or a response, in which the client must act.
 UNFINISHED = (Phase.HEAD, Phase.BODY, Phase.READER)
 
 
-class Crowd:
-    """Connections that wait for the same kind of thing, oldest first, also by address."""
+class ConnectionGroup:
+    """Connections in similar phases, oldest first, in total and by address."""
 
     def __init__(self) -> None:
         self._all: OrderedDict[BoundedProtocol, str] = OrderedDict()
@@ -52,16 +52,16 @@ class Crowd:
         return connection in self._all
 
     def at(self, address: str) -> int:
-        """How many there are of an address."""
+        """The number of connections from an address."""
         return len(self._of_address.get(address, ()))
 
     def join(self, connection: BoundedProtocol, address: str) -> None:
-        """One more, the youngest."""
+        """Add a connection as the newest."""
         self._all[connection] = address
         self._of_address.setdefault(address, OrderedDict())[connection] = None
 
     def leave(self, connection: BoundedProtocol) -> None:
-        """One less."""
+        """Remove a connection."""
         address = self._all.pop(connection)
         mine = self._of_address[address]
         del mine[connection]
@@ -69,13 +69,13 @@ class Crowd:
             del self._of_address[address]
 
     def oldest(self) -> BoundedProtocol:
-        """The one that waited longest."""
+        """The connection that has waited longest."""
         return next(iter(self._all))
 
     def beyond(self, limit: int) -> list[BoundedProtocol]:
-        """The oldest of each address that has more than ``limit``."""
-        crowds = [mine for mine in self._of_address.values() if len(mine) > limit]
-        return [one for mine in crowds for one in islice(mine, len(mine) - limit)]
+        """For each address with more than ``limit`` connections, the oldest ones above the limit."""
+        groups = [mine for mine in self._of_address.values() if len(mine) > limit]
+        return [one for mine in groups for one in islice(mine, len(mine) - limit)]
 
 
 class Connections:
@@ -87,19 +87,19 @@ class Connections:
             Phase.HEAD: limits.head_seconds,
             Phase.BODY: limits.body_seconds,
             Phase.READER: limits.read_seconds,
-            Phase.NEXT: limits.read_seconds,  # the keep-alive timeout ends it sooner, if it reads
+            Phase.NEXT: limits.read_seconds,  # if it reads, the keep-alive timeout ends it sooner
         }
-        #: Connections that a bound has closed.
+        #: The number of connections closed because of a limit.
         self.closed = 0
-        self._unfinished, self._idle = Crowd(), Crowd()
+        self._unfinished, self._idle = ConnectionGroup(), ConnectionGroup()
         self._trim: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._unfinished) + len(self._idle)
 
     def move(self, connection: BoundedProtocol, address: str, phase: Phase | None) -> None:
-        """A connection waits for something else now; None: it is closed."""
-        before = next((crowd for crowd in (self._unfinished, self._idle) if connection in crowd), None)
+        """Record the new phase of a connection; None if it waits for us or is closed."""
+        before = next((group for group in (self._unfinished, self._idle) if connection in group), None)
         after = self._unfinished if phase in UNFINISHED else self._idle if phase is Phase.NEXT else None
         if before is after:
             return
@@ -110,13 +110,13 @@ class Connections:
             if self._trim is None and self._too_many(after, address):
                 self._trim = asyncio.get_running_loop().call_later(_SETTLE_S, self._close_oldest)
 
-    def _too_many(self, crowd: Crowd, address: str) -> bool:
-        return crowd.at(address) > self.limits.connections_per_address or len(self) > self.limits.connections
+    def _too_many(self, group: ConnectionGroup, address: str) -> bool:
+        return group.at(address) > self.limits.connections_per_address or len(self) > self.limits.connections
 
     def _close_oldest(self) -> None:
         self._trim = None
-        for crowd in (self._unfinished, self._idle):
-            for connection in crowd.beyond(self.limits.connections_per_address):
+        for group in (self._unfinished, self._idle):
+            for connection in group.beyond(self.limits.connections_per_address):
                 self._close(connection)
         while len(self) > self.limits.connections:
             self._close(max(self._unfinished, self._idle, key=len).oldest())
@@ -126,7 +126,7 @@ class Connections:
         connection.abort()
 
     def stop(self) -> None:
-        """The server ends."""
+        """Cancel the timer when the server stops."""
         if self._trim is not None:
             self._trim.cancel()
             self._trim = None
@@ -139,24 +139,24 @@ class BoundedProtocol(H11Protocol):
     _address = ""
     _phase: Phase | None = None
     _deadline: asyncio.TimerHandle | None = None
-    #: Bytes that came for a request that was answered before its end.
+    #: Bytes received for a request that was answered before its end.
     _idle_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in the base
-        """A client is there; it has this long for the head of its request."""
+        """Start the deadline for the head of the first request."""
         super().connection_made(transport)
         self._address = network_of(self.client[0]) if self.client else "local"
         self._wait_for(Phase.HEAD)
 
     def data_received(self, data: bytes) -> None:
-        """Part of a request came."""
+        """Process received bytes and update the phase."""
         super().data_received(data)
         self._look(begun=True)
         self._bound_rest(len(data))
 
     def _bound_rest(self, size: int) -> None:
-        """Read on for a while after an answer that did not wait for the body, so that the client sees it; but
-        nothing holds back a body that no handler reads."""
+        """Limit what is read after a response that did not wait for the body. Reading on for a while lets the
+        client see the response, but no handler applies backpressure to that body."""
         answered = self.cycle is not None and self.cycle.response_complete
         if self._phase is not Phase.BODY or not answered:
             self._idle_bytes = 0
@@ -166,12 +166,12 @@ class BoundedProtocol(H11Protocol):
             self.abort()
 
     def on_response_complete(self) -> None:
-        """A request was answered; the next one may have begun already."""
+        """Update the phase after a response. The next request may have begun already."""
         super().on_response_complete()
         self._look(begun=bool(self.conn.trailing_data[0]))
 
     def pause_writing(self) -> None:
-        """The client does not read what we send."""
+        """Start the deadline for a client that does not read the response."""
         super().pause_writing()
         self._wait_for(Phase.READER)
 
@@ -181,17 +181,17 @@ class BoundedProtocol(H11Protocol):
         self._look(begun=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed."""
+        """Remove the connection."""
         super().connection_lost(exc)
         self._wait_for(None)
 
     def abort(self) -> None:
-        """Close it at once; what was not sent is dropped."""
+        """Close the connection at once. Unsent data is dropped."""
         self._wait_for(None)
         self.transport.abort()
 
     def _look(self, *, begun: bool) -> None:
-        """Derive the phase from the state of the parser. ``begun``: there are bytes of a request."""
+        """Derive the phase from the state of the parser. ``begun``: bytes of a request have arrived."""
         if self._phase is None:
             return
         if self.flow.write_paused or self.transport.is_closing():
@@ -216,7 +216,7 @@ class BoundedProtocol(H11Protocol):
 
 
 def protocol_of(connections: Connections) -> type[BoundedProtocol]:
-    """The protocol of a server whose connections are those."""
+    """A protocol class bound to ``connections``."""
 
     class Protocol(BoundedProtocol):
         registry = connections

@@ -1,8 +1,8 @@
 """Errors of failed and retrying jobs, by fingerprint.
 
-To count them, their records must be read. What was read of a queue is kept in short, and used again while the
-queue's counters say that no job has failed since and none has left: a page that asks every few seconds then
-reads only the queues in which something happened.
+To count them, their records must be read. A summary of each queue is cached while the queue's counters show
+that no job has failed since and none has left. So a page that polls every few seconds reads only the queues
+that have changed.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from windlass.dashboard.shapes.health import ErrorGroup, ErrorSample
 
 _HOUR_MS = 3_600_000
 _HOURS = 24
-#: Most tasks and queues that one group names.
+#: Maximum number of tasks and queues that one group names.
 _NAMES = 20
-#: Fingerprints that are counted; the rest is not.
+#: Maximum number of fingerprints that are counted.
 _GROUPS = 10_000
-#: Jobs that are looked at for one answer, and of each queue at least.
+#: Jobs that are read for one answer, and for each queue at least.
 _SCAN = 20_000
 _STEP = 1_000
-#: Jobs that are kept in short, of all queues together, and for how long at most.
+#: Jobs in cached summaries of all queues together, and how long a summary is valid.
 _KEPT = 100_000
 _KEPT_MS = 60_000
 
-#: Counters that say nothing about failed and retrying jobs.
+#: Counters that do not concern failed and retrying jobs.
 _HARMLESS = frozenset({"enqueued", AttemptOutcome.COMPLETED.value})
 _ORDERS = ((JobState.FAILED, Sort.FINISHED), (JobState.RETRYING, Sort.DUE))
-#: Counters of a queue: while they stay, no job has come to the failed and retrying ones, and none has left.
+#: Counters of a queue: while they are equal, no job has become failed or retrying, and none has left.
 _Stamp = tuple[int, int, int, int]
 
 
@@ -60,19 +60,19 @@ class _Fact(NamedTuple):
 
 @dataclass(slots=True)
 class QueueErrors:
-    """What was read of one queue."""
+    """The cached summary of one queue."""
 
     stamp: _Stamp
     read_ms: float
     facts: list[_Fact] = field(default_factory=list)
-    #: By fingerprint and task.
+    #: Keyed by fingerprint and task.
     newest: dict[tuple[str, str], _Sample] = field(default_factory=dict)
     scanned: int = 0
-    #: Whether all jobs were looked at.
+    #: Whether all jobs were read.
     done: bool = True
 
     def add(self, record: JobRecord) -> None:
-        """Keep the last error of a job, in short."""
+        """Add the last error of a job."""
         self.scanned += 1
         if not record.errors:
             return
@@ -85,7 +85,7 @@ class QueueErrors:
 
 
 class ErrorsSeen:
-    """The errors of a store, by queue and by the hours that are looked back."""
+    """The errors of a store, cached by queue and number of hours."""
 
     def __init__(self, app: Windlass) -> None:
         self._app = app
@@ -137,7 +137,7 @@ class ErrorsSeen:
 
 
 def _is_past(record: JobRecord, since_ms: int) -> bool:
-    """Whether a listing of failed jobs by their end has left the span."""
+    """Whether a listing of failed jobs by end time has left the period."""
     return record.state is JobState.FAILED and (record.finished_ms or 0) < since_ms
 
 
@@ -153,7 +153,7 @@ class _Group:
 
 
 class ErrorTally:
-    """The last error of each job, from ``since_ms`` on; with ``task`` (``*`` and ``?`` match) only those."""
+    """Counts the last error of each job since ``since_ms``; with ``task`` (``*``, ``?`` match) only its."""
 
     def __init__(self, mask: Mask, now_ms: int, since_ms: int, task: str | None = None) -> None:
         self._mask = mask
@@ -162,7 +162,7 @@ class ErrorTally:
         self._since_ms = since_ms
         self._groups: dict[str, _Group] = {}
         self.scanned = 0
-        #: Whether all jobs were looked at.
+        #: Whether all jobs were read.
         self.done = True
 
     def add(self, queue: str, errors: QueueErrors) -> None:
@@ -190,7 +190,7 @@ class ErrorTally:
         group.hours[fact.at_ms // _HOUR_MS] += 1
 
     def groups(self) -> list[ErrorGroup]:
-        """All that were counted, the most frequent first."""
+        """All groups, the most frequent first."""
         found = sorted(self._groups.values(), key=lambda group: (-group.count, -group.newest.error.at_ms))
         return [self._entry(group) for group in found]
 

@@ -1,7 +1,7 @@
-"""Figures over time, from the store's roll-ups or, when there is one, from the lake.
+"""Figures over time, from the store's roll-ups or, if there is one, from the lake.
 
-Roll-ups are brought up to date in small, bounded steps: a page never waits for a long backlog (workers do
-that duty all the time). Days that are over are remembered for a while.
+Requests roll up in small, bounded steps, so that a page never waits for a long backlog (workers do this duty
+continuously). Past days are cached for a while.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
-#: Attempts that one request rolls up at most.
+#: Attempts that one request rolls up, at most.
 _ROLL = 2_000
 _ROLL_EVERY_MS = 1_000
-#: How long past days are remembered, and how many rows one answer reads at most.
+#: How long past days are cached, and how many rows one answer reads at most.
 _DAYS_KEPT_MS = 300_000
 _ROWS = 50_000
-#: Answers over more than a day that are remembered, and for how long.
+#: Cached answers over more than a day, and how long they are valid.
 _LONG_KEPT = 32
 _LONG_KEPT_MS = 15_000
 
@@ -38,7 +38,7 @@ Rows = dict[str, list[MetricsRow]]
 
 
 class Figures:
-    """The figures of the queues that a store_view shows."""
+    """The figures of the queues that a store view shows."""
 
     def __init__(self, store_view: StoreView) -> None:
         self._view = store_view
@@ -49,11 +49,11 @@ class Figures:
 
     @property
     def kept(self) -> bool:
-        """Whether the store keeps roll-ups at all."""
+        """Whether the store keeps roll-ups."""
         return self._view.store.capabilities.metrics
 
     async def roll(self) -> None:
-        """Bring the roll-ups nearer to now, a bounded step at most once a second."""
+        """Roll up a bounded number of attempts, at most once a second."""
         now_ms = self._view.app.clock.monotonic_ms()
         if self._lock.locked() or now_ms - self._rolled_ms < _ROLL_EVERY_MS:
             return
@@ -64,7 +64,7 @@ class Figures:
     async def rows(
         self, queues: Iterable[str], step: Step, since_ms: int, until_ms: int, task: str | None = None
     ) -> Rows:
-        """Roll-ups by queue, oldest first; not to be changed. Those of a long time are up to 15 s old."""
+        """Roll-ups by queue, oldest first. Do not modify them. For long periods they may be 15 s old."""
         await self.roll()
         names = tuple(queues)
         if until_ms - since_ms <= DAY_MS:
@@ -109,7 +109,7 @@ class Figures:
         return found
 
     async def days(self, queues: Iterable[str], count: int = 30) -> list[Day]:
-        """Totals of the last days (UTC), today last."""
+        """Totals of the last ``count`` days (UTC), today last."""
         now_ms = self._view.now_ms()
         today_ms = now_ms - now_ms % DAY_MS
         first_ms = today_ms - (count - 1) * DAY_MS
@@ -169,13 +169,13 @@ def point(row: MetricsRow) -> Point:
     )
 
 
-#: Where the bars of a histogram begin.
+#: The lower bounds of the bars of a histogram.
 _BARS = (0, *(base * 10**power for power in range(8) for base in (1, 2, 5)))
 
 
 def bars(measure: Measure) -> list[Bucket]:
-    """A histogram as people read it: 1, 2, 5, 10, ... milliseconds; from the first bar that holds something
-    to the last."""
+    """A histogram with bars at 1, 2, 5, 10, ... milliseconds, from the first bar that is not empty to the
+    last."""
     counts = [0] * len(_BARS)
     for bucket, count in measure.buckets.items():
         counts[bisect_right(_BARS, histogram.value_of(bucket)) - 1] += count
@@ -188,14 +188,14 @@ def bars(measure: Measure) -> list[Bucket]:
 
 
 def left_open(found: list[Point], step_ms: int, now_ms: int) -> list[Point]:
-    """The same, with what is not over yet said to be so."""
+    """The same points, with windows that have not ended marked as such."""
     for one in found:
         one.complete = one.start_ms + step_ms <= now_ms
     return found
 
 
 def points(rows: Iterable[MetricsRow], step_ms: int, since_ms: int, until_ms: int) -> list[Point]:
-    """All windows from ``since_ms`` to ``until_ms``, those in which nothing happened too."""
+    """All windows from ``since_ms`` to ``until_ms``, including empty ones."""
     windows: dict[int, MetricsRow] = {}
     for row in rows:
         start_ms = row.start_ms - row.start_ms % step_ms
@@ -230,7 +230,7 @@ def by_task(rows: Iterable[MetricsRow]) -> dict[str, list[MetricsRow]]:
 
 
 def together(rows: Iterable[MetricsRow], start_ms: int = 0) -> MetricsRow:
-    """All rows as one."""
+    """The sum of all rows."""
     one = total(rows)
     one.start_ms = start_ms
     return one

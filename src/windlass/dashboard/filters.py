@@ -1,4 +1,4 @@
-"""What a filter of the API means: what the store looks for, and what is compared here."""
+"""Converts a filter of the API to a search of the store and a check of what the store cannot search for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LONGEST_ID = 512
 
 
 class MaskedReader:
-    """The values of jobs as a caller is shown them."""
+    """Reads the values of jobs as a caller sees them."""
 
     def __init__(self, mask: Mask) -> None:
         self._mask = mask
@@ -36,7 +36,7 @@ class MaskedReader:
         if call is None or self._mask.everything:
             return [], {}
         args, kwargs = call.args, call.kwargs
-        if record.codec != "json":  # other codecs have values that JSON has not
+        if record.codec != "json":  # other codecs have values that JSON lacks
             args, kwargs = views.plain(args), views.plain(kwargs)
         return self._mask.hide(args), self._mask.hide(kwargs)
 
@@ -47,7 +47,7 @@ class MaskedReader:
 
 @dataclass(frozen=True, slots=True)
 class RequestFilter:
-    """A filter of a request, understood."""
+    """A parsed filter of a request."""
 
     filter: Filter
     query: Query
@@ -55,7 +55,7 @@ class RequestFilter:
 
     @property
     def simple(self) -> bool:
-        """Whether it says no more than states and queues: then the counters know how many there are."""
+        """Whether it contains only states and queues, so that the counters give the total."""
         said = self.filter
         fields = {term.field for term in self.query.terms}
         more = (said.task, said.tag, said.error, said.args, said.q)
@@ -63,7 +63,7 @@ class RequestFilter:
 
 
 def understand(store_view: StoreView, given: Filter) -> RequestFilter:
-    """What a filter means, with its query; refuses what the mask hides."""
+    """Parse a filter and its query. Refuses conditions on masked fields."""
     query = parse(given.search or "")
     asked: list[Any] = [given.args or {}, *(dict.fromkeys(path) for path in query.arguments)]
     if store_view.mask.hides(asked) and (given.args or query.arguments):
@@ -81,7 +81,7 @@ def understand(store_view: StoreView, given: Filter) -> RequestFilter:
 
 
 def names_of(store_view: StoreView, wanted: RequestFilter, infos: Sequence[QueueInfo]) -> list[str]:
-    """The queues that hold something of what is wanted."""
+    """The queues that may hold matching jobs."""
     queues = wanted.filter.queue
     for name in queues:
         store_view.queue(name)
@@ -92,7 +92,7 @@ def names_of(store_view: StoreView, wanted: RequestFilter, infos: Sequence[Queue
 def listing_of(
     store_view: StoreView, wanted: RequestFilter, *, sort: Sort = Sort.ADDED, newest_first: bool = True
 ) -> Listing:
-    """How to list what is wanted."""
+    """The listing of matching jobs."""
     said = wanted.filter
     states_of(said.state, sort)
     search = wanted.query.narrowed(store_view.now_ms(), store_view.mask.keeps)
@@ -114,10 +114,10 @@ def listing_of(
 async def exact_page(
     store_view: StoreView, wanted: RequestFilter, names: list[str], listed: Listing
 ) -> Found | None:
-    """The jobs whose id was asked for, at once: by ``id:``, which is all then, or as the only word.
+    """Jobs with exactly the id that was given, by ``id:`` or as the only word.
 
-    None: no id was named, or no job has it. The search for a word continues from the cursor of the answer and
-    leaves these out.
+    Returns None if no id was given, or no job has it. With ``id:`` these are all results. With a word, the
+    search continues from the cursor of the answer and leaves these jobs out.
     """
     ids = wanted.query.ids or _lone_word(wanted)
     found: list[JobRecord] = []
@@ -131,7 +131,7 @@ async def exact_page(
 
 
 def _lone_word(wanted: RequestFilter) -> tuple[str, ...]:
-    """The text that may be an id: the only thing that was said besides states and queues."""
+    """The text that may be an id: the only condition besides states and queues."""
     text = (wanted.filter.q or "").strip()
     words = [text, *wanted.query.words] if text else wanted.query.words
     lone = len(words) == 1 and len(words[0]) <= _LONGEST_ID and is_text(words[0])
@@ -139,7 +139,7 @@ def _lone_word(wanted: RequestFilter) -> tuple[str, ...]:
 
 
 def without_exact(listed: Listing, wanted: RequestFilter) -> Listing:
-    """The search that continues after ``exact_page`` has shown the jobs of that id."""
+    """The search that continues after ``exact_page``, without the jobs of that id."""
     ids = _lone_word(wanted)
     keep = listed.keep
     if not ids or keep is None:
@@ -148,7 +148,7 @@ def without_exact(listed: Listing, wanted: RequestFilter) -> Listing:
 
 
 def _keeps(store_view: StoreView, wanted: RequestFilter) -> Keep | None:
-    """The part of a filter that no store answers."""
+    """A check for the conditions that no store supports."""
     said, queries = wanted.filter, [query for query in (wanted.query, wanted.words) if query is not None]
     low, high = said.from_ms, said.to_ms
     if not any(query.tests for query in queries) and low is None and high is None:
@@ -166,8 +166,8 @@ def _keeps(store_view: StoreView, wanted: RequestFilter) -> Keep | None:
 
 
 def _passes(wanted: Filter, newest_first: bool) -> Keep | None:
-    """Whether a listing by time has left the wanted span. A little slack: adds of one queue are in order,
-    times of several nodes nearly so."""
+    """A check whether a listing by time has left the requested period. It allows some slack, because the
+    times of several nodes are only nearly in order."""
     slack_ms = 60_000
     if newest_first and wanted.from_ms is not None:
         low = wanted.from_ms - slack_ms

@@ -1,7 +1,7 @@
-"""The door of the API, around all routes: the form of a request, who asks, how much, the audit log.
+"""The outer ASGI layer of the API: checks the form of a request, identifies the caller, writes the audit log.
 
-What a route needs is declared by its handler and decided in ``access``. A refusal is a problem document like
-any other error.
+Each handler declares the access that it needs; ``access`` decides about it. A refusal is a problem document
+like any other error.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.audit import entry_of, is_recorded
 from windlass.dashboard.headers import Headers, check_path, inside, read_head
 from windlass.dashboard.identity import Authenticator
-from windlass.dashboard.manners import Headless
 from windlass.dashboard.problems import ApiError
+from windlass.dashboard.request_checks import HeadRequest
 from windlass.dashboard.scope import AT_END, BASE, IDENTITY, LET_IN, ASGIApp, Receive, Scope, Send, client_of
 from windlass.dashboard.settings import DashboardSettings
 from windlass.dashboard.store_view import StoreView
@@ -41,7 +41,7 @@ _HEADERS = (
 
 
 class Guard:
-    """The ASGI application that servers and other applications see."""
+    """The ASGI application that servers and other applications call."""
 
     def __init__(self, store_view: StoreView) -> None:
         self.store_view = store_view
@@ -55,7 +55,7 @@ class Guard:
 
     @property
     def settings(self) -> DashboardSettings:
-        """What was said to ``create_app``."""
+        """The arguments of ``create_app``."""
         return self._settings
 
     @property
@@ -95,13 +95,13 @@ class Guard:
         try:
             with at_end:
                 await self._answer(found, receive, watched)
-        finally:  # also when the server gives the request up: what it changed is changed
+        finally:  # also if the server cancels the request: its changes stay
             if is_recorded(found, watched.status):
                 entry = entry_of(found, watched.status, self.store_view.now_ms())
                 self.store_view.audit.add(entry, let_in=found.get(LET_IN, False))
 
     def count_stream(self, scope: Any) -> None:
-        """Count a stream until its request ends, also one of which nothing was sent; 429: too many."""
+        """Count a stream until its request ends, even if nothing is sent. Raises 429 for too many streams."""
         scope[AT_END].callback(self.allowance.stream(client_of(scope)).free)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,13 +112,13 @@ class Guard:
             await self._refuse(scope, refusal, send)
         else:
             if scope["method"] == "HEAD":
-                head = Headless(scope, receive, send)
+                head = HeadRequest(scope, receive, send)
                 await self.inner(head.scope, head.receive, head.send)
             else:
                 await self.inner(scope, receive, send)
 
     async def _check(self, scope: Scope) -> None:
-        """What is asked of every request, whatever its route; the route's own needs are ``Authority``'s."""
+        """Checks for every request. ``Authority`` checks what the route needs."""
         headers = read_head(scope, self._settings.proxy)
         check_path(scope)
         self._check_size(scope, headers)
@@ -149,7 +149,7 @@ class Guard:
 
 
 class _Watched:
-    """A ``send`` that adds the security headers and remembers the status."""
+    """A ``send`` that adds the security headers and records the status."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

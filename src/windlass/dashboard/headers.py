@@ -1,7 +1,7 @@
-"""The head of a request, read once: every part of the server sees the same headers and the same path.
+"""The head of a request, parsed once, so that every part of the server sees the same headers and path.
 
-A header that decides about access may stand there once: a second one is refused, so that no two readers can
-pick different ones. ``Cookie`` is joined with ``; ``, every other header with ``, ``, as RFC 9110 has it.
+A header that affects access may occur only once. A second one is refused, so that no two readers can pick
+different ones. ``Cookie`` is joined with ``; ``, every other header with ``, ``, as RFC 9110 says.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEADERS = "windlass.headers"
 #: Whether a trusted proxy sent the request.
 PROXIED = "windlass.proxied"
 CSRF_HEADER = "x-windlass-csrf"
-#: Headers that show a proxy in between.
+#: Headers that indicate a proxy.
 FORWARDING = frozenset(
     {
         "forwarded",
@@ -32,7 +32,7 @@ FORWARDING = frozenset(
         "x-real-ip",
     }
 )
-#: Headers that may stand in a request once.
+#: Headers that may occur only once.
 ONCE = frozenset(
     {
         CSRF_HEADER,
@@ -56,14 +56,14 @@ ONCE = frozenset(
 _PATH_CHARACTERS = 4_096
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z._-]{1,253})(:[0-9]{1,5})?|")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-#: What no path of ours holds: empty and dot segments, backslashes, control characters.
+#: Text that no valid path contains: empty and dot segments, backslashes, control characters.
 _ODD_PATH = re.compile(r"//|/\.{1,2}(/|\Z)|[\x00-\x1f\x7f\\]")
-#: Slashes, backslashes and control characters that were encoded.
+#: Encoded slashes, backslashes and control characters.
 _ODD_RAW_PATH = re.compile(rb"%(2f|5c|[01][0-9a-f]|7f)", re.IGNORECASE)
 
 
 class Headers(Mapping[str, str]):
-    """The headers of a request by their lower-case names, each with one value."""
+    """The headers of a request by lower-case name, each with one value."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]], once: frozenset[str] = ONCE) -> None:
         self._values: dict[str, str] = {}
@@ -92,23 +92,23 @@ class Headers(Mapping[str, str]):
         return len(self._values)
 
     def raw(self) -> list[tuple[bytes, bytes]]:
-        """As routes get them."""
+        """The headers in the form of an ASGI scope."""
         return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self._values.items()]
 
     def set_host(self, host: str) -> None:
-        """Take the name under which the client reached a trusted proxy."""
+        """Use the host name under which the client reached a trusted proxy."""
         if not _HOST.fullmatch(host):
             raise ApiError(400, "bad_host", "the X-Forwarded-Host header is not a host name or an address")
         self._values["host"] = host
 
     @property
     def wants_page(self) -> bool:
-        """Whether a browser asks."""
+        """Whether a browser requests a page."""
         return "text/html" in self.get("accept", "")
 
 
 def read_head(scope: Scope, proxy: TrustedProxy | None) -> Headers:
-    """Read the headers of a request, and who sent it: through a trusted proxy, its client."""
+    """Parse the headers of a request, and find its client's address, also behind a trusted proxy."""
     headers = Headers(scope["headers"], ONCE if proxy is None else ONCE | proxy.own_headers)
     peer = address_of(scope)
     scope[PROXIED] = proxy is not None and proxy.sent(peer, headers)
@@ -123,13 +123,13 @@ def read_head(scope: Scope, proxy: TrustedProxy | None) -> Headers:
 
 
 def headers_of(scope: Mapping[str, Any]) -> Headers:
-    """The headers of a request that came through the door."""
+    """The headers of a request that passed ``Guard``."""
     found: Headers = scope[HEADERS]
     return found
 
 
 def inside(scope: Scope, prefix: str) -> Scope:
-    """The scope as routes see it: without the path under which we are mounted."""
+    """The scope for routes: without the path under which the dashboard is mounted."""
     path, base = scope["path"], scope.get("root_path", "").rstrip("/")
     if base and (path == base or path.startswith(f"{base}/")):
         path = path[len(base) :]
@@ -141,7 +141,7 @@ def inside(scope: Scope, prefix: str) -> Scope:
 
 
 def check_path(scope: Mapping[str, Any]) -> None:
-    """Refuse a path that is not written in the one way that names a route, for everyone alike."""
+    """Refuse a path that is not in canonical form, for all callers alike."""
     path: str = scope["path"]
     if len(path) > _PATH_CHARACTERS:
         raise ApiError(414, "too_long", "the address is too long", "Use fewer or shorter parameters.")

@@ -1,4 +1,4 @@
-"""Who asks: the application's own check, a token, a password, a session."""
+"""Identifies the caller: by the application's own check, a token, a password or a session."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _ANYONE = Identity("local", "operator")
 _BY_SESSION = "windlass.by_session"
-#: When the application's own check let the caller in.
+#: When the application's own check last accepted the caller.
 _HOOK_ASKED = "windlass.hook_asked"
 _ASK_AGAIN_MS = 60_000
 
 
 class Authenticator:
-    """Finds out who asks, and begins and ends their sessions."""
+    """Identifies callers, and creates and ends their sessions."""
 
     def __init__(self, store_view: StoreView, allowance: Allowance) -> None:
         self._view = store_view
@@ -47,7 +47,7 @@ class Authenticator:
             self.provider = Provider(self._settings.openid, store_view.now_ms)
 
     async def identify(self, scope: Scope, headers: Headers) -> Identity | None:
-        """Who asks; None for a stranger."""
+        """The caller; None if unknown."""
         if not self._settings.methods:
             return self._local(scope, headers)
         found = await self._by_hook(scope) if self._settings.auth is not None else None
@@ -62,8 +62,8 @@ class Authenticator:
         return found or self._by_credentials(headers, address_of(scope))
 
     def _local(self, scope: Scope, headers: Headers) -> Identity:
-        """Without any sign-in only this machine is served, under its own name and without a proxy in between:
-        no other site can reach it, and no proxy can make the world look local."""
+        """Without any sign-in, only this machine is served, under its own name and without a proxy. So no
+        other site can reach it, and no proxy can make remote requests look local."""
         host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
         named = host in _LOOPBACK_NAMES | set(self._settings.allowed_hosts)
         forwarded = not FORWARDING.isdisjoint(headers) or scope.get("http_version") == "1.0"
@@ -97,8 +97,8 @@ class Authenticator:
         return self._sessions.find(headers.get("cookie", ""), self._view.now_ms())
 
     async def still_knows(self, scope: Any) -> bool:
-        """Whether the caller of a request that continues is still signed in: a session may end meanwhile, and
-        the application may refuse a user whom it let in, or say other groups. It is asked once a minute."""
+        """Whether the caller of a long request is still signed in. The session may have ended. The check of
+        the application runs again once a minute, and may refuse the user or return other groups."""
         if scope.get(_BY_SESSION):
             return self._by_session(headers_of(scope)) is not None
         now_ms = self._view.app.clock.monotonic_ms()
@@ -116,7 +116,7 @@ class Authenticator:
         return self._by_password(name, password, address)
 
     def _by_password(self, name: str, password: str, address: str) -> Identity | None:
-        """Counted before it is compared: one guess too many learns nothing."""
+        """Check a password. It is counted before it is compared: a guess above the limit learns nothing."""
         self._allowance.password(name, address)
         found = self._settings.by_password(name, password)
         if found is not None:
@@ -124,9 +124,10 @@ class Authenticator:
         return found
 
     def sign_in(self, scope: Any, token: str, username: str, password: str) -> Identity:
-        """Whose token or password it is; the rest of this request is theirs. 401 when it is no one's.
+        """Identify the owner of a token or password, and use this identity for the rest of the request.
 
-        The request counts for who it turns out to be: strangers do not use up what a user has.
+        Raises 401 if it is invalid. The request is counted for that user, so that unknown clients do not use
+        up a user's rate.
         """
         found = self._settings.by_token(token) if token else None
         if found is None and username:
@@ -138,13 +139,13 @@ class Authenticator:
         return found
 
     async def begin_openid(self, scope: Mapping[str, Any]) -> tuple[str, str]:
-        """Where a browser signs in at the provider, and the Set-Cookie header that it needs to come back."""
+        """The URL at which a browser signs in at the provider, and the Set-Cookie header for its return."""
         url, cookie = await self._provider().begin()
-        # Lax, because the browser comes back from another site.
+        # Lax, because the browser returns from another site.
         return url, set_cookie(cookie, scope.get(BASE, ""), self._is_https(scope), ATTEMPT, "Lax")
 
     async def finish_openid(self, scope: Any, state: str, code: str) -> str:
-        """Begin the session of a user who comes back; the Set-Cookie header of it."""
+        """Create the session of a user who returns from the provider; returns its Set-Cookie header."""
         cookie = key_in(headers_of(scope).get("cookie", ""), ATTEMPT.name)
         scope[IDENTITY] = found = await self._provider().finish(cookie, state, code)
         return self.begin_session(scope, found)
@@ -155,12 +156,12 @@ class Authenticator:
         return self.provider
 
     def begin_session(self, scope: Mapping[str, Any], identity: Identity) -> str:
-        """Begin a session in place of the one that the browser had; the Set-Cookie header of it."""
+        """Create a session that replaces the browser's old one; returns its Set-Cookie header."""
         self._sessions.end(headers_of(scope).get("cookie", ""))
         return self._cookie(scope, self._sessions.begin(identity, self._view.now_ms()))
 
     def end_session(self, scope: Mapping[str, Any], everywhere: bool) -> str:
-        """End the session of this browser, or all of its user; the Set-Cookie header that says so."""
+        """End the session of this browser, or all sessions of its user; returns the Set-Cookie header."""
         identity = identity_of(scope)
         if everywhere and identity is not None:
             self._sessions.end_all(identity.name)
@@ -171,14 +172,14 @@ class Authenticator:
         return set_cookie(key, scope.get(BASE, ""), self._is_https(scope))
 
     def _is_https(self, scope: Mapping[str, Any]) -> bool:
-        """Whether browsers come over TLS, as far as we know."""
+        """Whether browsers use HTTPS, as far as is known."""
         openid = self._settings.openid
         public = openid is not None and openid.public_url.startswith("https:")
         return public or scope.get("scheme") == "https"
 
 
 def _has_credentials(headers: Headers) -> bool:
-    """Whether a request brings a token or a password of its own."""
+    """Whether a request has its own token or password."""
     return headers.get("authorization", "").partition(" ")[0].lower() in ("bearer", "basic")
 
 
@@ -190,5 +191,5 @@ def _is_loopback(address: str) -> bool:
 
 
 def _rights(identity: Identity) -> tuple[str, str, frozenset[str]]:
-    """All that decides what a user sees: rules may name groups, in any order."""
+    """Everything that decides what a user sees. Rules may name groups, whose order does not matter."""
     return identity.name, identity.role, frozenset(identity.groups)

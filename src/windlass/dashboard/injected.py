@@ -1,4 +1,4 @@
-"""What routes are handed by the application, by the name of their parameter."""
+"""The dependencies that routes receive, by parameter name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lake, when there is one: figures of its gold tables, and how it stands; no JVM, off the event loop."""
+"""Figures from the lake's gold tables, and its status. Needs no JVM and runs outside the event loop."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from windlass.errors import ConfigError
 if TYPE_CHECKING:
     from windlass.pipeline.status import LakeStatus
 
-#: The lake's state is looked at this often at most.
+#: Minimum time between reads of the lake's status.
 _FRESH_MS = 10_000
-#: A look that takes longer than this is not waited for; the answer is what was known before.
+#: Timeout for reading the status. After it, the previous status is returned.
 _PATIENCE_S = 5.0
-#: Records that wait, and no batch for this long: the pipeline does not run.
+#: If records are missing and the newest batch is this old, the pipeline is not running.
 _LATE_MS = 3_600_000
 _WIDTH_MS = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
 
 
 class LakeFigures:
-    """The roll-ups of a lake on this machine, or on any store that the pipeline's reader opens."""
+    """The roll-ups of a lake in a folder or an object store."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -39,9 +39,9 @@ class LakeFigures:
         self._state = _UNREADABLE
 
     async def state(self, app: Windlass, queues: Collection[str], *, whole: bool) -> LakeState:
-        """How the lake stands, and how far it is behind the history of these queues.
+        """The status of the lake, and how far it is behind the history of these queues.
 
-        ``whole``: the caller sees all queues, and so the totals of the lake.
+        ``whole``: the caller sees all queues, and therefore also the totals of the lake.
         """
         now_ms = app.clock.monotonic_ms()
         if self._look is None or (self._look.done() and now_ms - self._looked_ms >= _FRESH_MS):
@@ -59,7 +59,7 @@ class LakeFigures:
     async def points(
         self, grain: str, queues: list[str], task: str | None, since_ms: int, until_ms: int
     ) -> list[Point]:
-        """All windows from ``since_ms`` to ``until_ms``, over ``queues``."""
+        """All windows from ``since_ms`` to ``until_ms``, for ``queues``."""
         async with self._lock:
             rows = await asyncio.to_thread(self._rows, grain, set(queues), task, since_ms, until_ms)
         width_ms = _WIDTH_MS[grain]
@@ -95,12 +95,12 @@ def _state_of(root: str) -> LakeState:
 
         lake = Lake(root).open()
         return _as_state(lake.archiver, lake_status(lake))
-    except Exception:  # whatever is wrong with the lake, health must say so and not fail itself
+    except Exception:  # the health report must show the problem, not fail
         return _UNREADABLE
 
 
 def _as_state(archiver: str, status: LakeStatus) -> LakeState:
-    """A status without texts of errors: these may name what a reader of some queues must not see."""
+    """A status without error messages, which may name things that a reader of some queues must not see."""
     sources = [
         LakeSource(source=one.source, read_ms=one.read_ms, newest_ms=one.newest_ms) for one in status.sources
     ]
@@ -113,7 +113,7 @@ def _as_state(archiver: str, status: LakeStatus) -> LakeState:
 
 
 def lake_findings(state: LakeState, now_ms: int) -> Iterator[Finding]:
-    """What is wrong with a lake."""
+    """Problems of a lake, for the health report."""
     look = "windlass pipeline status --lake LAKE says more"
     if not state.archiver:
         yield Finding("warning", "the lake cannot be read, or does not answer", look, "pipeline")

@@ -1,4 +1,4 @@
-"""Lists as answers: a plain array, with the way to the next page in the headers."""
+"""Lists as responses: a plain array, with the cursor of the next page in the headers."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ class How(TypedDict, total=False):
 
 
 def holding(infos: Sequence[QueueInfo], states: Sequence[JobState]) -> list[str]:
-    """Names of queues that have jobs in one of ``states`` (of any, when none is named)."""
+    """Names of queues that have jobs in one of ``states`` (in any state, if none is given)."""
     wanted = [state.value for state in states or JobState]
     return [info.name for info in infos if any(info.counts.get(state, 0) for state in wanted)]
 
 
 def counted(infos: Sequence[QueueInfo], states: Sequence[JobState]) -> int:
-    """How many jobs are in ``states``, from the counters."""
+    """The number of jobs in ``states``, from the counters."""
     wanted = [state.value for state in states or JobState]
     return sum(info.counts.get(state, 0) for info in infos for state in wanted)
 
 
 def listing(store_view: StoreView, search: Search, **how: Unpack[How]) -> Listing:
-    """A listing of what the store has."""
+    """A listing with the store and clock of a store view."""
     app = store_view.app
     return Listing(
         store=store_view.store, codecs=app.codecs, search=search, clock=app.clock.monotonic_ms, **how
     )
 
 
-#: How the lists of one state are ordered: what happens next stands first, and what ended last.
+#: The order of the lists of one state: the next due first, or the last ended first.
 _ORDERS: dict[JobState, How] = {
     JobState.SCHEDULED: {"sort": Sort.DUE, "newest_first": False},
     JobState.RETRYING: {"sort": Sort.DUE, "newest_first": False},
@@ -57,7 +57,7 @@ _ORDERS: dict[JobState, How] = {
 async def page_of_state(
     store_view: StoreView, state: JobState, queue: str | None, cursor: str | None, limit: int, offset: int
 ) -> tuple[list[JobRecord], dict[str, str]]:
-    """Jobs of all queues (or one) in a state, the next due or the last ended first; and the headers."""
+    """Jobs of all queues (or one) in a state, the next due or the last ended first, and the headers."""
     infos = await store_view.queues()
     if queue is not None:
         store_view.queue(queue)
@@ -69,7 +69,7 @@ async def page_of_state(
 
 
 def page_headers(found: Found, total: int | None) -> dict[str, str]:
-    """Where the next page is, and how many entries there are in all."""
+    """Headers with the cursor of the next page and the total number of entries."""
     headers = {} if total is None else {"X-Total-Count": str(total)}
     if found.cursor is not None:
         headers["X-Next-Cursor"] = found.cursor

@@ -1,7 +1,7 @@
-"""Live figures: one reader per set of queues that callers see, as many listeners as there are.
+"""Live figures: one ticker for each set of visible queues, with any number of listeners.
 
-While a page is open, the store is asked once a second. A tick is complete in itself: a page that missed one
-has lost nothing.
+While a page is open, the store is read once a second. Each tick is complete, so a page that misses one loses
+nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TICK_MS = 1_000
 
 
 class Ticker:
-    """Makes ticks while there are listeners."""
+    """Produces ticks while there are listeners."""
 
     def __init__(self, store_view: StoreView) -> None:
         self._view = store_view
@@ -33,7 +33,7 @@ class Ticker:
         self._before: tuple[float, Totals] | None = None
 
     def listen(self) -> asyncio.Queue[Tick | None]:
-        """A queue that gets every tick from now on; a slow reader gets the newest only."""
+        """A queue that receives every tick from now on. A slow reader gets only the newest."""
         queue: asyncio.Queue[Tick | None] = asyncio.Queue(maxsize=1)
         self._listeners.add(queue)
         if self._task is None or self._task.done():
@@ -41,7 +41,7 @@ class Ticker:
         return queue
 
     async def leave(self, queue: asyncio.Queue[Tick | None]) -> None:
-        """Stop listening; the last one to leave stops the ticks."""
+        """Stop listening. The ticks stop with the last listener."""
         self._listeners.discard(queue)
         task = self._task
         if not self._listeners and task is not None:
@@ -51,7 +51,7 @@ class Ticker:
                 await task
 
     async def tick(self) -> Tick:
-        """The figures of this moment, with rates since the tick before."""
+        """The current figures, with rates since the previous tick."""
         store_view = self._view
         infos, workers = await store_view.queues(), await store_view.workers()
         totals = await queue_totals(store_view)
@@ -91,10 +91,10 @@ class Ticker:
         self._before = None
         while True:
             try:
-                self._hand_out(await self.tick())
+                self._publish(await self.tick())
             except StorageError as exc:
                 log.warning("live figures: the store did not answer: %s", printable(str(exc)))
-                self._hand_out(None)
+                self._publish(None)
             await self._view.app.clock.wait(asyncio.Event(), TICK_MS)
 
     @property
@@ -102,7 +102,7 @@ class Ticker:
         """Whether there is no listener."""
         return not self._listeners
 
-    def _hand_out(self, tick: Tick | None) -> None:
+    def _publish(self, tick: Tick | None) -> None:
         for queue in self._listeners:
             if queue.full():
                 queue.get_nowait()
@@ -110,15 +110,15 @@ class Ticker:
 
 
 class Tickers:
-    """The tickers of one server: callers who see the same queues share one."""
+    """The tickers of one server. Callers who see the same queues share one."""
 
     def __init__(self) -> None:
         self._tickers: dict[tuple[tuple[str, ...], ...], Ticker] = {}
 
     def of(self, store_view: StoreView) -> Ticker:
-        """The ticker of what this store_view shows."""
-        sight = store_view.grant.sight()
-        if sight not in self._tickers:
+        """The ticker for the queues that this store view shows."""
+        visible = store_view.grant.visible_queues()
+        if visible not in self._tickers:
             self._tickers = {key: one for key, one in self._tickers.items() if not one.idle}
-            self._tickers[sight] = Ticker(store_view)
-        return self._tickers[sight]
+            self._tickers[visible] = Ticker(store_view)
+        return self._tickers[visible]

@@ -1,7 +1,7 @@
-"""Workers that fell silent, with the jobs that they held.
+"""Lost workers, whose heartbeats stopped, with the jobs that they held.
 
-The history says which runs ended because their worker fell silent. It is read once: each queue's log is
-continued from where the last look ended, so that a page which asks every few seconds reads only what is new.
+The history says which runs ended because their worker was lost. Each queue's log is read from where the last
+call stopped, so that a page that polls every few seconds reads only new records.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from windlass.dashboard.shapes.workers import LostWorker
 from windlass.dashboard.views import lost_worker
 from windlass.errors import HistoryTrimmedError
 
-#: Attempt records, the newest of a queue, in which the runs of lost workers are looked for.
+#: How many of a queue's newest attempt records are searched for runs of lost workers.
 _HISTORY = 2_000
-#: Such runs that are remembered of one queue.
+#: Such runs that are kept for one queue.
 _KEPT = 1_000
-#: Lost workers that are shown, and jobs of each.
+#: Lost workers that are shown, and jobs for each.
 _LOST = 20
 _JOBS = 50
 _ACTIVE = 1_000
 
 
 class LostRun(NamedTuple):
-    """A run that ended because its worker fell silent."""
+    """A run that ended because its worker was lost."""
 
     worker: str
     ref: JobRef
@@ -39,22 +39,22 @@ class LostRun(NamedTuple):
 
 @dataclass(slots=True)
 class _Read:
-    """How far the history of a queue was read, and what was found."""
+    """How far the history of a queue was read, and the runs that were found."""
 
     upto: int = 0
     runs: deque[LostRun] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
 
 class LostRuns:
-    """What lost workers ran, by queue."""
+    """Runs of lost workers, by queue."""
 
     def __init__(self, app: Windlass) -> None:
         self._app = app
         self._queues: dict[str, _Read] = {}
 
     async def entries(self, infos: list[QueueInfo], lost: list[WorkerInfo]) -> list[LostWorker]:
-        """Lost workers with the jobs that they held in these queues: those that still name them, and those
-        taken back."""
+        """Lost workers with the jobs that they held in these queues: jobs that still name them, and jobs that
+        were recovered."""
         shown = lost[:_LOST]
         held = await self._held(infos, shown)
         refs = list({ref: None for one in held.values() for ref in one})
@@ -65,7 +65,7 @@ class LostRuns:
         ]
 
     async def _held(self, infos: list[QueueInfo], lost: list[WorkerInfo]) -> dict[str, list[JobRef]]:
-        """What each worker held when it fell silent."""
+        """The jobs that each worker held when it was lost."""
         held: dict[str, dict[JobRef, None]] = {worker.id: {} for worker in lost}
         served = {name for worker in lost for name in worker.queues}
         queues = [info for info in infos if info.name in served]
@@ -81,7 +81,7 @@ class LostRuns:
         return {worker: list(refs)[:_JOBS] for worker, refs in held.items()}
 
     async def _of(self, queues: Iterable[str]) -> list[LostRun]:
-        """Those of these queues, as the newest records of the history name them."""
+        """The lost runs of these queues, from the newest records of the history."""
         wanted = list(queues)
         if not wanted or not self._app.store.capabilities.metrics:
             return []
@@ -95,14 +95,14 @@ class LostRuns:
 
     async def _read_on(self, queue: str, oldest: int, newest: int) -> Iterable[LostRun]:
         read = self._queues.setdefault(queue, _Read())
-        if newest < read.upto:  # the store lost its data: what was read is of another log
+        if newest < read.upto:  # the store lost its data: this is another log
             read = self._queues[queue] = _Read()
         if newest > read.upto:
             after = max(read.upto, newest - _HISTORY, oldest - 1, 0)
             try:
                 page = await self._app.store.execute(rq.ReadHistory(queue=queue, after=after, limit=_HISTORY))
             except HistoryTrimmedError:
-                return read.runs  # trimmed this very moment; the next look finds the new beginning
+                return read.runs  # trimmed meanwhile; the next call starts at the new oldest record
             read.upto = max(page.last, read.upto)
             read.runs.extend(
                 LostRun(one.worker, JobRef(queue, one.job_id))

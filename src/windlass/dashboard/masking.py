@@ -1,4 +1,4 @@
-"""Values that are not shown: those of fields whose names the application masks (``core.masks``)."""
+"""Hides values of fields whose names the application masks (``core.masks``)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from windlass.core.masks import HIDDEN as HIDDEN
 from windlass.serde import JSON
 from windlass.serde.codecs import Codecs
 
-#: What is shown instead of a message that names a queue which the caller may not see.
+#: Replaces a message that names a queue which the caller may not see.
 _OF_ANOTHER = "a job of another queue did not complete"
 
 
 class Mask:
     """Hides values by the name of their field, at any depth. ``*`` alone hides every value.
 
-    ``codecs`` are those of the app: what reads stored values before they are hidden.
+    ``codecs`` are those of the app, which decode stored values before they are masked.
     """
 
     def __init__(self, patterns: Sequence[str], codecs: Codecs | None = None) -> None:
@@ -31,21 +31,21 @@ class Mask:
         self.everything = self._names.everything
         self.nothing = not patterns
         self._shows: Callable[[str], bool] | None = None
-        #: Whether values under a name are hidden.
+        #: Whether the value of a name is hidden.
         self.covers: Callable[[str], bool] = self._names.covers
 
     def seeing(self, shows: Callable[[str], bool]) -> Mask:
-        """This mask, for a caller who sees the queues that ``shows`` allows: texts of ours name no other."""
+        """This mask for a caller who sees the queues that ``shows`` accepts. Our messages name no other."""
         mine = copy.copy(self)
         mine._shows = shows
         return mine
 
     def hide(self, value: Any) -> Any:
-        """The value with all hidden parts replaced. What is nested too deep is hidden as well."""
+        """The value with all hidden parts replaced. Parts that are nested too deep are hidden too."""
         return self._names.hide(value)
 
     def hides(self, value: Any) -> bool:
-        """Whether something in the value is hidden, whatever stands there: also None, and the word itself."""
+        """Whether some part of the value is hidden, even if that part is None or the mask's own text."""
         if self.everything:
             return True
         ahead = [value]
@@ -60,17 +60,17 @@ class Mask:
         return False
 
     def unread(self, data: str) -> str:
-        """Bytes, as text, that cannot be read here and may hold any field: shown when nothing is masked."""
+        """The text of bytes that cannot be decoded and may hold any field. Hidden if anything is masked."""
         return data if self.nothing else HIDDEN
 
     def text(self, value: str) -> str:
-        """A text such as a log line: hidden only when everything is, or where it names a hidden queue."""
+        """A text such as a log line. Hidden only if everything is, or where it names a hidden queue."""
         if self.everything:
             return HIDDEN if value else value
         return DEPENDENCY_MESSAGE.sub(self._unless_hidden, value)
 
     def json_text(self, value: str) -> str:
-        """A JSON text with all hidden parts replaced. Any other text is treated as ``text`` does."""
+        """A JSON text with all hidden parts replaced. Other texts are treated as by ``text``."""
         try:
             plain = msgspec.json.decode(value)
         except (msgspec.DecodeError, ValueError, RecursionError):
@@ -79,7 +79,7 @@ class Mask:
         return value if hidden == plain else msgspec.json.encode(hidden).decode()
 
     def place(self, place: str | None) -> str | None:
-        """A job of the same flow, as ``queue/id``; None when the caller may not see its queue."""
+        """A reference to a job as ``queue/id``; None if the caller may not see its queue."""
         hidden = place is not None and self._shows is not None and not self._shows(place.partition("/")[0])
         return None if hidden else place
 
@@ -88,14 +88,14 @@ class Mask:
         return _OF_ANOTHER if hidden else found[0]
 
     def keeps(self, text: str) -> bool:
-        """Whether a value that is shown with this text (in small letters) is stored with it, too."""
+        """Whether a shown value that contains this text (in lower case) also contains it in the store."""
         return not self.everything and text not in HIDDEN.lower() and text not in _OF_ANOTHER
 
     def restore(self, given: Any, stored: Any, depth: int = 0) -> Any:
-        """``given`` with its hidden parts taken from the same places of ``stored``: an edit keeps secrets."""
+        """``given`` with its hidden parts replaced by those of ``stored``, so that an edit keeps secrets."""
         if given == HIDDEN:
             return stored
-        if depth > DEPTH:  # nothing is shown, nor hidden, below that
+        if depth > DEPTH:  # nothing below this depth is shown
             return given
         if isinstance(given, Mapping) and isinstance(stored, Mapping):
             return {key: self.restore(item, stored.get(key), depth + 1) for key, item in given.items()}

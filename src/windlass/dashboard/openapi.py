@@ -40,7 +40,7 @@ _makers: list[Callable[[OpenAPIConfig], Litestar]] = []
 
 
 def describe_with(make: Callable[[OpenAPIConfig], Litestar]) -> None:
-    """What makes the application to describe. Called once, by the module of the application."""
+    """Register the function that creates the application. Called once, by the module of the application."""
     _makers[:] = [make]
 
 
@@ -57,26 +57,26 @@ def _document() -> dict[str, Any]:
     _tidy(found)
     _add_problems(found)
     _add_security(found)
-    # Litestar keeps the paths of a handler that has several as a set: their order would change by process.
+    # Litestar keeps several paths of a handler as a set, whose order changes from process to process.
     found["paths"] = dict(sorted(found["paths"].items()))
     return found
 
 
 def _operation_id(handler: HTTPRouteHandler, method: Any, path: list[Any]) -> str:
-    """Under its version an operation goes by the name of what it does: ``search_jobs``."""
+    """The operation id of a versioned path is the name of its handler: ``search_jobs``."""
     if path[:2] == ["api", "v1"]:
         return handler.handler_name
     return OpenAPIConfig(title="", version="").operation_id_creator(handler, method, path)
 
 
 def document() -> dict[str, Any]:
-    """The document, for the caller to keep."""
+    """A copy of the document."""
     return copy.deepcopy(_document())
 
 
 def _tidy(found: dict[str, Any]) -> None:
-    """Answers without content have none, bodies that may be null may be left out, and what an event stream
-    holds is described in words."""
+    """Remove content from empty responses, make nullable bodies optional, and describe event streams in
+    words."""
     for operations in found["paths"].values():
         for operation in operations.values():
             for content in operation.get("requestBody", {}).get("content", {}).values():
@@ -115,7 +115,7 @@ def _add_problems(found: dict[str, Any]) -> None:
 
 
 def _more_schemas() -> dict[str, Any]:
-    """Shapes that no route names by itself: problems, and what live figures hold."""
+    """Schemas that no route references: problems, and the content of live figures."""
     _, components = msgspec.json.schema_components(
         [Problem, Tick], ref_template="#/components/schemas/{name}"
     )
@@ -144,4 +144,4 @@ def main() -> None:
 if __name__ == "__main__":
     from windlass.dashboard import openapi
 
-    openapi.main()  # the module that the application knows: not this copy of it
+    openapi.main()  # the imported module, where the application registered

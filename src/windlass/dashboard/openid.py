@@ -1,4 +1,4 @@
-"""OpenID Connect: the authorisation-code flow with PKCE, state and nonce. The protocol is Authlib's."""
+"""OpenID Connect: the authorisation-code flow with PKCE, state and nonce. Authlib implements the protocol."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from windlass.dashboard.users import Identity
 
 log = logging.getLogger("windlass.dashboard")
 
-#: How long a user may take at the provider, and how long its keys are remembered.
+#: How long a user may take at the provider, and how long its keys are cached.
 ATTEMPT_MS = 600_000
 _METADATA_MS = 3_600_000
 _TIMEOUT_S = 10.0
 _LEEWAY_S = 60
-#: Signatures with a public key; a secret that both sides know proves nothing here.
+#: Only signatures with a public key; one with a shared secret would prove nothing here.
 _ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 
 
 class _Attempt(msgspec.Struct, array_like=True):
-    """One way to the provider and back, kept in the browser and signed by us."""
+    """The state of one sign-in attempt, kept in a cookie that we sign."""
 
     state: str
     nonce: str
@@ -61,7 +61,7 @@ class Provider:
         self._keys: tuple[int, KeySet] | None = None
 
     async def begin(self) -> tuple[str, str]:
-        """Where to send the browser, and the cookie that it has to bring back."""
+        """The URL for the browser, and the cookie that it must return."""
         metadata = await self._discover()
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         attempt = _Attempt(state, nonce, verifier, self._now_ms() + ATTEMPT_MS)
@@ -75,7 +75,7 @@ class Provider:
         return url, self._seal(attempt)
 
     async def finish(self, cookie: str, state: str, code: str) -> Identity:
-        """Who came back from the provider; 401 when it is not the browser that left, or the proof is none."""
+        """The user who returned from the provider. Raises 401 if the browser or the proof is not valid."""
         attempt = self._unseal(cookie)
         if attempt is None or not hmac.compare_digest(attempt.state.encode(), state.encode()) or not code:
             raise _refused("the sign-in was not begun here, or too long ago")
@@ -113,7 +113,7 @@ class Provider:
         return claims
 
     async def _verify(self, id_token: str) -> jwt.Token:
-        """The signed content. Keys that changed since we read them are read again, once."""
+        """The verified claims. If the provider's keys changed, they are fetched again, once."""
         try:
             return jwt.decode(id_token, await self._key_set(False), algorithms=_ALGORITHMS)
         except (JoseError, ValueError):
@@ -122,7 +122,7 @@ class Provider:
     def _identity(self, claims: CodeIDToken) -> Identity | None:
         settings = self._settings
         name, groups = claims.get(settings.user_claim), claims.get(settings.groups_claim)
-        # Some providers write the word; any other text, "false" among them, is no proof.
+        # Some providers send the text "true". Any other text, including "false", is no proof.
         verified = claims.get("email_verified") in (True, "true")
         if not isinstance(name, str) or (settings.user_claim == "email" and not verified):
             return None
@@ -141,7 +141,7 @@ class Provider:
             timeout=_TIMEOUT_S,
         )
 
-    # --- what the provider says about itself -----------------------------------------------------------
+    # --- metadata of the provider ----------------------------------------------------------------------
 
     async def _discover(self) -> _Metadata:
         if self._metadata is None or self._now_ms() - self._metadata[0] > _METADATA_MS:

@@ -1,13 +1,12 @@
-"""Pages of jobs over one queue or many, by cursor, without ever reading all of them.
+"""Pages of jobs from one or many queues, by cursor, without reading all of them.
 
-Stores list one queue by the order of adding, or by the time of being due or of ending. Over several queues
-the lists are merged by the same order; the cursor says how far each of them was read. A record is handed out
-as soon as every other queue was read beyond its place, however far it is to the next record there. At most
-``MERGED`` queues are merged at once: with more, the next block of queues (by name) begins where the one
-before has ended.
+Stores list one queue in the order of adding, or by due time or end time. The lists of several queues are
+merged in the same order, and the cursor records how far each was read. A record is returned as soon as every
+other queue was read past its position, even if the next record there is far away. At most ``MERGED`` queues
+are merged at once. If there are more, the next block of queues (by name) starts when the previous one ends.
 
-A page takes ``BUDGET_MS`` and ``SCAN`` records at most until it is full; then it answers with what was
-found and a cursor. A round over its queues that would not end in time is not begun, except for the first.
+A page reads at most ``SCAN`` records in ``BUDGET_MS`` until it is full. Then it returns what was found and a
+cursor. A round over its queues is not started if it would not end in time, except for the first.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from windlass.serde.codecs import Codecs
 
 #: Queues that are merged at once.
 MERGED = 32
-#: Queues read at the same time: in a store that does one thing at once, other calls wait behind them.
+#: Queues that are read concurrently. In a store that runs one call at a time, other calls wait for them.
 READ_AT_ONCE = 2
-#: Records that one page looks at, at most, and how long it keeps looking.
+#: Records that one page reads, at most, and how long it reads.
 SCAN = 100_000
 BUDGET_MS = 150
-#: The furthest that ``offset`` reaches; cursors reach any.
+#: The maximum ``offset``. Cursors have no limit.
 MAX_OFFSET = 10_000
 _STEP = 1_000
 
@@ -46,42 +45,42 @@ Keep = Callable[[JobRecord], bool]
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """Where a listing continues: from this queue on, and in each queue after the cursor of this record."""
+    """Where a listing continues: the first queue of the block, and a cursor for each queue in it."""
 
     queue: str = ""
     seen: dict[str, str] = {}
-    #: Queues of the block that are read to their end.
+    #: Queues of the block that were read to their end.
     ended: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class Found:
-    """Records of one page, and the cursor of the next (None: that was all)."""
+    """Records of one page, and the cursor of the next (None: there are no more)."""
 
     records: list[JobRecord]
     cursor: str | None
-    #: How many records were looked at to find them.
+    #: How many records were read to find them.
     scanned: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What is listed, and how."""
+    """What to list, and in which order."""
 
     store: Store
     codecs: Codecs
     search: Search
-    #: Milliseconds of a clock that only continues.
+    #: A monotonic clock, in milliseconds.
     clock: Callable[[], float]
     sort: Sort = Sort.ADDED
     newest_first: bool = True
-    #: What the store cannot filter by.
+    #: A condition that the store cannot check.
     keep: Keep | None = None
-    #: Nothing that is wanted comes after such a record, in the order of the listing.
+    #: True for a record after which no matching one can follow.
     past: Keep | None = None
 
     async def page(self, queues: list[str], cursor: str | None, limit: int, offset: int = 0) -> Found:
-        """Up to ``limit`` records of ``queues`` after the cursor, ``offset`` of them skipped."""
+        """Up to ``limit`` records of ``queues`` after the cursor, without the first ``offset``."""
         position = decode_cursor(cursor, self.sort)
         until = self.clock() + BUDGET_MS
         while offset:
@@ -98,7 +97,7 @@ class Listing:
         found = Found([], None)
         for start in range(0, len(names), MERGED):
             block, rest = names[start : start + MERGED], names[start + MERGED :]
-            if start:  # the first block is that of the cursor, also when its first queue has drained since
+            if start:  # start at the block of the cursor, even if its first queue is empty now
                 position = Position(block[0])
             lines = [_Line(name, position.seen.get(name)) for name in block if name not in position.ended]
             await self._merge(lines, found, limit, until)
@@ -114,7 +113,7 @@ class Listing:
         return found
 
     async def _merge(self, lines: list[_Line], found: Found, limit: int, until: float) -> None:
-        """Add the next records of these queues to ``found``, until there are enough or the time is over."""
+        """Add the next records of these queues to ``found``, until there are enough or the time is up."""
         size = self._size(limit, len(lines))
         took = 0.0
         while len(found.records) < limit:
@@ -134,26 +133,26 @@ class Listing:
                 found.records.append(first.take(self.sort))
 
     def _is_beyond(self, line: _Line, first: _Line | None) -> bool:
-        """Whether nothing of a queue that is yet to be read comes before the next record of another one."""
+        """Whether all unread records of a queue come after the next record of another one."""
         if first is None or line.given is None:
             return False
         return self._signed(place_of_cursor(line.given)) >= self._rank(first.pending[0])
 
     def _rank(self, record: JobRecord) -> list[int]:
-        """Less for what comes first."""
+        """The sort key: the smallest comes first."""
         return self._signed(place_of_cursor(cursor_of(record, self.sort)))
 
     def _signed(self, place: Sequence[int]) -> list[int]:
         return [-number if self.newest_first else number for number in place]
 
     def _size(self, limit: int, queues: int) -> int:
-        """How many records to ask each queue for: about a page, or many where most are left out here."""
+        """How many records to request per queue: about a page, or more if most are filtered out here."""
         if self.keep is None and not self.search.data:
             return min(limit, max(2 * limit // max(queues, 1), 20))
         return max(_STEP // max(queues, 1), 100)
 
     async def _read_on(self, line: _Line, size: int) -> int:
-        """Read the next records of a queue; returns how many were looked at."""
+        """Read the next records of a queue; returns how many were read."""
         page = await self._read(line.name, line.read, size)
         for record in page.jobs:
             if self.past is not None and self.past(record):
@@ -168,7 +167,7 @@ class Listing:
         return max(page.looked, len(page.jobs), 1)
 
     def fits(self, record: JobRecord) -> bool:
-        """Whether a record that was found elsewhere is one of those that are listed."""
+        """Whether a record that was found elsewhere belongs to this listing."""
         asked = self.search.request(record.queue, cursor=None, limit=1, newest_first=True)
         return is_wanted(record, asked) and self._wants(record)
 
@@ -182,16 +181,16 @@ class Listing:
 
 @dataclass(slots=True)
 class _Line:
-    """One queue of those that are merged."""
+    """The reading state of one of the merged queues."""
 
     name: str
-    #: The cursor behind what was handed out, or left out before anything else came.
+    #: The cursor after the last record that was returned or skipped.
     given: str | None
-    #: The cursor behind what was read.
+    #: The cursor after the last record that was read.
     read: str | None = None
-    #: Nothing is left to read.
+    #: The queue was read to its end.
     is_read: bool = False
-    #: Records that were read and not handed out yet.
+    #: Records that were read and not returned yet.
     pending: deque[JobRecord] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -203,23 +202,23 @@ class _Line:
 
     @property
     def is_short(self) -> bool:
-        """Whether it has to be read to know its next record."""
+        """Whether more must be read to know the next record."""
         return not self.is_read and not self.pending
 
     def take(self, sort: Sort) -> JobRecord:
-        """Hand out the next record."""
+        """Return the next record."""
         record = self.pending.popleft()
         self.given = self.read if not self.pending and self.read is not None else cursor_of(record, sort)
         return record
 
 
 def encode_cursor(position: Position) -> str:
-    """A cursor for callers: opaque, safe in a URL."""
+    """An opaque cursor that is safe in a URL."""
     return base64.urlsafe_b64encode(msgspec.json.encode(position)).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str | None, sort: Sort = Sort.ADDED) -> Position:
-    """What a cursor of a listing in this order means; 400 when it is none of ours."""
+    """Decode a cursor for this order. Raises 400 if it is invalid."""
     if not cursor:
         return Position()
     try:

@@ -1,4 +1,4 @@
-"""Parameters that many routes take."""
+"""Parameters that many routes share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from windlass.dashboard.shapes.base import ID_PATTERN, QUEUE_PATTERN, TEXT_PATTE
 
 QueueName = Annotated[str, PathParameter(pattern=QUEUE_PATTERN, description="Name of a queue.")]
 JobId = Annotated[str, PathParameter(pattern=ID_PATTERN, description="Id of a job.")]
-#: A name in a path: ``~0`` stands for ``~``, ``~1`` for ``/``, ``~2`` for ``.``.
+#: A name in a path: ``~0`` means ``~``, ``~1`` means ``/``, ``~2`` means ``.``.
 PathText = Annotated[
     str,
     PathParameter(
@@ -63,9 +63,9 @@ SortBy = Annotated[
 
 
 def versioned(*paths: str) -> list[str]:
-    """Paths of the API, and the same under its version: ``/api/jobs``, ``/api/v1/jobs``.
+    """Paths of the API with and without version: ``/api/jobs``, ``/api/v1/jobs``.
 
-    What is called ``job-queues`` without a version is called ``queues`` there.
+    ``job-queues`` of the path without a version is ``queues`` in the versioned one.
     """
     return [
         *paths,
@@ -77,7 +77,7 @@ _ESCAPES = {"~1": "/", "~2": ".", "~0": "~"}
 
 
 def unescape(segment: str) -> str:
-    """The name that a path segment stands for."""
+    """The name that a path segment encodes."""
     for escape, letter in _ESCAPES.items():
         segment = segment.replace(escape, letter)
     return segment

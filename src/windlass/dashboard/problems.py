@@ -1,4 +1,4 @@
-"""Errors as documents: ``application/problem+json`` with a type, a title, and what to do about it."""
+"""Errors as ``application/problem+json`` documents, with a type, a title and advice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from windlass.errors import (
 log = logging.getLogger("windlass.dashboard")
 
 MEDIA_TYPE = "application/problem+json"
-#: Most characters of a path in the log.
+#: Maximum length of a path in the log.
 _LOGGED = 300
 
 
@@ -49,7 +49,7 @@ class ApiError(Exception):
 
 
 def not_found(what: str, advice: str = "") -> ApiError:
-    """The refusal of something that is not there."""
+    """The 404 error."""
     return ApiError(404, "not_found", what, advice)
 
 
@@ -70,7 +70,7 @@ def encode(document: Problem) -> bytes:
     return msgspec.json.encode(document)
 
 
-#: The most specific first.
+#: Most specific class first.
 _OURS: tuple[tuple[type[WindlassError], int, str], ...] = (
     (PayloadTooLargeError, 413, "Store large data elsewhere and pass a reference to it."),
     (ConfigError, 422, "Correct the named value; nothing was changed."),
@@ -96,7 +96,7 @@ def of_error(error: WindlassError) -> tuple[int, str, str, str]:
 
 
 def on_ours(request: Request[Any, Any, Any], error: WindlassError) -> Response[bytes]:
-    """Answer for one of our errors."""
+    """The response for one of our errors."""
     status, code, detail, advice = of_error(error)
     if status == 503:
         log.warning("the store did not answer: %s", printable(str(error)))
@@ -104,14 +104,14 @@ def on_ours(request: Request[Any, Any, Any], error: WindlassError) -> Response[b
 
 
 def on_refusal(request: Request[Any, Any, Any], error: ApiError) -> Response[bytes]:
-    """Answer for a refused request."""
+    """The response for a refused request."""
     return _answer(
         problem(error.status, error.code, error.detail, error.advice, request.url.path), error.headers
     )
 
 
 def on_http(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    """Answer for what the framework refuses: unknown paths, wrong methods, parameters that do not fit."""
+    """The response for errors of the framework: unknown paths, wrong methods, invalid parameters."""
     status = error.status_code
     code = "_".join(HTTPStatus(status).phrase.lower().split())
     document = problem(status, code, error.detail, _ADVICE.get(status, ""), request.url.path)

@@ -1,4 +1,4 @@
-"""The store in Prometheus's text form. What a process itself counts is in ``windlass.telemetry``."""
+"""Metrics of the store in Prometheus's text format. ``windlass.telemetry`` has the metrics of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the store answers, for probes. Anyone may ask, so the store is asked once a second at most."""
+"""Whether the store answers, for probes. They need no sign-in, so the store is read once a second at most."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FRESH_MS = 1_000
 
 
 class Readiness:
-    """Remembers the last answer of a store."""
+    """Caches the last answer of a store."""
 
     def __init__(self, app: Windlass) -> None:
         self._app = app
@@ -22,7 +22,7 @@ class Readiness:
         self._reason = ""
 
     async def reason(self) -> str:
-        """Why the store is not ready; empty: it is."""
+        """Why the store is not ready; empty if it is."""
         async with self._asking:
             now_ms = self._app.clock.monotonic_ms()
             if self._asked_ms is None or now_ms - self._asked_ms >= _FRESH_MS:

@@ -1,4 +1,4 @@
-"""What a request carries from one part of the server to the next, in its ASGI scope."""
+"""Values that parts of the server store in the ASGI scope of a request."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
 #: The path under which the dashboard is mounted.
 BASE = "windlass.base"
 IDENTITY = "windlass.identity"
-#: Whether the route's own needs were met.
+#: Whether the route's access check has passed.
 LET_IN = "windlass.let_in"
-#: The option of handlers whose answers are streams: they are not compressed, which would hold them up.
+#: The option of handlers with streamed responses. They are not compressed, because that would delay them.
 STREAMED = "streamed"
-#: An ``ExitStack`` of what is done when the request has ended, however it ended.
+#: An ``ExitStack`` that is closed when the request has ended, also after an error.
 AT_END = "windlass.at_end"
 #: Methods that change nothing.
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def identity_of(scope: Mapping[str, Any]) -> Identity | None:
-    """Who asks; None for a stranger."""
+    """The caller; None if unknown."""
     return scope.get(IDENTITY)
 
 
@@ -38,6 +38,6 @@ def address_of(scope: Mapping[str, Any]) -> str:
 
 
 def client_of(scope: Mapping[str, Any]) -> str:
-    """Whose requests are counted together: those of a user at an address, or of all strangers there."""
+    """The key for rate limits: a user at an address, or all unknown callers there."""
     identity, network = identity_of(scope), network_of(address_of(scope))
     return network if identity is None else f"{identity.name}@{network}"

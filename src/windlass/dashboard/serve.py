@@ -1,4 +1,4 @@
-"""Runs the dashboard on a server of its own."""
+"""Runs the dashboard on its own server."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from windlass.dashboard.connections import Connections, protocol_of
 from windlass.dashboard.guard import Guard
 from windlass.dashboard.stores import StoresDashboard
 
-#: Seconds that open requests get when the server stops; event streams do not end by themselves.
+#: Seconds for open requests when the server stops. Event streams do not end by themselves.
 _GRACE_S = 2
-#: Files that a process must be able to open, so that a crowd at the door finds a listening server.
+#: Open files that a process needs, so that it can still accept connections when many clients connect.
 _FILES = 8_192
 _BUSY = b"Service Unavailable"
 
 
 class DashboardServer(uvicorn.Server):
-    """Reports its port once it listens. Connections are bounded by ``ServerLimits``, see ``connections``."""
+    """Reports its port when it listens. ``connections`` applies the connection limits of ``ServerLimits``."""
 
     def __init__(
         self, app: Guard | StoresDashboard, host: str, port: int, on_up: Callable[[int], None]
@@ -31,15 +31,15 @@ class DashboardServer(uvicorn.Server):
         self.open_connections = Connections(limits)
         super().__init__(
             uvicorn.Config(
-                AtOnce(app, limits.requests),
+                ConcurrencyLimit(app, limits.requests),
                 host=host,
                 port=port,
                 http=protocol_of(self.open_connections),
                 ws="none",
-                log_level="error",  # warnings are about bad requests: a stranger could fill the log with them
+                log_level="error",  # warnings are about bad requests, with which a client could fill the log
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # who asks is decided by us alone
+                proxy_headers=False,  # only ``headers`` decides about the client's address
                 lifespan="on",
                 timeout_graceful_shutdown=_GRACE_S,
                 h11_max_incomplete_event_size=65_536,
@@ -48,20 +48,20 @@ class DashboardServer(uvicorn.Server):
         self._on_up = on_up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
+        """Start listening."""
         allow_files(_FILES)
         await super().startup(sockets)
         if self.started:
             self._on_up(self.servers[0].sockets[0].getsockname()[1])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, and end."""
+        """Stop listening and close connections."""
         await super().shutdown(sockets)
         self.open_connections.stop()
 
 
-class AtOnce:
-    """Answers 503 when more requests are being answered than the server takes on."""
+class ConcurrencyLimit:
+    """Answers 503 when too many requests are being processed."""
 
     def __init__(self, app: Guard | StoresDashboard, most: int) -> None:
         self._app = app
@@ -89,7 +89,7 @@ class AtOnce:
 
 
 def allow_files(wanted: int) -> None:
-    """Raise this process's limit of open files towards what its hard limit allows."""
+    """Raise this process's limit of open files to ``wanted``, or to its hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:

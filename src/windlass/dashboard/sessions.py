@@ -1,6 +1,6 @@
-"""Sessions of browsers: a cookie holds a random key and nothing else; what it stands for is kept here.
+"""Browser sessions. The cookie holds only a random key; the session is kept here.
 
-They live in the memory of this process: a restart ends all of them, and several processes share none.
+Sessions are in the memory of this process: a restart ends all of them, and processes do not share them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ LIFETIME_MS = 12 * 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class CookieKind:
-    """A cookie of ours: its name and how long a browser keeps it."""
+    """A cookie: its name and how long a browser keeps it."""
 
     name: str
     seconds: int
 
 
 SESSION = CookieKind(COOKIE, LIFETIME_MS // 1000)
-#: Taken along to a sign-in provider and back.
+#: Used during the sign-in at a provider.
 ATTEMPT = CookieKind("windlass_signin", 600)
-#: Sessions that are kept: in all, and of one user. The oldest ends first.
+#: Maximum number of sessions: in total, and for one user. The oldest ends first.
 KEPT = 10_000
 KEPT_PER_USER = 50
 _KEY_BYTES = 32
@@ -40,7 +40,7 @@ class _BrowserSession:
 
 
 class Sessions:
-    """The sessions of one server, by the hash of their key: a copy of this table opens nothing."""
+    """The sessions of one server, by the hash of their key, so that a copy of this table is of no use."""
 
     def __init__(self, kept: int = KEPT, per_user: int = KEPT_PER_USER) -> None:
         self._kept = kept
@@ -51,7 +51,7 @@ class Sessions:
         return len(self._sessions)
 
     def begin(self, identity: Identity, now_ms: int) -> str:
-        """The key of a new session."""
+        """Create a session and return its key."""
         self._drop_expired(now_ms)
         mine = [digest for digest, one in self._sessions.items() if one.identity.name == identity.name]
         for digest in mine[: max(len(mine) - self._per_user + 1, 0)]:
@@ -63,12 +63,12 @@ class Sessions:
         return key
 
     def find(self, cookies: str, now_ms: int) -> Identity | None:
-        """Whose session a Cookie header names; None when it names none that lives, or several."""
+        """The user of the session in a Cookie header; None if it names no valid one, or several."""
         session = self._sessions.get(_digest(key_in(cookies)))
         return session.identity if session is not None and session.until_ms > now_ms else None
 
     def end(self, cookies: str) -> None:
-        """End the session that a Cookie header names."""
+        """End the session in a Cookie header."""
         self._sessions.pop(_digest(key_in(cookies)), None)
 
     def end_all(self, name: str) -> int:
@@ -79,7 +79,7 @@ class Sessions:
         return len(mine)
 
     def _drop_expired(self, now_ms: int) -> None:
-        """The oldest stand first and end first."""
+        """Remove expired sessions. The dictionary is ordered by age."""
         while self._sessions:
             first = next(iter(self._sessions))
             if self._sessions[first].until_ms > now_ms:
@@ -88,7 +88,7 @@ class Sessions:
 
 
 def key_in(cookies: str, name: str = COOKIE) -> str:
-    """The value of a cookie in a Cookie header; empty when there is none, or more than one."""
+    """The value of a cookie in a Cookie header; empty if there is none, or more than one."""
     pairs = (part.strip().partition("=") for part in cookies.split(";"))
     keys = [value.strip() for given, _, value in pairs if given == name]
     return keys[0] if len(keys) == 1 else ""
@@ -101,7 +101,7 @@ def _digest(key: str) -> bytes:
 def set_cookie(
     value: str | None, path: str, secure: bool, kind: CookieKind = SESSION, same_site: str = "Strict"
 ) -> str:
-    """A Set-Cookie header; None takes the cookie away."""
+    """A Set-Cookie header. ``key`` None deletes the cookie."""
     age = kind.seconds if value is not None else 0
     parts = [
         f"{kind.name}={value or ''}",

@@ -1,4 +1,4 @@
-"""The settings of a dashboard: who may sign in, what they see, how much they may ask."""
+"""The settings of a dashboard: users, visible queues, limits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from windlass.errors import ConfigError
 
 log = logging.getLogger("windlass.dashboard")
 
-#: What 128 random bits take: a token is looked up without counting, so it must be too long to guess.
+#: The length of 128 random bits. A token is looked up without counting, so it must be too long to guess.
 _TOKEN_CHARACTERS = 22
-#: What earlier releases asked for. Such tokens still work, with a warning.
+#: The minimum of earlier releases. Such tokens still work, with a warning.
 _OLD_TOKEN_CHARACTERS = 16
 _PASSWORD_CHARACTERS = 8
 
-#: What can be done. ``read`` is to look; ``limits`` are those of queues and groups; ``clear`` deletes many.
+#: Possible actions. ``limits`` are those of queues and groups; ``clear`` deletes many jobs.
 Action = Literal[
     "read",
     "add",
@@ -48,10 +48,10 @@ ACTIONS: frozenset[str] = frozenset(get_args(Action))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Allows the users of a name, or of a group, some actions on some queues; ``*`` and ``?`` match.
+    """Allows users by name or group some actions on some queues; ``*`` and ``?`` match.
 
-    A rule that names a user and a group is for that user in that group. Without ``read`` nothing can be done,
-    because what cannot be seen is not there.
+    A rule with a user and a group applies to that user in that group. Without ``read`` no action is possible,
+    because hidden queues are treated as missing.
     """
 
     user: str = "*"
@@ -67,34 +67,34 @@ class Rule:
             raise ConfigError("rules.queues", "a list of names, such as ['mail', 'shop-*']", self.queues)
 
     def names(self, identity: Identity) -> bool:
-        """Whether the rule is about this user."""
+        """Whether the rule applies to this user."""
         if not matches(identity.name, self.user):
             return False
         return self.group is None or any(matches(group, self.group) for group in identity.groups)
 
     def allows(self, action: str) -> bool:
-        """Whether the action is among those of the rule."""
+        """Whether the rule includes the action."""
         return action in self.actions or "*" in self.actions
 
 
-#: The application's own check: gets the ASGI scope; None refuses, a role or an ``Identity`` lets in.
+#: The application's own check of an ASGI scope. None refuses; a role or an ``Identity`` admits the caller.
 AuthHook = Callable[[Mapping[str, Any]], "Answer | Awaitable[Answer]"]
 Answer = Identity | Role | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """How much one server takes on. Rates are per client: the user if there is one, else the address."""
+    """The load that one server accepts. Rates are per client: the user if known, else the address."""
 
     body_bytes: int = 4_194_304
     query_bytes: int = 32_768
     #: Requests: this many at once, and this many more each second.
     burst: int = 200
     per_second: float = 50.0
-    #: Changes.
+    #: Changes, in the same way.
     change_burst: int = 100
     changes_per_second: float = 20.0
-    #: Wrong passwords, of one address, and for one account from addresses that it never signed in from.
+    #: Wrong passwords from one address, and for one account from addresses that it never signed in from.
     refusal_burst: int = 20
     refusals_per_second: float = 0.2
     account_burst: int = 100
@@ -102,22 +102,22 @@ class ServerLimits:
     #: Open event streams, of all clients and of one.
     streams: int = 200
     streams_per_client: int = 20
-    #: Of a server of our own (``windlass dashboard``): seconds for the head of a request, for its body, and
-    #: for a client to read what it was sent.
+    #: For our own server (``windlass dashboard``): seconds for the head of a request, for its body, and for
+    #: a client to read the response.
     head_seconds: float = 10.0
     body_seconds: float = 60.0
     read_seconds: float = 30.0
-    #: Connections that wait for their clients, of all addresses; of one (IPv6: of one /64 network) this many
-    #: in the middle of a request, and this many between two.
+    #: Connections that wait for their clients, from all addresses. From one address (IPv6: one /64 network)
+    #: this many in the middle of a request, and this many between two.
     connections: int = 1_000
     connections_per_address: int = 100
-    #: Requests that are answered at the same time.
+    #: Requests that are processed at the same time.
     requests: int = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSettings:
-    """Every argument of ``create_app``, checked."""
+    """The validated arguments of ``create_app``."""
 
     operator_tokens: Mapping[str, str] = field(default_factory=dict)
     reader_tokens: Mapping[str, str] = field(default_factory=dict)
@@ -128,19 +128,19 @@ class DashboardSettings:
     mask: tuple[str, ...] = DEFAULT_MASK
     prefix: str = ""
     lake: str | None = None
-    #: Names of queues that are shown and can be changed, with ``*`` and ``?``; None: all.
+    #: Names of visible queues, with ``*`` and ``?``; None: all.
     queues: tuple[str, ...] | None = None
     allowed_hosts: tuple[str, ...] = ()
     trusted_origins: tuple[str, ...] = ()
-    #: Who may do what to which queues; None: operators everything, readers look. Empty: no one anything.
+    #: Rules for users and queues. None: operators may do everything, readers may read. Empty: no rights.
     rules: tuple[Rule, ...] | None = None
     proxy: TrustedProxy | None = None
     openid: OpenID | None = None
     limits: ServerLimits = field(default_factory=ServerLimits)
     audit_file: Path | None = None
-    #: The address of a job's trace in another tool: a template with ``{trace_id}`` and the like.
+    #: The URL of a job's trace in another tool: a template with ``{trace_id}`` and the like.
     trace_url: str = ""
-    #: The names of all stores of this dashboard, and of this one; empty: there is only this one.
+    #: The names of all stores of this dashboard, and of this one; empty if there is only one.
     stores: tuple[str, ...] = ()
     store: str = ""
 
@@ -163,7 +163,7 @@ class DashboardSettings:
 
     @property
     def methods(self) -> list[str]:
-        """The ways to sign in; empty: there is no sign-in, and only this machine is served."""
+        """The ways to sign in; empty if there is none, and only this machine is served."""
         found = ["token"] if self.operator_tokens or self.reader_tokens else []
         found += ["basic"] if self.users or self.reader_users else []
         found += ["openid"] if self.openid is not None else []
@@ -172,15 +172,15 @@ class DashboardSettings:
 
     @property
     def has_form(self) -> bool:
-        """Whether the pages offer a way to sign in, and so may be seen before it; else no session exists."""
+        """Whether the pages have a sign-in form, and may be loaded before it. If not, no session exists."""
         return not {"token", "basic", "openid"}.isdisjoint(self.methods)
 
     def shows(self, queue: str) -> bool:
-        """Whether a queue is among those that this dashboard is about."""
+        """Whether this dashboard shows a queue."""
         return self.queues is None or any(matches(queue, pattern) for pattern in self.queues)
 
     def by_token(self, given: str) -> Identity | None:
-        """Whose token it is. Every known token is compared, whatever was found."""
+        """The owner of a token. Compares every known token, to take the same time for each."""
         found: Identity | None = None
         for role, tokens in (("reader", self.reader_tokens), ("operator", self.operator_tokens)):
             for name, token in tokens.items():
@@ -189,7 +189,7 @@ class DashboardSettings:
         return found
 
     def by_password(self, name: str, password: str) -> Identity | None:
-        """The user of that name, if the password is theirs."""
+        """The user of that name, if the password is correct."""
         known = self.users.get(name) or self.reader_users.get(name)
         if not _same(password, known or "-"):
             return None
@@ -197,7 +197,7 @@ class DashboardSettings:
 
 
 def _check_token(option: str, token: object) -> None:
-    """Refuse a token that can be guessed; warn about one that the next release refuses."""
+    """Refuse a token that can be guessed. Warn about one that the next release will refuse."""
     want = f"random texts of {_TOKEN_CHARACTERS} characters at least, such as secrets.token_urlsafe() makes"
     if not isinstance(token, str) or len(token) < _OLD_TOKEN_CHARACTERS:
         raise ConfigError(option, want)
@@ -208,7 +208,7 @@ def _check_token(option: str, token: object) -> None:
 
 
 def to_tokens(given: str | Sequence[str] | Mapping[str, str] | None, name: str) -> dict[str, str]:
-    """Tokens by the name under which the audit log shows them: one text, several, or a mapping."""
+    """Tokens by the name in the audit log, from one text, several, or a mapping."""
     if given is None:
         return {}
     if isinstance(given, str):

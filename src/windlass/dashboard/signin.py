@@ -35,7 +35,7 @@ class Roles:
                 raise ConfigError(f"roles.{name}", "a list of names", getattr(self, name))
 
     def identity(self, name: str, groups: Iterable[str] = ()) -> Identity | None:
-        """The user, with the highest role of theirs; None when they have none."""
+        """The user with their highest role; None if they have none."""
         mine = tuple(groups)
         role: Role
         for role, users, allowed in (
@@ -52,7 +52,7 @@ def _any(patterns: Iterable[str], names: Sequence[str]) -> bool:
 
 
 def _address(hop: str) -> str | None:
-    """An address as proxies write it, also with a port or in brackets; None when it is none."""
+    """The address in a forwarding header, without port or brackets; None if it is invalid."""
     text = hop.strip('"')
     if text.startswith("["):
         text = text[1:].partition("]")[0]
@@ -66,10 +66,11 @@ def _address(hop: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedProxy:
-    """A proxy before this server, by its addresses: it reports the client's address, and who signed in there.
+    """A proxy in front of this server that reports the client's address and the signed-in user.
 
-    ``addresses`` are addresses or networks. With ``secret`` the proxy also sends it in ``secret_header``, so
-    that another program on its machine is not believed. ``user_header=None``: only addresses are believed.
+    ``addresses`` are addresses or networks of the proxy. With ``secret``, the proxy must also send it in
+    ``secret_header``, so that another program on its machine is not trusted. With ``user_header=None``, only
+    the client's address is used.
     """
 
     addresses: Sequence[str]
@@ -107,14 +108,14 @@ class TrustedProxy:
         return any(found in network for network in self._networks())
 
     def sent(self, peer: str, headers: Mapping[str, str]) -> bool:
-        """Whether the proxy sent a request, not another program."""
+        """Whether the proxy sent the request."""
         if not self.knows(peer):
             return False
         given = headers.get(self.secret_header.lower(), "")
         return self.secret is None or hmac.compare_digest(given.encode("latin-1"), self.secret.encode())
 
     def client(self, peer: str, headers: Mapping[str, str]) -> str:
-        """The client's address: the last one of X-Forwarded-For that is none of the proxy's own.
+        """The client's address: the last one of X-Forwarded-For that is not the proxy's own.
 
         If it is not an address, the proxy's address is used. Ports are removed; otherwise each connection of
         a client would count as another client.
@@ -126,7 +127,7 @@ class TrustedProxy:
         return (hops[0] if hops else None) or peer
 
     def user(self, headers: Mapping[str, str]) -> Identity | None:
-        """Who signed in at the proxy."""
+        """The user who signed in at the proxy."""
         if self.user_header is None:
             return None
         named = headers.get((self.groups_header or "").lower(), "").split(",")
@@ -138,8 +139,9 @@ class TrustedProxy:
 class OpenID:
     """Sign-in at an OpenID Connect provider. Needs ``windlass[oidc]``.
 
-    ``public_url`` is where browsers reach this dashboard; ``<public_url>/api/session/openid/callback`` is to
-    be registered at the provider. ``user_claim`` names the user: take one that users cannot change.
+    ``public_url`` is where browsers reach this dashboard. Register
+    ``<public_url>/api/session/openid/callback`` at the provider. ``user_claim`` names the user: choose a
+    claim that users cannot change.
     """
 
     issuer: str
@@ -160,5 +162,5 @@ class OpenID:
 
     @property
     def redirect_uri(self) -> str:
-        """Where the provider sends browsers back to."""
+        """Where the provider redirects browsers."""
         return f"{self.public_url.rstrip('/')}/api/session/openid/callback"

@@ -1,4 +1,4 @@
-"""The built pages. All files are read into memory: a request names one of them or nothing."""
+"""The built pages. All files are read into memory, so that a request can only name one of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Asset:
 
 
 class Static:
-    """The files below a folder, by their relative path; read again when the build changed."""
+    """The files in a folder by relative path. They are read again after a new build."""
 
     def __init__(self, folder: Path = FOLDER) -> None:
         self._folder = folder
@@ -46,12 +46,12 @@ class Static:
         self._built_ns = -1
 
     def asset(self, name: str) -> Asset | None:
-        """A file by its path below the folder; None when there is none of exactly that name."""
+        """The file with exactly this path below the folder; None if there is none."""
         self._load()
         return self._files.get(name)
 
     def page(self, base: str) -> bytes | None:
-        """The page of all views, for the path ``base`` under which the API is mounted; None: not built."""
+        """The HTML page, for the path ``base`` under which the API is mounted; None if it was not built."""
         index = self.asset("index.html")
         if index is None:
             return None

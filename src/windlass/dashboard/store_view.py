@@ -1,4 +1,4 @@
-"""What all routes share: the app, what it may show, and how jobs are found."""
+"""What routes share: the app, the visible queues, and methods to find jobs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _BATCH = 500
 
 
 class StoreView:
-    """One dashboard on one store, as one request may use it: other queues do not exist for it.
+    """One dashboard on one store, with the rights of one request. Hidden queues do not exist for it.
 
-    Without a request (``granted``) there is no queue at all.
+    Before ``granted``, no queue is visible.
     """
 
     def __init__(self, app: Windlass, settings: DashboardSettings) -> None:
@@ -45,14 +45,14 @@ class StoreView:
         self.grant = Grant(settings)
 
     def granted(self, grant: Grant) -> StoreView:
-        """This store_view, for what a request may do."""
+        """A store view with the rights of a request."""
         mine = copy.copy(self)
         mine.grant = grant
         mine.mask = self.mask.seeing(mine.shows)
         return mine
 
     def doing(self, action: Action) -> StoreView:
-        """This store_view, for a change that the body of the request names."""
+        """A store view for an action that the body of the request names."""
         return self.granted(replace(self.grant, action=action))
 
     @property
@@ -65,7 +65,7 @@ class StoreView:
         return self.grant.may(queue, "read")
 
     def may(self, queue: str) -> bool:
-        """Whether the caller may see a queue and do to it what the request is about."""
+        """Whether the caller may see a queue and perform the request's action on it."""
         return self.shows(queue) and self.grant.may(queue, self.grant.action)
 
     @property
@@ -76,12 +76,12 @@ class StoreView:
         return self.app.clock.now_ms()
 
     def queue(self, name: str) -> Queue:
-        """The queue of that name; 404 when the caller may not see it, 403 when they may not do this to it."""
+        """The queue of that name. Raises 404 if it is hidden, 403 if the action is not allowed on it."""
         check_queue(self.grant, name)
         return self.app.queue(name)
 
     def check_links(self, queue: str, options: Mapping[str, Any]) -> None:
-        """Refuse options of a job that tie it to one of a queue to which the caller may not do this."""
+        """Refuse options that link a job to one in a queue on which the action is not allowed."""
         for name in ("depends_on", "parent"):
             linked = options.get(name)
             for one in linked if isinstance(linked, list) else [linked]:
@@ -89,11 +89,11 @@ class StoreView:
                     self.queue(to_dependency(one, OnFailure.FAIL, queue, name).queue)
 
     async def queues(self) -> list[QueueInfo]:
-        """The queues that are shown, by name, with their counts."""
+        """The visible queues, by name, with their counts."""
         return [info for info in await self.app.queues() if self.shows(info.name)]
 
     async def info(self, name: str) -> QueueInfo:
-        """One queue with its counts; 404 when the store does not know it."""
+        """One queue with its counts. Raises 404 if the store does not know it."""
         self.queue(name)
         for info in await self.app.queues():
             if info.name == name:
@@ -101,21 +101,21 @@ class StoreView:
         raise not_found(f"there is no queue {name!r} yet", "It is there once a job was added.")
 
     async def counters(self, queue: str | None = None) -> list[CounterRow]:
-        """Lifetime counters of the queues that are shown."""
+        """Lifetime counters of the visible queues."""
         rows = await self.store.execute(rq.ReadCounters(queue=queue))
         return [row for row in rows if self.shows(row.queue)]
 
     async def workers(self) -> list[WorkerInfo]:
-        """Live workers that serve a queue which is shown; of their queues, only those."""
+        """Live workers that serve a visible queue, without the names of hidden queues."""
         return self.seen(await self.app.workers())
 
     async def workers_seen(self) -> WorkersSeen:
-        """The workers of ``workers``, and those like them that fell silent in the last day."""
+        """The workers of ``workers``, and such workers that were lost in the last day."""
         living, lost = await workers_seen(self.app)
         return WorkersSeen(self.seen(living), self.seen(lost))
 
     def seen(self, workers: list[WorkerInfo]) -> list[WorkerInfo]:
-        """Those workers that serve a queue which is shown; of their queues, only those."""
+        """The workers that serve a visible queue, without the names of hidden queues."""
         found = []
         for info in workers:
             shown = tuple(name for name in info.queues if self.shows(name))
@@ -125,7 +125,7 @@ class StoreView:
         return found
 
     async def job(self, queue: str, job_id: str) -> Job[Any]:
-        """A job; 404 when there is none."""
+        """A job. Raises 404 if there is none."""
         found = await self.queue(queue).get_job(job_id)
         if found is None:
             raise not_found(
@@ -134,9 +134,9 @@ class StoreView:
         return found
 
     async def find(self, job_id: str, states: Collection[JobState], queue: str | None) -> Job[Any]:
-        """The job of that id in one of ``states``, whatever its queue; 404 when there is none.
+        """The job of that id in one of ``states``, in any queue. Raises 404 if there is none.
 
-        Ids are unique within a queue only: when several queues have one, the caller must name it (409).
+        Ids are unique only within a queue. If several queues have one, the caller must name the queue (409).
         """
         if queue is not None:
             self.queue(queue)

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class StoresDashboard:
-    """An ASGI application: ``/NAME/...`` is the dashboard of the store NAME, ``/`` leads to the first."""
+    """An ASGI application: ``/NAME/...`` is the dashboard of store NAME; ``/`` redirects to the first."""
 
     def __init__(self, dashboards: Mapping[str, Guard], prefix: str = "") -> None:
         self.dashboards = dict(dashboards)
@@ -31,7 +31,7 @@ class StoresDashboard:
 
     @property
     def settings(self) -> DashboardSettings:
-        """What all of them share."""
+        """The settings that all of them share."""
         return next(iter(self.dashboards.values())).settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,7 +73,7 @@ async def _lead_to(send: Send, address: str) -> None:
 
 
 async def _refuse(send: Send, path: str) -> None:
-    """No store answers for another: a path without its name is not that of the first one."""
+    """Answer 404 for a path without the name of a store. It is never served by the first store."""
     advice = "Put the name of a store before it, as in /NAME/api/session."
     body = encode(problem(404, "not_found", "there is no such store", advice, path))
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", b"%d" % len(body))]
@@ -84,10 +84,10 @@ async def _refuse(send: Send, path: str) -> None:
 def create_stores_app(stores: Mapping[str, str | Windlass], **options: Any) -> StoresDashboard:
     """One dashboard for several stores, by name: ``{"shop": "valkey://...", "mail": "sqlite:///mail.db"}``.
 
-    ``options`` are those of ``create_app``, for all of them. Register
-    ``<public_url>/NAME/api/session/openid/callback`` of each store at an OpenID Connect provider. Each store
-    has its own pages, sessions and audit (``audit_file`` ``audit.jsonl`` becomes ``audit-NAME.jsonl``);
-    ``GET NAME/api/session`` says which others there are. Probes are at ``/NAME/live`` and ``/NAME/ready``.
+    ``options`` are those of ``create_app``, for all stores. At an OpenID Connect provider, register
+    ``<public_url>/NAME/api/session/openid/callback`` for each store. Each store has its own pages, sessions
+    and audit log (``audit_file`` ``audit.jsonl`` becomes ``audit-NAME.jsonl``). ``GET NAME/api/session``
+    lists the other stores. Probes are at ``/NAME/live`` and ``/NAME/ready``.
     """
     if not stores or not all(_NAME.fullmatch(name) for name in stores):
         raise ConfigError("stores", "a mapping from names such as shop to stores", list(stores))

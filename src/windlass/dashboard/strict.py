@@ -1,4 +1,4 @@
-"""Bodies are read as what they say they are: a text is no number, 0 is not false."""
+"""Decodes request bodies strictly: a text is not a number, and 0 is not false."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from litestar.handlers import HTTPRouteHandler
 
 
 class StrictRequest(Request[Any, Any, Any]):
-    """A request whose body is decoded once, strictly, to what its route takes."""
+    """A request whose body is decoded once, strictly, to the type that its route takes."""
 
     async def json(self) -> Any:
-        """The body as the type of the route's ``data``; 400 when it is not one."""
+        """The body as the type of the route's ``data``. Raises 400 if it does not match."""
         handler = self.scope["route_handler"]
         field = handler.parsed_data_field if isinstance(handler, HTTPRouteHandler) else None
         try:

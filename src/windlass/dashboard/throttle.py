@@ -1,16 +1,16 @@
-"""How much each client may ask: token buckets, for a bounded number of clients."""
+"""Rate limits: token buckets for a bounded number of clients."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections import OrderedDict
 
-#: Clients that are remembered; the one that was silent longest is forgotten first.
+#: Maximum number of clients. The one that was idle longest is forgotten first.
 CLIENTS = 10_000
 
 
 def network_of(address: str) -> str:
-    """What one client can choose its address from: itself, or in IPv6 the network of 64 bits around it."""
+    """The addresses that one client can choose from: the address itself, or in IPv6 its /64 network."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -23,7 +23,7 @@ def network_of(address: str) -> str:
 
 
 class Buckets:
-    """One bucket per client: ``burst`` requests at once, ``per_second`` more."""
+    """One bucket per client: ``burst`` requests at once, ``per_second`` more each second."""
 
     def __init__(self, burst: float, per_second: float, clients: int = CLIENTS) -> None:
         self._burst = burst
@@ -40,18 +40,18 @@ class Buckets:
         return min(self._burst, level + (now_ms - at_ms) * self._per_ms)
 
     def wait(self, client: str, now_ms: float) -> float:
-        """How many milliseconds until the client's next request is allowed; 0: it is."""
+        """How many milliseconds until the client's next request is allowed; 0 if it is now."""
         level = self.level(client, now_ms)
         return 0.0 if level >= 1 else (1 - level) / self._per_ms
 
     def take(self, client: str, now_ms: float) -> float:
-        """Count one request. 0: it is allowed; else how many milliseconds until the next one is."""
+        """Count one request. Returns 0 if it is allowed, else how many milliseconds until the next one is."""
         wait_ms = self.wait(client, now_ms)
         self._set(client, self.level(client, now_ms) - (0 if wait_ms else 1), now_ms)
         return wait_ms
 
     def give(self, client: str, now_ms: float) -> None:
-        """Take back the count of one request."""
+        """Undo the count of one request."""
         self._set(client, min(self.level(client, now_ms) + 1, self._burst), now_ms)
 
     def _set(self, client: str, level: float, now_ms: float) -> None:

@@ -1,8 +1,8 @@
-"""What happened to one job, from the event log and the history of its queue.
+"""The timeline of one job, from the event log and the history of its queue.
 
-Both logs are ordered by time and read by position, so a binary search finds any moment. The
-stretch between a job's first and last moment is read when it is short; of a long one, only the moments that
-the job's record names. The answer says that it is not complete then, or when the log was trimmed.
+Both logs are ordered by time and read by position, so a binary search finds any time. If the part between a
+job's first and last event is short, all of it is read. Otherwise only the times that the job's record names
+are. The answer says if it is not complete for this reason, or because the log was trimmed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes.jobs import AttemptEntry, EventEntry, QueueTimeEntry, Timeline
 from windlass.errors import HistoryTrimmedError
 
-#: Entries of a log that are read in one piece; as many are looked at for each moment of a long life, since a
-#: batch settles many jobs at one moment.
+#: Entries of a log that are read at once. The same number is read around each time of a long timeline, since
+#: a batch settles many jobs at the same time.
 _STRETCH = 1_000
-#: The binary search stops when this few are left: stores keep logs in chunks, and a read unpacks a whole one.
+#: The binary search stops at this many entries: stores keep logs in chunks, and a read unpacks a whole one.
 _NEAR = 500
-#: Moments that are looked at.
+#: Maximum number of times that are searched for.
 _MOMENTS = 16
 
 E = TypeVar("E")
@@ -53,9 +53,9 @@ class TimelineLog(Generic[E]):
         self._times: dict[int, int | None] = {}
 
     async def of_job(self, record: JobRecord, moments: list[int]) -> tuple[list[E], bool]:
-        """The entries of a job, and whether these are all that there were.
+        """The entries of a job, and whether these are all.
 
-        ``moments``: when something happened to it, which the log may have; in order.
+        ``moments``: sorted times at which the job changed, which may be in the log.
         """
         first = await self._read(self._oldest - 1, 1)
         whole = self._oldest <= 1 or (bool(first) and first[0].at_ms <= record.enqueued_ms)
@@ -69,7 +69,7 @@ class TimelineLog(Generic[E]):
         seen, seen_ms = self._oldest - 1, -1
         for moment in moments:
             if moment < seen_ms:
-                continue  # what was read for the moment before reaches beyond this one
+                continue  # the previous read already covers this time
             start = max(await self._before(moment), seen)
             entries = await self._read(start, _STRETCH + _NEAR)
             seen, seen_ms = (entries[-1].position, entries[-1].at_ms) if entries else (start, moment)
@@ -82,7 +82,7 @@ class TimelineLog(Generic[E]):
         return [entry for entry in await self._read(after, limit) if entry.job_id == job_id]
 
     async def _before(self, at_ms: int) -> int:
-        """A position after which everything from ``at_ms`` on stands, ``_NEAR`` entries too early at most."""
+        """A position before all entries from ``at_ms`` on, at most ``_NEAR`` entries too early."""
         low, high = self._oldest - 1, self._newest
         while high - low > _NEAR:
             middle = (low + high) // 2
@@ -94,7 +94,7 @@ class TimelineLog(Generic[E]):
         return low
 
     async def _time_after(self, position: int) -> int | None:
-        """The time of the entry after a position. Cached: searches for near moments ask for the same ones."""
+        """The time of the entry after a position. Cached: searches for near times read the same entries."""
         if position not in self._times:
             found = await self._read(position, 1)
             self._times[position] = found[0].at_ms if found else None
@@ -102,13 +102,13 @@ class TimelineLog(Generic[E]):
 
 
 def _ends(record: JobRecord) -> list[int]:
-    """When attempts of a job ended, as its record says."""
+    """When attempts of a job ended, according to its record."""
     times = [record.finished_ms, *(error.at_ms for error in record.errors[-_MOMENTS:])]
     return sorted({at_ms for at_ms in times if at_ms})
 
 
 def _moments(record: JobRecord) -> list[int]:
-    """When something happened to a job, as its record says."""
+    """When the job changed, according to its record."""
     times = [record.enqueued_ms, record.ready_ms, record.started_ms]
     return sorted({at_ms for at_ms in times if at_ms} | set(_ends(record)))
 
@@ -168,10 +168,10 @@ async def _attempts(store: Store, record: JobRecord) -> tuple[list[AttemptRecord
     try:
         return await TimelineLog(read, max(head.oldest, 1), head.newest).of_job(record, _ends(record))
     except HistoryTrimmedError:
-        return [], False  # trimmed while we looked
+        return [], False  # trimmed meanwhile
 
 
-#: What of an event may hold values of the application.
+#: Fields of an event that may hold values of the application.
 _MASKED: dict[str, Callable[[Mask, str], str]] = {
     "message": Mask.text,
     "progress": Mask.json_text,
@@ -227,7 +227,7 @@ def _queue_time(time: QueueTime | None) -> QueueTimeEntry | None:
 
 
 def _from_error(attempt: int, at_ms: int, error_class: str) -> AttemptEntry:
-    """An attempt of which only the error is left."""
+    """An attempt of which only the error is known."""
     return AttemptEntry(
         run=0,
         attempt=attempt,

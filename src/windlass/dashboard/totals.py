@@ -13,17 +13,17 @@ _FAILED = {"failed", "retrying"}
 
 @dataclass(slots=True)
 class Totals:
-    """Attempts by queue and outcome, over the whole life of the store."""
+    """Attempts by queue and outcome since the store was created."""
 
     queues: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def of(self, queue: str) -> tuple[int, int]:
-        """Runs, and those of them that failed (for good or to be retried)."""
+        """The number of runs, and of failed runs (final or to be retried)."""
         outcomes = self.queues.get(queue, {})
         return _sum(outcomes, _RAN), _sum(outcomes, _FAILED)
 
     def all(self) -> dict[str, int]:
-        """All queues together, by outcome."""
+        """The totals of all queues, by outcome."""
         found: dict[str, int] = {}
         for outcomes in self.queues.values():
             for outcome, count in outcomes.items():
@@ -41,7 +41,7 @@ def _sum(outcomes: dict[str, int], names: set[str]) -> int:
 
 
 async def queue_totals(store_view: StoreView, queue: str | None = None) -> Totals:
-    """The totals of all queues that are shown, or of one."""
+    """The totals of all visible queues, or of one."""
     totals = Totals()
     for row in await store_view.counters(queue):
         outcomes = totals.queues.setdefault(row.queue, {})

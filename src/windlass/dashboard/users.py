@@ -13,7 +13,7 @@ ROLES: tuple[Role, ...] = ("operator", "reader")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks. ``operator`` may change things, ``reader`` may look; rules may allow less."""
+    """A signed-in caller. ``operator`` may change things, ``reader`` may read; rules may allow less."""
 
     name: str
     role: Role

@@ -1,4 +1,4 @@
-"""Records as the API shows them, masked."""
+"""Converts records to the shapes of the API, with masked values."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from windlass.serde.codecs import Codecs
 T = TypeVar("T")
 
 _PREVIEW = 200
-#: Arguments with more bytes are shown on the job's own page only: to mask a megabyte takes about 0.1 s, and a
-#: list has up to 1,000 jobs.
+#: Larger arguments are shown only on the job's own page: masking a megabyte takes about 0.1 s, and a list has
+#: up to 1,000 jobs.
 PREVIEWED_BYTES = 65_536
-#: Characters of a chunk of output.
+#: Maximum length of a chunk of output, in characters.
 CHUNK_CHARS = 4_000
-#: A message in a list; the job's own page has all of it.
+#: Maximum length of a message in a list. The job's own page shows all of it.
 _MESSAGE = 500
 
 
 async def each(records: Iterable[JobRecord], show: Callable[[JobRecord, Mask], T], mask: Mask) -> list[T]:
-    """Each job as ``show`` makes it. Other requests have their turn after each: values may be large."""
+    """Convert each job with ``show``. Yields to other requests after each, since values may be large."""
     shown = []
     for record in records:
         shown.append(show(record, mask))
@@ -45,12 +45,12 @@ async def each(records: Iterable[JobRecord], show: Callable[[JobRecord, Mask], T
 
 
 def plain(value: Any) -> Any:
-    """The value in types that JSON has; anything else as text."""
+    """The value in JSON types. Other types become text."""
     return msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
 
 
 def _shown(read: Callable[[], Any], codec: str, data: bytes | None, mask: Mask) -> Any:
-    """A stored value, not masked yet; bytes that cannot be read are shown as such."""
+    """A stored value, not masked yet. Bytes that cannot be decoded are shown as such."""
     if data is None:
         return None
     try:
@@ -60,7 +60,7 @@ def _shown(read: Callable[[], Any], codec: str, data: bytes | None, mask: Mask) 
 
 
 def raw(codec: str, data: bytes, mask: Mask) -> Any:
-    """Bytes that cannot be read here. A signed value keeps its fields readable for those without the key."""
+    """Bytes that cannot be decoded here. The fields of a signed value are readable without the key."""
     return {"codec": codec, "bytes": len(data), "base64": mask.unread(base64.b64encode(data).decode())}
 
 
@@ -76,7 +76,7 @@ def result_of(record: JobRecord, mask: Mask) -> Any:
 
 
 def call_of(record: JobRecord, codecs: Codecs) -> Call | None:
-    """The arguments; None when the stored bytes are none, or in a codec that is not accepted."""
+    """The arguments; None if the stored bytes are invalid, or in a codec that is not accepted."""
     try:
         return read_call(codecs, record)
     except (ValueError, TypeError, ConfigError):
@@ -90,7 +90,7 @@ def preview(value: Any) -> str:
 
 
 def data_of(record: JobRecord, mask: Mask) -> Any:
-    """What was added, masked."""
+    """The data of the job, masked."""
     call = call_of(record, mask.codecs)
     if call is None:
         return mask.hide(raw(record.codec, record.payload, mask))
@@ -98,7 +98,7 @@ def data_of(record: JobRecord, mask: Mask) -> Any:
 
 
 def args_preview(record: JobRecord, mask: Mask) -> str:
-    """A short text of the arguments, masked; of large ones, their size."""
+    """A short text of the arguments, masked. For large ones, their size."""
     size = len(record.payload)
     return preview(data_of(record, mask)) if size <= PREVIEWED_BYTES else f"{size:,} bytes"
 
@@ -113,7 +113,7 @@ def last_error(record: JobRecord, mask: Mask) -> shapes.LastError | None:
 
 
 def duration_of(record: JobRecord) -> int | None:
-    """How long the last run took, when it has ended."""
+    """How long the last run took, if it has ended."""
     if record.started_ms is None or record.finished_ms is None:
         return None
     return max(record.finished_ms - record.started_ms, 0)
@@ -165,7 +165,7 @@ def error_entry(error: ErrorInfo, mask: Mask) -> shapes.ErrorEntry:
 
 
 def log_line(number: int, line: LogLine, mask: Mask) -> shapes.LogLine:
-    """A log line; ``number`` is its place among those that are kept."""
+    """A log line; ``number`` is its index among the lines that are kept."""
     return shapes.LogLine(
         number=number,
         text=mask.text(line.text),
@@ -189,7 +189,7 @@ def output_chunk(ref: JobRef, codec: str, chunk: Chunk, mask: Mask) -> shapes.Ou
 
 
 def actions_of(record: JobRecord) -> list[str]:
-    """What can be done with a job in its state; ``retry_flow``: another job of its flow comes after it."""
+    """The actions that the job's state allows; ``retry_flow`` if another job of its flow depends on it."""
     state = record.state
     pending = state not in FINISHED and state is not JobState.ACTIVE
     can: dict[str, bool] = {
@@ -207,7 +207,7 @@ def actions_of(record: JobRecord) -> list[str]:
 
 
 def shown_options(record: JobRecord, mask: Mask) -> StoredOptions:
-    """The options of a job; they name no job of a queue that the caller may not see."""
+    """The options of a job, without references to jobs in hidden queues."""
     options = record.options
     parent, root = mask.place(options.parent), mask.place(options.root)
     return msgspec.structs.replace(options, parent=parent, root=root)
@@ -240,7 +240,7 @@ def detail(
         result_expired=record.result_expired,
         result_until_ms=record.result_until_ms,
         errors=[error_entry(error, mask) for error in record.errors],
-        # Which options were left to the task is bookkeeping of the worker, not an option.
+        # The options that were left to the task are internal to the worker.
         options=msgspec.to_builtins(msgspec.structs.replace(shown_options(record, mask), unsaid=0)),
         deliveries=record.deliveries,
         stalls=record.stalls,
@@ -261,7 +261,7 @@ def detail(
 
 
 def why(found: Why, records: dict[JobRef, JobRecord | None]) -> shapes.Why:
-    """Why a job is not running; of the jobs that hold it, those that the caller may see (``records``)."""
+    """Why a job is not running. Of the jobs that hold it back, only the visible ones (``records``)."""
     causes = [
         shapes.Cause(
             kind=cause.kind,
@@ -296,7 +296,7 @@ def _named(ref: JobRef, record: JobRecord | None) -> shapes.EdgeEntry:
     )
 
 
-# --- the wire's shapes -------------------------------------------------------------------------
+# --- wire shapes -----------------------------------------------------------------------------
 
 
 def seconds(ms: int | None) -> float:
@@ -304,7 +304,7 @@ def seconds(ms: int | None) -> float:
 
 
 def wire_job(record: JobRecord, mask: Mask) -> WireJob:
-    """A job as on the wire."""
+    """A job in the wire format."""
     call = call_of(record, mask.codecs)
     hidden = call is None or mask.everything
     return WireJob(
@@ -354,7 +354,7 @@ def dead_job(record: JobRecord, mask: Mask) -> DeadJob:
 
 
 def queue_view(info: QueueInfo, now_ms: int, processed: int, failed: int) -> Queue:
-    """A queue at a glance."""
+    """A summary of a queue."""
     latency_ms = 0 if info.oldest_ready_ms is None else max(now_ms - info.oldest_ready_ms, 0)
     return Queue(
         name=info.name,
@@ -408,6 +408,6 @@ def worker_entry(info: WorkerInfo, running: list[WorkerJob]) -> WorkerEntry:
 
 
 def lost_worker(info: WorkerInfo, held: list[JobRecord]) -> LostWorker:
-    """A worker that fell silent, with what it held."""
+    """A lost worker, with the jobs that it held."""
     jobs = [LostJob(queue=one.queue, id=one.id, task=one.task, state=one.state) for one in held]
     return LostWorker(id=info.id, jobs=jobs, **facts_of(info))

@@ -1,7 +1,7 @@
-"""arq: ids in a sorted set per queue, by the millisecond at which they are due; a record per job.
+"""arq: ids in a sorted set per queue, by due time in milliseconds, and a record per job.
 
-A record is a pickle of ``{"t", "f", "a", "k", "et"}`` unless the project chose another serialiser; JSON and
-MessagePack are read as well. A job stays in its set while it runs.
+A record is a pickle of ``{"t", "f", "a", "k", "et"}`` unless the project uses another serialiser; JSON and
+MessagePack are supported too. A job stays in its set while it runs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from windlass.importing.client import SourceClient
 from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
 from windlass.importing.plain import load_plain
 
-#: Sorted sets of arq that are no queues.
+#: Sorted sets of arq that are not queues.
 _NO_QUEUES = frozenset({"abort"})
-#: How a pickle of any protocol since 2 begins.
+#: The first byte of a pickle of protocol 2 or later.
 _PICKLE = b"\x80"
 
 
 class ArqReader:
-    """Reads what arq's producers left in Redis: every queue whose key begins with the prefix."""
+    """Reads arq's jobs in Redis: every queue whose key begins with the prefix."""
 
     source = "arq"
 

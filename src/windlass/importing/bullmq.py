@@ -1,6 +1,6 @@
 """BullMQ: ids in ``wait`` (oldest right), ``prioritized`` and ``delayed`` (scores), a hash per job.
 
-The data is JSON, so a job of a Node program arrives as it is: an object becomes keyword arguments.
+The data is JSON, so a job of a Node program is imported unchanged: an object becomes keyword arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SCORE = 4096
 
 
 class BullReader:
-    """Reads what BullMQ's queues left in Redis."""
+    """Reads BullMQ's jobs in Redis."""
 
     source = "bullmq"
 

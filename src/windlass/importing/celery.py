@@ -1,7 +1,7 @@
 """Celery on Redis: messages in lists, one per queue and priority step, oldest at the right end.
 
-``_kombu.binding.QUEUE`` names the queues. A task with an ETA waits in the same list until a worker takes it
-into its memory; what workers hold is in ``unacked`` and comes back to the list when they stop.
+``_kombu.binding.QUEUE`` names the queues. A task with an ETA waits in the same list until a worker reads it.
+Messages that workers hold are in ``unacked``, and return to the list when the workers stop.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from windlass.importing.plain import load_plain
 from windlass.serde import inflate
 
 _BINDING = "_kombu.binding."
-#: Between a queue's name and its priority step; 0 is the first to run and has no ending.
+#: Separates a queue's name from its priority step. Step 0 runs first and has no suffix.
 _SEPARATOR = "\x06\x16"
 _STEPS = (0, 3, 6, 9)
 
 
 class CeleryReader:
-    """Reads what Celery's producers left in Redis."""
+    """Reads Celery's messages in Redis."""
 
     source = "celery"
 
@@ -44,7 +44,7 @@ class CeleryReader:
     async def _queues(self) -> list[str]:
         start = f"{self._prefix}{_BINDING}"
         bound = [key.decode().removeprefix(start) for key in await self._client.scan(f"{start}*")]
-        # Private queues of single workers and clients: remote control and replies.
+        # Private queues of workers and clients, for remote control and replies.
         return sorted(
             name for name in bound if not name.endswith(".pidbox") and not name.startswith("celeryev")
         )
@@ -59,7 +59,7 @@ class CeleryReader:
 
 @refuses("a message of Celery's protocol 2")
 def _read(entry: Entry, queue: str, raw: bytes) -> ForeignJob:
-    """What one message means."""
+    """Convert one message."""
     message = msgspec.json.decode(raw)
     headers, properties = message["headers"], message["properties"]
     entry.task, entry.id = str(headers["task"]), str(headers["id"])
@@ -99,7 +99,7 @@ def _body(message: dict[str, Any], headers: dict[str, Any], properties: dict[str
 
 
 def _revive(value: Any) -> Any:
-    """kombu writes dates, UUIDs and decimals as ``{"__type__": ..., "__value__": ...}``: keep their text."""
+    """Convert kombu's ``{"__type__": ..., "__value__": ...}`` (dates, UUIDs, decimals) to text."""
     if isinstance(value, dict):
         if value.keys() == {"__type__", "__value__"}:
             inner = value["__value__"]

@@ -1,4 +1,4 @@
-"""The few questions that readers ask a Redis or Valkey server, and the one step that takes entries away."""
+"""The commands that readers send to a Redis or Valkey server, and the atomic step that takes entries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from windlass.backend.urls import hide_secrets, parse_url
 from windlass.errors import ConfigError, StorageError
 from windlass.importing.model import ForeignJob, Kind, Shelf
 
-#: Removes entries from a shelf and writes each that was still there into the holding hash, in one step.
+#: Removes entries from a shelf and stores each that was still there in the holding hash, in one step.
 _TAKE = """
 local taken = {}
 for at = 4, #ARGV, 3 do
@@ -38,7 +38,7 @@ class SourceClient:
         except ImportError as exc:
             raise ConfigError("import", "used with a Redis client: pip install 'windlass[valkey]'") from exc
         self._errors: type[Exception] = RedisError
-        parse_url(url)  # what cannot be read is refused without being shown
+        parse_url(url)  # refuses an invalid URL without showing it
         given = url.replace("valkey://", "redis://", 1).replace("valkeys://", "rediss://", 1)
         try:
             self._redis: Any = redis.Redis.from_url(given, socket_timeout=30, socket_connect_timeout=5)
@@ -46,7 +46,7 @@ class SourceClient:
             raise ConfigError("source", "a URL like redis://localhost:6379/0", hide_secrets(url)) from None
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         await self._redis.aclose()
 
     async def _ask(self, question: Any) -> Any:
@@ -56,7 +56,7 @@ class SourceClient:
             raise StorageError(f"the server to import from did not answer: {exc}; check its URL") from exc
 
     async def scan(self, pattern: str, kind: str | None = None) -> list[bytes]:
-        """Keys that match (and are of that kind, in the server's words), each once."""
+        """The distinct keys that match a pattern; with ``kind``, only those of this Redis type."""
 
         async def walk() -> list[bytes]:
             keys = self._redis.scan_iter(match=pattern, count=1_000, _type=kind)
@@ -74,18 +74,18 @@ class SourceClient:
         return int(await self._ask(self._redis.hlen(key)))
 
     async def size(self, key: str | bytes, kind: Kind | str) -> int:
-        """How many entries a list or sorted set has."""
+        """The number of entries of a list or sorted set."""
         verb = self._redis.llen if kind == "list" else self._redis.zcard
         return int(await self._ask(verb(key)))
 
     async def count(self, shelf: Shelf) -> int:
-        """How many entries a shelf has."""
+        """The number of entries of a shelf."""
         if shelf.least is None:
             return await self.size(shelf.key, shelf.kind)
         return int(await self._ask(self._redis.zcount(shelf.key, shelf.least, "+inf")))
 
     async def window(self, shelf: Shelf, skip: int, count: int) -> list[tuple[bytes, float]]:
-        """Entries of a shelf, oldest first, past the first ``skip``; with their scores (0 on a list)."""
+        """Entries of a shelf, oldest first, after the first ``skip``, with their scores (0 in a list)."""
         if shelf.kind == "zset":
             least = "-inf" if shelf.least is None else shelf.least
             query = self._redis.zrangebyscore(
@@ -101,7 +101,7 @@ class SourceClient:
         return [(member, 0.0) for member in found]
 
     async def hashes(self, keys: Sequence[str]) -> list[dict[bytes, bytes]]:
-        """Many hashes in one round trip."""
+        """Several hashes in one round trip."""
         pipe = self._redis.pipeline(transaction=False)
         for key in keys:
             pipe.hgetall(key)
@@ -109,17 +109,17 @@ class SourceClient:
         return found
 
     async def texts(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Many texts in one round trip; None for those that are not there."""
+        """Several texts in one round trip; None for missing ones."""
         found: list[bytes | None] = await self._ask(self._redis.mget(keys)) if keys else []
         return found
 
     async def fields(self, key: str, names: Sequence[str]) -> list[bytes | None]:
-        """Some fields of a hash; None for those that are not there."""
+        """Some fields of a hash; None for missing ones."""
         found: list[bytes | None] = await self._ask(self._redis.hmget(key, names)) if names else []
         return found
 
     async def take(self, shelf: Shelf, holding: str, items: Sequence[tuple[bytes, str, bytes]]) -> list[bool]:
-        """Move entries (member, id, text) from the shelf to the hash; False where another was quicker."""
+        """Move entries (member, id, text) to the holding hash. False for entries that were already taken."""
         words: list[Any] = [shelf.kind, -1 if shelf.oldest == "right" else 1, ""]
         for item in items:
             words += item
@@ -127,7 +127,7 @@ class SourceClient:
         return [bool(one) for one in answer]
 
     async def held_count(self, holding: str) -> int:
-        """How many entries the holding hash has."""
+        """The number of entries in the holding hash."""
         return await self.hash_size(holding)
 
     async def held(self, holding: str, count: int) -> list[tuple[bytes, bytes]]:
@@ -145,7 +145,7 @@ class SourceClient:
         return answer
 
     async def release(self, holding: str, jobs: Sequence[ForeignJob]) -> None:
-        """Forget held entries, and the keys and parts that go with them."""
+        """Delete held entries, with the keys and parts that belong to them."""
         pipe = self._redis.pipeline(transaction=True)
         pipe.hdel(holding, *(job.job_id for job in jobs))
         keys = [key for job in jobs for key in job.keys]

@@ -1,7 +1,7 @@
-"""Dramatiq on Redis: ids in a list per queue (oldest left), their messages in a hash beside it.
+"""Dramatiq on Redis: ids in a list per queue (oldest left), and their messages in a separate hash.
 
-Delayed messages, retries among them, are in a queue of their own, ``NAME.DQ``, with the time at which they
-are due. What workers hold is in sets, and goes back to its list when they stop.
+Delayed messages, including retries, are in a separate queue ``NAME.DQ``, with their due time. Messages that
+workers hold are in sets, and return to their list when the workers stop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable
 _MESSAGES = ".msgs"
 _DELAYED = ".DQ"
 _DEAD = ".XQ"
-#: Options that make a message a part of something larger.
+#: Options of messages that belong to a larger unit, which cannot be imported.
 _COMPOSED = {
     "pipe_target": "a pipeline",
     "group_completion_uuid": "a group with callbacks",
@@ -24,7 +24,7 @@ _COMPOSED = {
 
 
 class DramatiqReader:
-    """Reads what Dramatiq's producers left in Redis."""
+    """Reads Dramatiq's messages in Redis."""
 
     source = "dramatiq"
 

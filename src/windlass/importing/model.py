@@ -1,4 +1,4 @@
-"""What readers and the mover exchange."""
+"""The types that readers and the mover exchange."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ import msgspec
 
 Kind = Literal["list", "zset", "rows"]
 P = ParamSpec("P")
-#: What reading bytes raises that are no job at all.
+#: Errors that reading bytes raises if they are not a job.
 _NOT_A_JOB = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """A key that holds entries of one queue. Lists are read from their ``oldest`` end."""
+    """A Redis key, or a query, that holds jobs of one queue. Lists are read from their ``oldest`` end."""
 
     queue: str
     key: bytes
     kind: Kind
     oldest: Literal["left", "right"] = "left"
-    #: Entries are due later.
+    #: The jobs are due later.
     later: bool = False
-    #: In a sorted set: entries of a lower score are not on this shelf.
+    #: In a sorted set: the lowest score that belongs to this list.
     least: float | None = None
 
 
 class ForeignJob(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A job of another system, in our words. Also what the holding hash keeps, as JSON."""
+    """A job of another system in our terms. The holding hash stores it as JSON."""
 
     source: str
-    #: Its id there.
+    #: Its id in the other system.
     id: str
     queue: str
     task: str
-    #: A call's arguments; or ``data`` as ``queue.add`` takes it.
+    #: The arguments of a call, or ``data`` as for ``queue.add``.
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     data: Any = None
-    #: Whether ``data`` counts, not ``args`` and ``kwargs``.
+    #: Whether to use ``data`` instead of ``args`` and ``kwargs``.
     plain: bool = False
     due_ms: int | None = None
     expires_ms: int | None = None
@@ -51,16 +51,16 @@ class ForeignJob(msgspec.Struct, kw_only=True, omit_defaults=True):
     max_attempts: int | None = None
     timeout_s: float | None = None
     backoff: dict[str, Any] | None = None
-    #: While it waits, no other job of its queue may have this key.
+    #: A unique key within its queue while the job waits.
     unique: str | None = None
-    #: Keys that go with the entry once it was added.
+    #: Keys to delete once the job was added.
     keys: list[str] = []
-    #: Fields of hashes and members of sorted sets that go then: (``hash`` or ``zset``, key, name).
+    #: Fields of hashes and members of sorted sets to delete then: (``hash`` or ``zset``, key, name).
     parts: list[tuple[str, str, str]] = []
 
     @property
     def job_id(self) -> str:
-        """The id that it gets here: the same for the same message, always."""
+        """The id of the job here. Always the same for the same message."""
         if re.fullmatch(r"[A-Za-z0-9._-]{1,200}", self.id):
             return f"{self.source}-{self.id}"
         return f"{self.source}-{hashlib.sha256(self.id.encode()).hexdigest()[:32]}"
@@ -68,7 +68,7 @@ class ForeignJob(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An entry that cannot be moved, and why. ``task`` and ``id`` as far as they are known."""
+    """An entry that cannot be moved, and why. ``task`` and ``id`` if they are known."""
 
     reason: str
     task: str = ""
@@ -79,12 +79,12 @@ Found = ForeignJob | Refusal
 
 
 class Unreadable(ValueError):
-    """A message that a reader cannot understand; the text says why."""
+    """A reader cannot interpret a message. The text says why."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """An entry that is being read: its id there, and its task once that is known."""
+    """An entry that is being read: its id in the other system, and its task once known."""
 
     id: str
     task: str = ""
@@ -93,7 +93,7 @@ class Entry:
 def refuses(
     what: str,
 ) -> Callable[[Callable[Concatenate[Entry, P], ForeignJob]], Callable[Concatenate[Entry, P], Found]]:
-    """Make a function that raises on an entry it cannot read return a refusal. ``what``: what it reads."""
+    """Make a function return a refusal for an entry that it cannot read. ``what``: what it reads."""
 
     def make(
         read: Callable[Concatenate[Entry, P], ForeignJob],
@@ -113,57 +113,57 @@ def refuses(
 
 
 class Source(Protocol):
-    """Where another system keeps its jobs: shelves, and a place for what is taken and not added yet."""
+    """The store of another system: its shelves, and a place for entries that are not added yet."""
 
     async def count(self, shelf: Shelf) -> int:
-        """How many entries a shelf has."""
+        """The number of entries of a shelf."""
         ...
 
     async def window(self, shelf: Shelf, skip: int, count: int) -> list[tuple[bytes, float]]:
-        """Entries of a shelf, oldest first, past the first ``skip``; with their scores."""
+        """Entries of a shelf, oldest first, after the first ``skip``, with their scores."""
         ...
 
     async def take(self, shelf: Shelf, holding: str, items: Sequence[tuple[bytes, str, bytes]]) -> list[bool]:
-        """Move entries (member, id, text) from the shelf into holding; False where another was quicker."""
+        """Move entries (member, id, text) to the holding place. False for entries that were already taken."""
         ...
 
     async def held_count(self, holding: str) -> int:
-        """How many entries are held."""
+        """The number of held entries."""
         ...
 
     async def held(self, holding: str, count: int) -> list[tuple[bytes, bytes]]:
-        """Some of the entries that are held."""
+        """Some of the held entries."""
         ...
 
     async def release(self, holding: str, jobs: Sequence[ForeignJob]) -> None:
-        """Forget held entries, and the keys and parts that go with them."""
+        """Delete held entries, with the keys and parts that belong to them."""
         ...
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         ...
 
 
 class SourceReader(Protocol):
-    """Knows how one system keeps its jobs."""
+    """Reads the jobs of one system."""
 
     source: str
 
     async def shelves(self) -> list[Shelf]:
-        """Every shelf, those that are taken first first."""
+        """All shelves, in the order in which workers take from them."""
         ...
 
     async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
-        """What the entries (each with its score, 0 on a list) of a shelf mean, in order."""
+        """Convert entries of a shelf (each with its score, 0 in a list), in order."""
         ...
 
     async def left(self) -> dict[str, int]:
-        """What is there besides waiting and scheduled jobs and stays where it is, in words and numbers."""
+        """Descriptions and counts of what is not imported, besides waiting and scheduled jobs."""
         ...
 
 
 def read_json(data: bytes, system: str) -> Any:
-    """What ``data`` holds, which ``system`` wrote; ``Unreadable`` when that is not JSON."""
+    """Parse JSON that ``system`` wrote. Raises ``Unreadable`` if it is not valid."""
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError:

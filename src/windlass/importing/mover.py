@@ -1,4 +1,4 @@
-"""Walks the shelves of another system and adds what it finds, in one of three modes."""
+"""Reads the shelves of another system and adds the jobs, in one of three modes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from windlass.jobs.prepare import PreparedOptions
 
 #: Entries per step.
 WINDOW = 500
-#: How long an imported id is known, record or not.
+#: How long an imported id is kept, even without a record.
 KEEP_ID_S = 7 * 86_400
 
 
 class Mode(StrEnum):
-    """How far to go: only look; add here and change nothing there; take there and add here."""
+    """Only inspect; add here and change nothing there; or take there and add here."""
 
     DRY = "dry"
     COPY = "copy"
@@ -37,13 +37,13 @@ class Mode(StrEnum):
 
 @dataclass
 class ShelfReport:
-    """What was found in one queue of the other system."""
+    """The result for one queue of the other system."""
 
     queue: str
     target: str
     waiting: int = 0
     scheduled: int = 0
-    #: Added by this run, there already from an earlier one, taken by a worker of the other system meanwhile.
+    #: Added by this run; already here from an earlier one; taken by a worker of the other system meanwhile.
     added: int = 0
     known: int = 0
     gone: int = 0
@@ -52,21 +52,21 @@ class ShelfReport:
 
 @dataclass
 class ImportReport:
-    """The outcome of a run."""
+    """The result of a run."""
 
     mode: Mode
     source: str
     queues: dict[str, ShelfReport] = field(default_factory=dict)
     tasks: Counter[str] = field(default_factory=Counter)
-    #: (task, reason) -> how many.
+    #: (task, reason) -> count.
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
-    #: What is there besides, in words.
+    #: Descriptions and counts of what is not imported.
     left: dict[str, int] = field(default_factory=dict)
-    #: Held by a run that was interrupted, and finished by this one (or, in other modes, still there).
+    #: Entries of an interrupted run that this one finished (or, in other modes, that are still held).
     resumed: int = 0
 
     def total(self, name: str) -> int:
-        """A column summed over the queues."""
+        """The sum of a column over all queues."""
         return sum(getattr(row, name) for row in self.queues.values())
 
 
@@ -92,11 +92,11 @@ class Mover:
         self._holding = f"windlass:import:{reader.source}"
 
     async def size(self) -> int:
-        """How many entries there are to look at."""
+        """The number of entries to read."""
         return sum([await self._client.count(shelf) for shelf in await self._shelves()])
 
     async def run(self, mode: Mode, advance: Callable[[float], None] = lambda step: None) -> ImportReport:
-        """Walk all shelves; ``advance`` receives how many entries were dealt with."""
+        """Process all shelves; ``advance`` receives how many entries were processed."""
         report = ImportReport(mode, self._reader.source, left=await self._reader.left())
         if mode is Mode.MOVE:
             report.resumed = await self._finish_held()
@@ -165,7 +165,7 @@ class Mover:
         return len(ready)
 
     async def _finish_held(self) -> int:
-        """Add what an interrupted run had taken and not yet released."""
+        """Add the entries that an interrupted run had taken and not released."""
         done = 0
         while held := await self._client.held(self._holding, WINDOW):
             jobs = [msgspec.json.decode(text, type=ForeignJob) for _, text in held]
@@ -187,7 +187,7 @@ class Mover:
                     row.known += 1
 
     def _prepare(self, found: Found) -> NewJob | Refusal:
-        """The job to add; or why it cannot be."""
+        """The job to add, or why it cannot be added."""
         if isinstance(found, Refusal):
             return found
         if found.expires_ms is not None and found.expires_ms <= SYSTEM_CLOCK.now_ms():

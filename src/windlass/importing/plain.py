@@ -1,9 +1,9 @@
-"""Reads pickles that hold plain data, and no others.
+"""Reads pickles that contain only plain data.
 
-A pickle is a program: loading one from a queue runs whatever its writer liked. This unpickler can build
-numbers, texts, bytes, lists, tuples, dictionaries and sets, dates and times, ``Decimal`` and ``UUID``. The
-first name of anything else ends it, before that is imported. It is the slow one, written in Python, on
-purpose: its memo is a dictionary, so a forged index cannot make it reserve memory.
+A pickle is a program: loading one from a queue runs arbitrary code of its writer. This unpickler can build
+numbers, texts, bytes, lists, tuples, dictionaries, sets, dates, times, ``Decimal`` and ``UUID``. It fails at
+the first other name, before importing it. It uses the slower Python implementation on purpose: its memo is a
+dictionary, so a forged index cannot make it reserve memory.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _PlainUnpickler(pickle._Unpickler):
 
 
 def load_plain(data: bytes) -> Any:
-    """The value of a pickle of plain data; ``Unreadable`` for any other."""
+    """The value of a pickle of plain data. Raises ``Unreadable`` for any other."""
     if len(data) > MOST_BYTES:
         raise Unreadable(f"its pickle has {len(data)} bytes, over the limit of {MOST_BYTES}")
     try:

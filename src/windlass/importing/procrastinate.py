@@ -1,7 +1,7 @@
 """Procrastinate: rows of a table in PostgreSQL, with arguments in JSON.
 
-Rows that were taken are kept in a table of ours until they are here. How often a task is
-retried is part of its code, not of its rows.
+Rows that were taken are kept in a table of ours until they are added here. The retries of a task are part of
+its code, not of its rows.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from windlass.backend.urls import hide_secrets
 from windlass.errors import ConfigError, StorageError
 from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
 
-#: What a shelf holds: rows of one queue that were ready when the import began, or due later.
+#: The rows of a shelf: of one queue, ready when the import began, or due later.
 _OPEN: Final = "status = 'todo' AND queue_name = %s AND coalesce(scheduled_at > %s, false) = %s"
-#: The arguments as text: how deep they are nested, and how long a number is, is for our reader to judge.
+#: The arguments as text, so that our reader checks the depth of nesting and the length of numbers.
 _READ: Final = """
 SELECT id, task_name, args::text, priority, lock, queueing_lock, scheduled_at,
        EXISTS (SELECT FROM procrastinate_periodic_defers p WHERE p.job_id = j.id)
 FROM procrastinate_jobs j WHERE id = ANY(%s)
 """
-#: Removes rows and writes each that was still there into the holding table, in one step.
+#: Removes rows and stores each that was still there in the holding table, in one step.
 _TAKE: Final = """
 WITH asked AS (SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS t(id, name, job)),
      gone AS (DELETE FROM procrastinate_jobs j USING asked
@@ -44,7 +44,7 @@ SELECT (SELECT count(*) FROM procrastinate_jobs WHERE status IN ('doing', 'abort
 
 
 class PostgresClient:
-    """A connection to the database of the other system. ``schema`` is where its tables are."""
+    """A connection to the database of the other system. ``schema`` contains its tables."""
 
     def __init__(self, url: str, schema: str = "") -> None:
         try:
@@ -60,7 +60,7 @@ class PostgresClient:
         self._began: datetime | None = None
 
     async def close(self) -> None:
-        """Close the connection, and drop the holding table when nothing is held."""
+        """Close the connection, and drop the holding table if it is empty."""
         if self._connection is None:
             return
         try:
@@ -74,7 +74,7 @@ class PostgresClient:
         return bool(found)
 
     async def rows(self, query: str, *values: Any) -> list[Any]:
-        """The rows of an answer; nothing when it has none."""
+        """The rows of a result; empty if it has none."""
         errors = self._psycopg.errors
         try:
             if self._connection is None:
@@ -99,13 +99,13 @@ class PostgresClient:
         (self._began,) = await cursor.fetchone()
 
     async def count(self, shelf: Shelf) -> int:
-        """How many rows a shelf has."""
+        """The number of rows of a shelf."""
         query = f"SELECT count(*) FROM procrastinate_jobs WHERE {_OPEN}"
         ((found,),) = await self.rows(query, shelf.key.decode(), self._began, shelf.later)
         return int(found)
 
     async def window(self, shelf: Shelf, skip: int, count: int) -> list[tuple[bytes, float]]:
-        """Ids of a shelf, in the order in which they would run, past the first ``skip``."""
+        """Ids of a shelf, in the order in which they would run, after the first ``skip``."""
         order = "scheduled_at, " if shelf.later else ""
         query = f"SELECT id FROM procrastinate_jobs WHERE {_OPEN} ORDER BY {order}priority DESC, id"
         values = (shelf.key.decode(), self._began, shelf.later, skip, count)
@@ -115,7 +115,7 @@ class PostgresClient:
         ]
 
     async def take(self, shelf: Shelf, holding: str, items: Sequence[tuple[bytes, str, bytes]]) -> list[bool]:
-        """Move rows (id, name, text) to the holding table; False where a worker was quicker."""
+        """Move rows (id, name, text) to the holding table. False for rows that a worker has taken."""
         await self.rows(_HOLDING)
         ids, names = [int(member) for member, _, _ in items], [name for _, name, _ in items]
         texts = [text.decode() for _, _, text in items]
@@ -123,7 +123,7 @@ class PostgresClient:
         return [name in taken for name in names]
 
     async def held_count(self, holding: str) -> int:
-        """How many rows an interrupted run holds."""
+        """The number of rows that an interrupted run holds."""
         if not await self._has_holding():
             return 0
         ((found,),) = await self.rows("SELECT count(*) FROM windlass_import WHERE holding = %s", holding)
@@ -137,13 +137,13 @@ class PostgresClient:
         return [(name.encode(), job.encode()) for name, job in await self.rows(query, holding, count)]
 
     async def release(self, holding: str, jobs: Sequence[ForeignJob]) -> None:
-        """Forget held rows."""
+        """Delete held rows."""
         names = [job.job_id for job in jobs]
         await self.rows("DELETE FROM windlass_import WHERE holding = %s AND name = ANY(%s)", holding, names)
 
 
 class ProcrastinateReader:
-    """Reads what Procrastinate's producers left in PostgreSQL."""
+    """Reads Procrastinate's jobs in PostgreSQL."""
 
     source = "procrastinate"
 

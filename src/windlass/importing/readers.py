@@ -1,4 +1,4 @@
-"""The systems that can be imported from, by name."""
+"""The supported systems, by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from windlass.importing.procrastinate import PostgresClient, ProcrastinateReader
 from windlass.importing.rq import RqReader
 from windlass.importing.saq import SaqReader
 
-#: Those that keep their jobs in Redis.
+#: Systems that keep their jobs in Redis.
 READERS: dict[str, Callable[[SourceClient, str], SourceReader]] = {
     "celery": CeleryReader,
     "rq": RqReader,
@@ -26,7 +26,7 @@ READERS: dict[str, Callable[[SourceClient, str], SourceReader]] = {
 
 
 def open_source(source: str, url: str, prefix: str = "") -> tuple[Source, SourceReader]:
-    """The connection to that system's server, and what reads its jobs there."""
+    """The connection to that system's server, and the reader of its jobs."""
     if source == ProcrastinateReader.source:
         database = PostgresClient(url, prefix)
         return database, ProcrastinateReader(database)

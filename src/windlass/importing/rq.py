@@ -15,12 +15,12 @@ from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable
 from windlass.importing.plain import load_plain
 from windlass.serde import inflate
 
-#: How data begins that zlib compressed.
+#: The first byte of data that zlib compressed.
 _COMPRESSED = b"x"
 
 
 class RqReader:
-    """Reads what RQ's producers and schedulers left in Redis."""
+    """Reads RQ's jobs in Redis, including scheduled ones."""
 
     source = "rq"
 
@@ -100,7 +100,7 @@ def _call(data: bytes) -> Any:
 
 
 def _backoff(intervals: bytes | None) -> dict[str, Any] | None:
-    """RQ takes one pause after the other; we keep the first as a fixed one."""
+    """RQ has a list of delays. We use the first as a fixed delay."""
     given = msgspec.json.decode(intervals) if intervals else []
     return {"type": "fixed", "delay": given[0], "jitter": 0} if given and given[0] else None
 

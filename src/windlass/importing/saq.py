@@ -1,6 +1,6 @@
-"""SAQ on Redis: ids in a list per queue (oldest left), a record per job, a sorted set of all that is open.
+"""SAQ on Redis: ids in a list per queue (oldest left), a record per job, a sorted set of unfinished jobs.
 
-The set knows when jobs are due, in seconds; those that wait or run have a 0 there.
+The scores in the set are due times in seconds. Jobs that wait or run have score 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _DEFAULT_TIMEOUT_S = 10
 
 
 class SaqReader:
-    """Reads what SAQ's producers left in Redis."""
+    """Reads SAQ's jobs in Redis."""
 
     source = "saq"
 

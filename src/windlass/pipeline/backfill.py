@@ -1,13 +1,13 @@
-"""Working silver and gold out again from bronze, for some days or for all.
+"""Rebuild silver and gold from bronze, for some days or for all.
 
-For what batches cannot do: a corrected transform, a new column, a damaged lake. Each day is one commit of
-each table; one that is interrupted is simply started again. Attempts of all days come first: jobs and gold
-read those of other days too, where a job or a wait spans midnight. Erased attempts count in gold as before,
-and stay away from silver.
+A backfill does what batches cannot: apply a corrected transform, fill a new column, repair a damaged lake.
+Each day is one commit of each table. A backfill that was interrupted is started again. The attempts of all
+days are rebuilt first, because jobs and gold also read attempts of other days where a job or a wait spans
+midnight. Erased attempts are counted in gold as before, and are not added to silver again.
 
-Arguments and results come from bronze too. Those that bronze lacks can be read from the store on the way, as
-long as it has the jobs: bronze is then the first table to be replaced. Jobs that were added on other days
-get the texts of their attempts as well, whatever the bounds are: conditions of ``erase`` look at jobs.
+Arguments and results come from bronze too. Those that bronze lacks can be read from the store, as long as it
+has the jobs; bronze is then the first table to be replaced. Jobs that were added on other days also get the
+arguments and results of their attempts, even outside the bounds, because conditions of ``erase`` read jobs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from windlass.pipeline import schemas
 from windlass.pipeline.batch import gold_shares, merge_gold, without_erased
-from windlass.pipeline.compact import carried
+from windlass.pipeline.compact import newest_note
 from windlass.pipeline.digest import joined
 from windlass.pipeline.files import FileEntry
 from windlass.pipeline.lake import Conflict, Lake, LakeTakenError
@@ -37,7 +37,7 @@ _EPOCH = date(1970, 1, 1).toordinal()
 
 @dataclass(frozen=True)
 class StoredPayloads:
-    """Arguments and results of a store: its name in the lake, and what is kept of them."""
+    """Where to read missing arguments and results: a store, its name in the lake, and which parts to keep."""
 
     url: str = field(repr=False)
     source: str
@@ -45,7 +45,7 @@ class StoredPayloads:
 
 
 def bronze_dates(lake: Lake, since: date | None = None, until: date | None = None) -> list[str]:
-    """The days that bronze still holds, within bounds."""
+    """The days within the bounds that bronze still holds."""
     days = {entry.date for entry in lake.entries(schemas.BRONZE_ATTEMPTS)}
     low, high = str(since or date.min), str(until or date.max)
     return sorted(day for day in days if low <= day <= high)
@@ -59,9 +59,10 @@ def rebuild(
     progress: Callable[[str], None] = lambda day: None,
     stored: StoredPayloads | None = None,
 ) -> list[str]:
-    """Work out every day within bounds; returns them. ``stored``: for rows without arguments and results.
+    """Rebuild every day within the bounds and return these days.
 
-    ``progress`` is called twice for each day: when its attempts are done, and when all of it is.
+    ``stored``: where to read arguments and results that bronze lacks. ``progress`` is called twice for each
+    day: when its attempts are rebuilt, and when its jobs and gold are.
     """
     days = bronze_dates(lake, since, until)
     rebuilt = [DayRebuild(spark, lake, day, lake.sources()) for day in days]
@@ -81,9 +82,9 @@ def rebuild(
 
 
 def _days_with_payloads(spark: SparkSession, lake: Lake, days: Sequence[str]) -> set[str]:
-    """When the jobs were added whose arguments bronze holds with the attempts of these days.
+    """The days on which jobs were added whose arguments bronze holds with the attempts of ``days``.
 
-    Also of texts that were there before: a backfill that was interrupted may have added them.
+    This includes arguments that were there before: an interrupted backfill may have added them.
     """
     entries = lake.entries(schemas.BRONZE_ATTEMPTS, days)
     found = Workbench(spark, lake).run([DaysWithPayloads(lake.place, entry) for entry in entries])
@@ -91,19 +92,19 @@ def _days_with_payloads(spark: SparkSession, lake: Lake, days: Sequence[str]) ->
 
 
 class DayRebuild:
-    """What follows from one day of bronze, worked out again."""
+    """Rebuilds the tables that follow from one day of bronze."""
 
     def __init__(self, spark: SparkSession, lake: Lake, day: str, batches: Mapping[str, int]) -> None:
         self.bench = Workbench(spark, lake)
         self.lake = lake
         self.day = day
         self.start_ms = (date.fromisoformat(day).toordinal() - _EPOCH) * _DAY_MS
-        #: The newest of each source. Named in every commit, so that a batch which comes between is noticed
-        #: by both.
+        #: The newest batch of each source. Every commit names it, so that a batch that commits meanwhile
+        #: conflicts with this commit.
         self.batches = batches
 
     def add_payloads(self, stored: StoredPayloads) -> None:
-        """Arguments and results of a store's jobs that bronze lacks, as far as the store has them."""
+        """Add arguments and results that bronze lacks, for the jobs that the store still has."""
         old = [
             entry
             for entry in self._of(schemas.BRONZE_ATTEMPTS)
@@ -119,15 +120,15 @@ class DayRebuild:
             self._replace(schemas.BRONZE_ATTEMPTS, added, [entry for entry, _ in changed])
 
     def attempts(self) -> None:
-        """Attempts that ended on the day, from bronze."""
+        """Rebuild the attempts that ended on the day, from bronze."""
         self._replace(schemas.SILVER_ATTEMPTS, *self._attempts())
 
     def jobs(self) -> None:
-        """Jobs that were added on the day, from silver as it is."""
+        """Rebuild the jobs that were added on the day, from the attempts in silver."""
         self._replace(schemas.SILVER_JOBS, self._jobs(), self._of(schemas.SILVER_JOBS))
 
     def gold(self) -> None:
-        """Gold of the day, from silver as it is. Attempts of other days count in its backlog only."""
+        """Rebuild the day's gold from silver. Attempts of other days count only in its backlog."""
         tables = (schemas.SILVER_ATTEMPTS, schemas.SILVER_ERASED)
         files = [entry for table in tables for entry in self._around_day(table)]
         digest = joined(self.bench.run([DigestFiles(self.lake.place, [entry]) for entry in files]))
@@ -143,21 +144,21 @@ class DayRebuild:
         return self.bench.write(unique, schemas.SILVER_ATTEMPTS, files), old
 
     def _jobs(self) -> list[FileEntry]:
-        """Jobs that were added on the day, from all their attempts and as snapshots saw them."""
+        """Jobs that were added on the day, from all their attempts and from snapshots."""
         entries, old = self._around_day(schemas.SILVER_ATTEMPTS), self._of(schemas.SILVER_JOBS)
         rows = self.bench.read(schemas.SILVER_ATTEMPTS, entries).select(*jobs.PART_COLUMNS)
         added = rows.where(F.col("enqueued_ms").between(self.start_ms, self.start_ms + _DAY_MS - 1))
         seen = self.bench.read(schemas.SILVER_JOBS, old).where(F.col("seen_ms").isNotNull())
         schema = schemas.SILVER_JOBS.spark
         parts = added.mapInArrow(jobs.parts_of_partition, schema).union(
-            seen.mapInArrow(jobs.sights_of_partition, schema)
+            seen.mapInArrow(jobs.snapshot_parts_of_partition, schema)
         )
         files = files_for(sum(entry.rows for entry in entries))
         together = parts.repartition(files, *schemas.SILVER_JOBS.keys)
         return self.bench.write(together.mapInArrow(jobs.merge_partition, schema), schemas.SILVER_JOBS, None)
 
     def _around_day(self, table: schemas.Table) -> list[FileEntry]:
-        """Files of the day's attempts, and of other days' whose jobs were added, ready or started on it."""
+        """Files with attempts of the day, or of jobs that were added, ready or started on it."""
         end_ms = self.start_ms + _DAY_MS - 1
         return [
             entry
@@ -170,9 +171,9 @@ class DayRebuild:
         ]
 
     def _replace(self, table: schemas.Table, new: list[FileEntry], old: Sequence[FileEntry]) -> None:
-        note = carried(self.lake, table)
+        note = newest_note(self.lake, table)
         try:
-            # Also for a day that had no files: a snapshot may have added some meanwhile.
+            # Strict even for a day without files: a snapshot may have added some meanwhile.
             self.lake.commit(table, new, old, batches=self.batches, note=note, strict=True)
         except Conflict as exc:
             raise LakeTakenError(f"a run changed {table.path} meanwhile; start backfill again") from exc

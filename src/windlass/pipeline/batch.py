@@ -1,13 +1,13 @@
-"""One batch: new records of a store's log become rows of every table, each table by a commit of its own.
+"""One batch: new records of a store's log become rows of every table. Each table has its own commit.
 
-Bronze comes first and is what was read, with the offsets in its commit. All else follows from bronze alone:
-silver takes from it the attempts it does not have, gold adds the new silver rows to the dates that they
-touch. So a run that finds tables which lack a batch of bronze works them out just as the run that died
-would have, and skips those that have it.
+Bronze is committed first: the records as they were read, with the offsets in the commit. All other tables
+follow from bronze alone. Silver adds the attempts that it does not have, and gold adds the new silver rows
+to the dates that they touch. If a run dies, the next one finds tables that lack a batch of bronze, derives
+them as the first run would have, and skips tables that have the batch.
 
-Rows are read once: the tasks that copy the log digest it on the way. The driver holds the digests, some 30
-bytes for each record, and hands them on to the tasks that write gold. A run that finishes another's batch
-has the files digested first.
+Rows are read once: tasks that copy the log also digest it. The driver holds the digests, about 30 bytes for
+each record, and passes them to the tasks that write gold. A run that finishes the batch of another run
+digests the files first.
 
 Test points: ``pipeline.bronze``, ``pipeline.silver``, after these tables are committed.
 """
@@ -41,9 +41,9 @@ from windlass.pipeline.work import CopyLog, DigestFiles, HashFile, MergeGold, Me
 OnGap = Literal["fail", "skip"]
 #: Up to this many rows, one task writes a table.
 LARGE = 50_000
-#: Rows that one task merges.
+#: Rows that one task merges, at most.
 PER_MERGE = 500_000
-#: A task reads this many records at least.
+#: Records that one task reads, at least.
 _LEAST_PER_TASK = 20_000
 _DAY_MS = 86_400_000
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -60,7 +60,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """What a batch will read. ``behind``: records that are left for later batches."""
+    """The range that a batch reads. ``behind``: records that are left for later batches."""
 
     start: Positions
     end: Positions
@@ -74,10 +74,10 @@ class BatchPlan:
 
 @dataclass
 class BatchResult:
-    """What a batch did."""
+    """The figures of a finished batch."""
 
     source: str
-    #: Its number, from 1, among those of its source.
+    #: Counted from 1 for each source.
     number: int
     records: int
     attempts: int
@@ -86,12 +86,12 @@ class BatchResult:
 
 
 def plan_batch(url: str, done: Positions, most: int, on_gap: OnGap = "fail") -> BatchPlan:
-    """How far the next batch goes. ``HistoryTrimmedError`` for a gap unless ``on_gap`` is ``skip``."""
+    """Decide how far the next batch reads. Raises ``HistoryTrimmedError`` if ``on_gap`` is ``fail``."""
     with ask_many(url) as ask:
         bounds = log_bounds(ask, done)
     start, gaps = dict(done), []
     for queue, bound in bounds.items():
-        # What was trimmed before the first run is no gap; a queue that appeared since is read from its start.
+        # Records trimmed before the first run are no gap. A queue that appeared later is read from its start.
         after = done.get(queue, 0) if done else bound.oldest - 1
         start[queue] = after
         try:
@@ -107,7 +107,7 @@ def plan_batch(url: str, done: Positions, most: int, on_gap: OnGap = "fail") -> 
     return BatchPlan(start, end, tuple(gaps), behind)
 
 
-#: What a step of a batch brings to a table: new files, and those that they replace.
+#: The change of one table by a batch: new files, and the files that they replace.
 Change = tuple[list[FileEntry], Sequence[FileEntry]]
 
 
@@ -119,7 +119,7 @@ def run_batch(
     plan: BatchPlan,
     payloads: Payloads | None = None,
 ) -> BatchResult:
-    """Read a batch into bronze, then bring every other table up to it."""
+    """Read a batch into bronze, then derive every other table from it."""
     number = lake.done(schemas.BRONZE_ATTEMPTS, source) + 1
     if number % TRIM_EVERY == 0:
         lake.trim_logs()
@@ -132,7 +132,7 @@ def run_batch(
 
 
 def finish_batches(spark: SparkSession, lake: Lake) -> list[tuple[str, int]]:
-    """Bring every table up to the batches that bronze has; returns those that were not everywhere."""
+    """Derive every table from the batches that bronze has. Returns the batches that some table lacked."""
     finished = []
     for source, number in lake.sources().items():
         if min(lake.done(table, source) for table in schemas.BATCHED) < number:
@@ -145,7 +145,7 @@ def _commit_bronze(lake: Lake, files: list[FileEntry], source: str, number: int,
     for _ in range(TRIES):
         gaps = [[gap.queue, gap.after, gap.until] for gap in plan.gaps]
         own = {"batch": number, "gaps": gaps, "seen_ms": SYSTEM_CLOCK.now_ms()}
-        # Each note is complete, also for batches of other sources: the commits before it may be cut.
+        # Each note covers all sources, because the log may be trimmed up to it.
         note = {
             "offsets": {**lake.offsets(), source: plan.end},
             "latest": {**lake.note().get("latest", {}), source: own},
@@ -159,7 +159,7 @@ def _commit_bronze(lake: Lake, files: list[FileEntry], source: str, number: int,
             if lake.done(schemas.BRONZE_ATTEMPTS, source) >= number:
                 message = f"another run writes source {source!r} to {lake.url}; this one ends here"
                 raise LakeTakenError(message) from exc
-    raise lake.always_changed()
+    raise lake.conflict_error()
 
 
 # --- bronze -----------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def copy_records(
     plan: BatchPlan,
     payloads: Payloads | None = None,
 ) -> tuple[list[FileEntry], Digest]:
-    """Tasks that read ranges of the log and write them down at once; nothing passes through the JVM."""
+    """Copy ranges of the log to files, in Spark tasks. No row passes through the JVM."""
     cores = bench.spark.sparkContext.defaultParallelism
     size = max(-(-plan.records // cores), _LEAST_PER_TASK)
     ranges = split_ranges(plan.start, plan.end, size)
@@ -185,13 +185,13 @@ def copy_records(
     return written, joined([digest for _, digest in done])
 
 
-# --- what follows from bronze -----------------------------------------------------------------------------
+# --- derived from bronze -------------------------------------------------------------------------------
 
 
 class LakeBatch:
-    """A batch that bronze has, on its way into the other tables.
+    """A batch that is in bronze, to be added to the other tables.
 
-    ``digest`` and ``files``: of its rows in bronze, when this run has read them.
+    ``digest`` and ``files`` describe its rows in bronze, if this run has read them.
     """
 
     def __init__(
@@ -206,12 +206,12 @@ class LakeBatch:
         self.lake = bench.lake
         self.source = source
         self.number = number
-        #: Of the rows in bronze; then, when these are known, of those that silver has taken.
+        #: Describes the rows in bronze, and later the rows that were added to silver, once they are known.
         self.digest = digest
         self._files = files
 
     def derive(self) -> int:
-        """Bring every table that lacks the batch up to it; returns how many attempts are new in silver."""
+        """Add the batch to every table that lacks it; returns how many attempts are new in silver."""
         self._step([schemas.BRONZE_GAPS], self._gap_rows)
         if self.lake.done(schemas.SILVER_ATTEMPTS, self.source) >= self.number:
             self.digest = None
@@ -227,14 +227,14 @@ class LakeBatch:
             ]
         else:
             steps = [([schemas.SILVER_JOBS, *schemas.GOLD], lambda tables: {})]
-        # Independent of each other, so one may commit while tasks of the other run.
+        # The steps are independent, so one can commit while tasks of the other run.
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="windlass-pipeline") as pool:
             for future in [pool.submit(self._step, *step) for step in steps]:
                 future.result()
         return sum(entry.rows for entry in entries)
 
     def _digest(self, entries: Sequence[FileEntry]) -> Digest:
-        """Of the batch's rows in some files, read again."""
+        """Read the batch's rows in ``entries`` again and digest them."""
         self.bench.ledger.note_read(entries)
         batch = (self.source, self.number)
         shares = [list(entries)] if _count(entries) <= LARGE else [[entry] for entry in entries]
@@ -243,10 +243,11 @@ class LakeBatch:
     def _step(
         self, tables: list[schemas.Table], work: Callable[[list[schemas.Table]], dict[str, Change]]
     ) -> dict[str, list[FileEntry]]:
-        """Commit the batch to those of ``tables`` that lack it; anew when one changed meanwhile.
+        """Commit the batch to those of ``tables`` that lack it. Starts again if a table changed meanwhile.
 
-        Another run may have done so by then, with the same outcome. The next commit of bronze decides which
-        of the two continues. Returns the new files by table, of the tables that this run committed to.
+        Another run may have committed the same batch by then, with the same rows. The next commit of bronze
+        decides which of the two runs continues. Returns the new files by table, for tables that this run
+        committed to.
         """
         committed: dict[str, list[FileEntry]] = {}
         for _ in range(TRIES):
@@ -261,10 +262,13 @@ class LakeBatch:
                     committed[table.path] = add
                 except Conflict:
                     self.lake.refresh(table)
-        raise self.lake.always_changed()
+        raise self.lake.conflict_error()
 
     def _transactions(self, table: schemas.Table) -> dict[str, int]:
-        """Of a commit. A snapshot that comes between added jobs which the batch took for new: name it too."""
+        """The transactions that a commit names.
+
+        For jobs this includes the newest snapshot: a later one may add jobs that the batch takes for new.
+        """
         if table is not schemas.SILVER_JOBS:
             return {self.source: self.number}
         seen_ms = self.lake.last_snapshot(self.source)
@@ -297,7 +301,7 @@ class LakeBatch:
     # --- silver -------------------------------------------------------------------------------------------
 
     def _silver(self, tables: list[schemas.Table]) -> dict[str, Change]:
-        """Attempts that silver does not have yet. Reads silver only where times overlap."""
+        """Attempts that silver does not have yet. Reads only files of silver whose times overlap."""
         entries = self._of_batch(schemas.BRONZE_ATTEMPTS) if self._files is None else self._files
         if not entries:
             return {}
@@ -317,7 +321,7 @@ class LakeBatch:
         return {schemas.SILVER_ATTEMPTS.path: (written, [])}
 
     def _is_new(self, digest: Digest, overlapping: Sequence[FileEntry]) -> bool:
-        """Whether all rows go into silver as they are: none comes twice, and nothing was ever erased."""
+        """Whether all rows can go into silver as they are: none is a duplicate, and none was ever erased."""
         if self.lake.entries(schemas.SILVER_ERASED):
             return False
         own = hashsets.unique(runs := hashes(digest.runs))
@@ -344,7 +348,7 @@ class LakeBatch:
     def _jobs(
         self, digest: Digest, entries: Sequence[FileEntry], tables: list[schemas.Table]
     ) -> dict[str, Change]:
-        """New jobs are appended; a file is written anew only when it holds a job that ran again."""
+        """Append new jobs, and rewrite a file only if it holds a job that ran again."""
         import numpy as np
 
         own, counts = hashsets.counted(hashes(digest.jobs))
@@ -354,10 +358,10 @@ class LakeBatch:
         self.bench.ledger.note_read(touched)
         where, batch = self.lake.place, (self.source, self.number)
         tasks: list[Any]
-        if _count([*touched, *entries]) <= LARGE:  # in order, so that the same rows are the same bytes
+        if _count([*touched, *entries]) <= LARGE:  # sorted, so that equal rows give equal bytes
             tasks = [MergeJobs(where, entries, batch, None, touched)]
         else:
-            # Most jobs left one record: tasks make their rows file by file, and only the others are merged.
+            # Most jobs have one record. Tasks write their rows file by file, and only other jobs are merged.
             several = hashsets.unique(np.concatenate([own[counts > 1], *again]))
             tasks = [WriteJobs(where, [entry], batch, several) for entry in entries]
             if len(several):
@@ -371,14 +375,14 @@ class LakeBatch:
     # --- gold ---------------------------------------------------------------------------------------------
 
     def _gold(self, digest: Digest, tables: list[schemas.Table]) -> dict[str, Change]:
-        """Rows of the batch plus those of the files that they touch, each table and date by itself."""
+        """The batch's gold rows, merged with the files that they touch, for each table and date."""
         shares = gold_shares(digest, tables)
         stored = {key: self._touched(key[0], parts) for key, parts in shares.items()}
         changes = merge_gold(self.bench, shares, stored)
         return {table.path: (changes.get(table.path, []), _of_table(stored, table.path)) for table in tables}
 
     def _touched(self, path: str, parts: Sequence[Part]) -> list[FileEntry]:
-        """Files of a table and date whose rows may have to be added to."""
+        """Files of a table and date with rows that may change."""
         table = schemas.TABLES[path]
         entries = self.lake.entries(table, [parts[0].date])
         if "window_start" not in table.keys:
@@ -402,7 +406,7 @@ Shares = dict[tuple[str, str], list[Part]]
 
 
 def gold_shares(digest: Digest, tables: Sequence[schemas.Table], only: str | None = None) -> Shares:
-    """The parts of a digest for some tables, of one date only if given, the largest first."""
+    """The parts of a digest for ``tables``, largest first; with ``only``, those of one date."""
     shares: Shares = {}
     for part in digest.parts:
         if schemas.TABLES[part.table] in tables and only in (None, part.date):
@@ -413,7 +417,7 @@ def gold_shares(digest: Digest, tables: Sequence[schemas.Table], only: str | Non
 def merge_gold(
     bench: Workbench, shares: Shares, stored: dict[tuple[str, str], list[FileEntry]]
 ) -> dict[str, list[FileEntry]]:
-    """Write shares with what is stored; returns the new files by table."""
+    """Merge shares with the stored files that they touch; returns the new files by table."""
     for entries in stored.values():
         bench.ledger.note_read(entries)
     tasks = [
@@ -435,7 +439,7 @@ def _count(entries: Sequence[FileEntry]) -> int:
 
 
 def without_erased(bench: Workbench, rows: DataFrame) -> DataFrame:
-    """Rows less those that were erased: a record that comes again stays away."""
+    """Drop rows of attempts that were erased, so that a record that is read again does not return."""
     erased = bench.lake.entries(schemas.SILVER_ERASED)
     if not erased:
         return rows
@@ -445,7 +449,7 @@ def without_erased(bench: Workbench, rows: DataFrame) -> DataFrame:
 
 
 def write_literal(where: Place, table: schemas.Table, rows: list[dict[str, Any]]) -> list[FileEntry]:
-    """A few rows from the driver itself."""
+    """Write a few rows from the driver."""
     import pyarrow as pa
 
     writer = TableWriter(where, table)
@@ -455,6 +459,6 @@ def write_literal(where: Place, table: schemas.Table, rows: list[dict[str, Any]]
 
 
 def _span(entries: Sequence[FileEntry], name: str) -> tuple[int, int]:
-    """Smallest and largest time in files; everything when one does not say."""
+    """The smallest and largest value of a column in files; an unbounded span if one file has no range."""
     spans = [entry.ranges.get(name, (-(2**62), 2**62)) for entry in entries]
     return min(low for low, _ in spans), max(high for _, high in spans)

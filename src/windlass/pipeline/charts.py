@@ -1,6 +1,6 @@
 """Charts as inline SVG: stacked steps and lines over time, readable in light and dark.
 
-A chart shows windows of equal length, ``step`` milliseconds each, without a hole between them.
+A chart shows windows of equal length, ``step`` milliseconds each, without gaps between them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from html import escape
 _WIDTH, _HEIGHT = 860, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 30, 8, 24
 _MINUTE, _HOUR, _DAY = 60_000, 3_600_000, 86_400_000
-#: Time between two dates on the axis.
+#: Possible distances between two labels on the time axis.
 _GAPS = (
     *(n * _MINUTE for n in (1, 2, 5, 10, 15, 30)),
     *(n * _HOUR for n in (1, 2, 3, 6, 12)),
@@ -55,7 +55,7 @@ Series = Mapping[str, Sequence[float | None]]
 
 
 def stacked(windows: Sequence[int], step: int, series: Series, *, warm: bool = False) -> str:
-    """Steps on top of each other, one as wide as its window; nothing counts as zero."""
+    """A stacked step chart, one step per window. Missing values count as zero."""
     colours = WARM if warm else COOL
     below = [0.0] * len(windows)
     layers: list[tuple[list[float], list[float], str]] = []
@@ -79,9 +79,9 @@ def lines(
     log: bool = False,
     label: Callable[[float], str] | None = None,
 ) -> str:
-    """A line for each series through the middle of its windows; gaps where there is no value.
+    """A line for each series through the middle of its windows, with gaps where there is no value.
 
-    ``label`` writes a value of the axis with its unit; counts need none.
+    ``label`` formats a value of the axis with its unit; by default a value is a plain count.
     """
     known = [value for values in series.values() for value in values if value is not None]
     scale = _Scale(windows, step, max(known, default=0.0), log=log)
@@ -95,7 +95,7 @@ def lines(
 
 
 class _Scale:
-    """From values to places in the picture."""
+    """Converts times and values to coordinates."""
 
     def __init__(self, windows: Sequence[int], step: int, most: float, *, log: bool = False) -> None:
         self.step = step
@@ -114,7 +114,7 @@ class _Scale:
 
 
 def _ticks(most: float) -> list[float]:
-    """Round numbers from 0 to ``most`` or a little above; whole ones, since these are counts."""
+    """Round whole numbers from 0 to ``most`` or a little above."""
     if most <= 0:
         return [0.0, 1.0]
     step = 10.0 ** math.floor(math.log10(most))
@@ -128,7 +128,7 @@ def _log_ticks(most: float) -> list[float]:
 
 
 def _steps(scale: _Scale, windows: Sequence[int], low: Sequence[float], high: Sequence[float]) -> str:
-    """The outline of what lies between two rows of heights; windows of no height are left out."""
+    """The outline of the area between two rows of heights, without windows of no height."""
     path = []
     for window, bottom, top in zip(windows, low, high, strict=True):
         if top > bottom:
@@ -150,7 +150,7 @@ def _line(scale: _Scale, windows: Sequence[int], values: Sequence[float | None])
 
 
 def _dots(scale: _Scale, windows: Sequence[int], values: Sequence[float | None], colour: str) -> str:
-    """A dot for each value: all of them where there are few, else those that no line reaches."""
+    """A dot for each value if there are few values, else only for those that no line reaches."""
     few = sum(value is not None for value in values) <= _FEW_DOTS
     around = [None, *values, None]
     dots = []
@@ -191,7 +191,7 @@ def _frame(
 
 
 def _dates(scale: _Scale) -> list[int]:
-    """Round times within the picture, at most ``_MOST_DATES`` of them."""
+    """Round times within the chart, at most ``_MOST_DATES`` of them."""
     span = scale.end - scale.first
     gap = next((gap for gap in _GAPS if span / gap <= _MOST_DATES), _GAPS[-1] * -(-span // _GAPS[-1] // 8))
     first = -(-scale.first // gap) * gap
@@ -199,7 +199,7 @@ def _dates(scale: _Scale) -> list[int]:
 
 
 def _anchor(ms: int, scale: _Scale) -> str:
-    """In the middle below its place, unless that is the right edge of the picture."""
+    """Centre a label below its time, except at the right edge of the chart."""
     return "end" if scale.x(ms) > _WIDTH - _RIGHT - 5 else "middle"
 
 

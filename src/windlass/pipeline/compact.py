@@ -1,7 +1,7 @@
-"""Upkeep of a lake: few large files instead of many small ones, and an end to old data.
+"""Maintenance of a lake: join small files, drop old dates, delete unused files.
 
-Each table, in compaction each day of it, is a commit of its own, so upkeep may be interrupted anywhere, and
-a run that continues is not disturbed.
+Each table has its own commit, and in compaction each day of it. So maintenance can be interrupted anywhere,
+and does not disturb a run in progress.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from windlass.pipeline import schemas
 from windlass.pipeline.files import FileEntry, TableWriter, read_entries
 from windlass.pipeline.lake import TRIES, Conflict, Lake, LakeTakenError
 
-#: A date is compacted when a table has more files for it than it needs, by this many.
+#: A date is compacted when a table has this many more files for it than it needs.
 SLACK = 3
-#: Bytes that a file should have.
+#: Target size of a file, in bytes.
 FILE_BYTES = 100 << 20
-#: How long files that no version of the table needs any more are kept for readers of older ones.
+#: How long files that the newest version does not use are kept for readers of older versions.
 KEEP_HOURS = 7 * 24
 
 
 @dataclass(frozen=True)
 class Retention:
-    """How many days each layer is kept; None: forever. Roll-ups stay for five years."""
+    """How many days each layer is kept; None: forever. The default for roll-ups is five years."""
 
     bronze_days: int | None = 30
     silver_days: int | None = 400
@@ -33,14 +33,14 @@ class Retention:
 
     def days_for(self, table: schemas.Table) -> int | None:
         if table is schemas.SILVER_ERASED_JOBS:
-            return None  # a store may hold a job for longer than the lake does
+            return None  # a store may keep a job longer than the lake does
         return {"bronze": self.bronze_days, "silver": self.silver_days, "gold": self.gold_days}[
             table.path.partition("/")[0]
         ]
 
 
 def small_groups(lake: Lake, slack: int = SLACK) -> Iterator[tuple[schemas.Table, list[str]]]:
-    """Tables, with those dates that have more files than they need."""
+    """Each table with the dates for which it has more files than it needs."""
     for table in schemas.TABLES.values():
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for entry in lake.entries(table):
@@ -57,7 +57,7 @@ def compact(
     progress: Callable[[str], None] = lambda table: None,
     slack: int = SLACK,
 ) -> int:
-    """Join small files, table by table; returns how many files are gone."""
+    """Join small files, table by table; returns by how many the number of files fell."""
     gone = 0
     for table, days in list(small_groups(lake, slack)):
         gone += sum(_join_day(lake, table, day) for day in days)
@@ -66,10 +66,10 @@ def compact(
 
 
 def _join_day(lake: Lake, table: schemas.Table, day: str) -> int:
-    """Few files in place of those of a day; returns how many are gone.
+    """Replace the files of a day by as few as possible; returns by how many their number fell.
 
-    Not by Delta's own compaction: that is accepted beside another one of the same files, and rows would be
-    there twice.
+    This does not use Delta's own compaction, because Delta accepts two compactions of the same files at once
+    and rows would then be duplicated.
     """
     for _ in range(TRIES):
         old = [entry for entry in lake.entries(table, [day]) if entry.bytes < FILE_BYTES]
@@ -82,7 +82,7 @@ def _join_day(lake: Lake, table: schemas.Table, day: str) -> int:
 
 
 def _joined(lake: Lake, table: schemas.Table, entries: Sequence[FileEntry]) -> list[FileEntry]:
-    """The rows of files once more, in as few as they need."""
+    """Write the rows of ``entries`` to as few files as they need."""
     import pyarrow as pa
 
     size, rows = sum(entry.bytes for entry in entries), sum(entry.rows for entry in entries)
@@ -95,13 +95,13 @@ def _joined(lake: Lake, table: schemas.Table, entries: Sequence[FileEntry]) -> l
 
 
 def _replace(lake: Lake, table: schemas.Table, new: Sequence[FileEntry], old: Sequence[FileEntry]) -> bool:
-    """Commit, however often others add to the table; False when one of the old files is there no more."""
+    """Commit, retrying while others add to the table. Returns False if one of the old files is gone."""
     for _ in range(TRIES):
         there = {entry.path for entry in lake.entries(table, {entry.date for entry in old})}
         if not there.issuperset(entry.path for entry in old):
             return False
         try:
-            lake.commit(table, new, old, note=carried(lake, table), data_change=False)
+            lake.commit(table, new, old, note=newest_note(lake, table), data_change=False)
         except Conflict:
             lake.refresh(table)
         else:
@@ -110,7 +110,7 @@ def _replace(lake: Lake, table: schemas.Table, new: Sequence[FileEntry], old: Se
 
 
 def expired(lake: Lake, retention: Retention, today: date) -> dict[str, list[FileEntry]]:
-    """Files of dates past their keep, by table."""
+    """Files of dates that are past their retention, by table."""
     found = {}
     for table in schemas.TABLES.values():
         days = retention.days_for(table)
@@ -123,25 +123,25 @@ def expired(lake: Lake, retention: Retention, today: date) -> dict[str, list[Fil
 
 
 def prune(lake: Lake, retention: Retention, today: date) -> list[FileEntry]:
-    """Drop dates that are past their keep; returns the files that went."""
+    """Drop dates that are past their retention; returns the removed files."""
     gone = []
     for path, old in expired(lake, retention, today).items():
         table = schemas.TABLES[path]
         try:
-            lake.commit(table, [], old, note=carried(lake, table))
+            lake.commit(table, [], old, note=newest_note(lake, table))
         except Conflict as exc:
             raise LakeTakenError(f"a run changed {path} meanwhile; start prune again") from exc
         gone += old
     return gone
 
 
-def carried(lake: Lake, table: schemas.Table) -> dict[str, object] | None:
-    """The offsets once more: logs are cut after a while, and the newest note must not be lost."""
+def newest_note(lake: Lake, table: schemas.Table) -> dict[str, object] | None:
+    """The newest note, to repeat in a commit: logs are trimmed, and the offsets must not be lost."""
     return (lake.note() or None) if table is schemas.BRONZE_ATTEMPTS else None
 
 
 def vacuum(lake: Lake, keep_hours: int = KEEP_HOURS) -> int:
-    """Delete files that no version younger than ``keep_hours`` needs; returns how many."""
+    """Delete files that no version younger than ``keep_hours`` uses; returns how many."""
     gone = 0
     for table in schemas.TABLES.values():
         swept = lake.delta(table).vacuum(

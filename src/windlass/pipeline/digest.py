@@ -1,7 +1,8 @@
-"""What a task learns about the attempts in its hands: all that the driver needs to continue.
+"""Digests: the summary of attempts that a task returns to the driver.
 
-A digest holds rows of every gold table, and 64 bits for each attempt and each job, by which repeats are
-found. It is made while the rows are in memory, from the log or from files, so that no step reads them again.
+A digest holds the attempts' rows for every gold table, and a 64-bit hash of each attempt and each job, which
+is used to find duplicates. It is built while the rows are in memory, from the log or from files, so that no
+step reads them again.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection
 
-#: Rows that are digested together: bounds the memory of a task.
+#: Rows that are digested together. This bounds the memory of a task.
 _ROWS = 250_000
-#: The columns of an attempt that a digest looks at.
+#: The columns of an attempt that a digest uses.
 COLUMNS = (
     "source", "queue", "task", "run_id", "job_id", "worker", "outcome", "enqueued_ms", "ready_ms",
     "started_ms", "finished_ms", "wait_ms", "duration_ms", "error_class", "error_fingerprint",
     "error_message", *(f"{cause}_ms" for cause in schemas.CAUSES), "date",
 )  # fmt: skip
-#: SQL for the 64 bits that stand for an attempt, and for a job. Different ones may share them.
+#: SQL for the 64-bit hash of an attempt, and of a job. Hashes may collide.
 RUN_HASH = "hash(source, run_id)"
 JOB_HASH = "hash(source, queue, job_id, enqueued_ms)"
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Rows of one gold table and date, in the format of Arrow; the least and largest of its ranged time."""
+    """Rows of one gold table and date as an Arrow stream, with the range of the table's ranged time."""
 
     table: str
     date: str
@@ -44,19 +45,19 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """Of some attempts."""
+    """A summary of some attempts."""
 
-    #: The release of DuckDB: hashes of another one may differ.
+    #: The version of DuckDB: other versions may compute other hashes.
     engine: str
     runs: bytes = b""
     jobs: bytes = b""
-    #: The days on which their jobs were added, each with the least and largest time.
+    #: The days on which their jobs were added, each with the smallest and largest time.
     added: dict[str, tuple[int, int]] = {}
     parts: list[Part] = []
 
 
 class Digester:
-    """Makes a digest of rows that come piece by piece."""
+    """Builds a digest from rows that arrive in pieces."""
 
     def __init__(self) -> None:
         self._waiting: list[pa.Table] = []
@@ -82,7 +83,7 @@ class Digester:
 
 
 def digest(attempts: pa.Table) -> Digest:
-    """Of attempts with ``COLUMNS`` at least."""
+    """The digest of attempts that have at least ``COLUMNS``."""
     with engine(attempts=attempts) as connection:
         added = added_days(connection)
         runs, jobs = (hash_column(connection, sql) for sql in (RUN_HASH, JOB_HASH))
@@ -94,7 +95,7 @@ def digest(attempts: pa.Table) -> Digest:
 
 
 def job_digest(jobs: pa.Table) -> Digest:
-    """Of rows with the keys of jobs: who they are, and when they were added."""
+    """The digest of rows that have the key columns of jobs, and the times at which these were added."""
     with engine(attempts=jobs) as connection:
         return Digest(_release(), b"", hash_column(connection, JOB_HASH), added_days(connection))
 
@@ -109,7 +110,7 @@ def added_days(connection: DuckDBPyConnection) -> dict[str, tuple[int, int]]:
 
 
 def joined(digests: Sequence[Digest]) -> Digest:
-    """One digest of all; ``ConfigError`` when machines that made them hash differently."""
+    """Combine digests. Raises ``ConfigError`` if machines with different versions of DuckDB made them."""
     release = _release()
     if any(one.engine != release for one in digests):
         raise ConfigError("duckdb", f"of the same release ({release}) on the driver and all executors")
@@ -128,14 +129,14 @@ def joined(digests: Sequence[Digest]) -> Digest:
 
 
 def hashes(body: bytes) -> Any:
-    """Hashes of a digest as an array."""
+    """The hashes of a digest as an array."""
     import numpy as np
 
     return np.frombuffer(body, np.uint64)
 
 
 def rows_of(parts: Iterable[Part]) -> list[pa.Table]:
-    """The rows in parts, of the same table."""
+    """The rows in parts of the same table."""
     import pyarrow as pa
 
     return [pa.ipc.open_stream(part.body).read_all() for part in parts]

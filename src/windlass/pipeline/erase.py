@@ -1,13 +1,13 @@
-"""Removing a person's rows from every table of a lake.
+"""Remove a person's rows from every table of a lake.
 
-Chosen are jobs, by SQL over the ``jobs`` view; their rows leave bronze and silver, and examples in
-``gold/errors`` lose their ids and messages. What roll-ups counted stays counted: ``silver/erased`` keeps of
-each attempt what they need, and a hash of its ``run_id`` by which it is known should it ever come again.
-Nothing there names a job.
+SQL over the ``jobs`` view selects the jobs. Their rows are removed from bronze and silver, and examples in
+``gold/errors`` lose their ids and messages. Roll-ups keep their counts. For this, ``silver/erased`` keeps
+the columns of each attempt that they need, and a hash of its ``run_id`` that recognises the attempt if it is
+read again. No column there names a job.
 
-``silver/erased_jobs`` keeps a hash of each job, so that the next snapshot of its store does not bring it
-back. ``silver/jobs`` is last, so that an interrupted ``erase`` finds the same jobs when it is started again.
-Older versions of the tables hold the rows until ``vacuum`` sweeps them.
+``silver/erased_jobs`` keeps a hash of each job, so that the next snapshot of its store does not add it
+again. ``silver/jobs`` is changed last, so that an interrupted ``erase`` finds the same jobs when it is
+started again. Older versions of the tables hold the rows until ``vacuum`` deletes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.pipeline import schemas
-from windlass.pipeline.compact import carried
+from windlass.pipeline.compact import newest_note
 from windlass.pipeline.files import FileEntry, TableWriter, read_entries
 from windlass.pipeline.hashes import job_hash, run_hash
 from windlass.pipeline.lake import Conflict, Lake, LakeTakenError
@@ -33,19 +33,19 @@ _KEYS = list(schemas.SILVER_JOBS.keys)
 
 @dataclass(frozen=True)
 class Erased:
-    """How much went, by what it was."""
+    """How many jobs and attempts were erased."""
 
     jobs: int
     attempts: int
 
 
 def select_jobs(lake: Lake, where: str) -> pa.Table:
-    """The keys of the jobs that ``where`` chooses; it may speak of arguments that the lake holds."""
+    """The keys of the jobs that match ``where``, which may refer to arguments that the lake holds."""
     return select_where(lake, _KEYS, where)
 
 
 def erase(lake: Lake, where: str) -> Erased:
-    """Remove the jobs that ``where`` chooses, and all that is known of them."""
+    """Remove the jobs that match ``where``, and all their rows."""
     import duckdb
 
     lake.create()  # a lake of an earlier release lacks a table
@@ -73,7 +73,7 @@ class _Erasure:
         self.jobs = jobs
         span = pc.min_max(jobs.column("enqueued_ms")).as_py()
         self.low, self.high = span["min"], span["max"]
-        # Named in every commit, so that a batch which comes between is noticed by both.
+        # Every commit names the newest batches, so that a batch that commits meanwhile conflicts with it.
         self.batches = lake.sources()
 
     def remember(self) -> int:
@@ -113,12 +113,12 @@ class _Erasure:
         return writer.close()
 
     def _hashes(self, table: schemas.Table) -> set[tuple[Any, ...]]:
-        """The keys of what was erased before."""
+        """The keys of rows that were erased before."""
         rows = self.lake.delta(table).to_pyarrow_dataset().to_table(columns=list(table.keys))
         return {tuple(row.values()) for row in rows.to_pylist()}
 
     def forget_examples(self) -> None:
-        """Examples of errors keep their count, and lose the job that they show."""
+        """Remove ids and messages of the chosen jobs from examples of errors. Counts stay."""
         changed = (
             "SELECT r.* REPLACE (CASE WHEN c.job_id IS NULL THEN r.last_job_id ELSE '' END AS last_job_id, "
             "CASE WHEN c.job_id IS NULL THEN r.last_run_id ELSE '' END AS last_run_id, "
@@ -138,7 +138,7 @@ class _Erasure:
         return [entry for entry in entries if entry.overlaps("enqueued_ms", self.low, self.high)]
 
     def _rewrite(self, table: schemas.Table, entries: list[FileEntry], sql: str) -> None:
-        """Write those files anew that come out differently."""
+        """Rewrite the files whose rows ``sql`` changes."""
         writer, old = TableWriter(self.lake.place, table), []
         for entry in entries:
             before = self._read(entry)
@@ -164,13 +164,13 @@ class _Erasure:
         if not new and not old:
             return
         try:
-            self.lake.commit(table, new, old, batches=self.batches, note=carried(self.lake, table))
+            self.lake.commit(table, new, old, batches=self.batches, note=newest_note(self.lake, table))
         except Conflict as exc:
             raise LakeTakenError(f"a run changed {table.path} meanwhile; start erase again") from exc
 
 
 def _differ(before: pa.Table, after: pa.Table) -> bool:
-    """Whether an example went. Rows may come in another order."""
+    """Whether an example changed. Rows may be in another order."""
     name = "last_job_id"
     if name not in before.column_names:
         return False
@@ -178,7 +178,7 @@ def _differ(before: pa.Table, after: pa.Table) -> bool:
 
 
 def _hidden(row: dict[str, Any]) -> dict[str, Any]:
-    """An attempt without what names its job."""
+    """An attempt without the columns that identify its job."""
     now_ms = SYSTEM_CLOCK.now_ms()
     nothing = dict.fromkeys(("group", "tags", "error_message", "parent", "root"))
     return {**row, **nothing, "run_id": run_hash(row["run_id"]), "job_id": "", "erased_ms": now_ms}

@@ -1,9 +1,9 @@
-"""Where a lake lies, and the Parquet files of its tables, written and read wherever the rows are.
+"""The location of a lake, and the Parquet files of its tables, for the driver and for tasks.
 
-A lake is a folder or a URL that ``deltalake`` knows, such as ``s3://bucket/lake``. Python workers of Spark
-reach it through the same library, so that no Hadoop file system has to be set up. Credentials come from the
-environment of the driver, as every tool of the store reads them, and go along with the tasks; they are in
-no text that is shown.
+A lake is a folder or a URL that ``deltalake`` supports, such as ``s3://bucket/lake``. Python workers of Spark
+use the same library, so that no Hadoop file system has to be set up. Credentials come from the driver's
+environment, in the variables that other tools of the object store use, and are sent with the tasks. They
+never appear in a message.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from windlass.pipeline.schemas import PARTITION, TABLES, Table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Rows of one file at most, and of one row group.
+#: Maximum number of rows in one file, and in one row group.
 ROWS_PER_FILE = 1_000_000
 _ROWS_PER_GROUP = 128_000
-#: Bytes in memory of one row group: rows with arguments may be long.
+#: Maximum size in memory of one row group, in bytes: rows with arguments may be long.
 _BYTES_PER_GROUP = 64 << 20
-#: Bytes that are written to a store at once.
+#: Bytes that are written to an object store at once.
 _CHUNK_BYTES = 4 << 20
-#: Files that one task writes side by side.
+#: Files that one task writes in parallel.
 _OPEN_FILES = 32
-#: Columns in which hardly a value comes twice: a dictionary doubles their size and the time to write them.
+#: Columns whose values rarely repeat: a dictionary doubles their size and the time to write them.
 _WITHOUT_DICTIONARY = {
     "run_id", "job_id", "last_run_id", "enqueued_ms", "ready_ms", "started_ms", "finished_ms",
     "first_ready_ms", "first_started_ms",
 }  # fmt: skip
-#: Which variables of the environment belong to which kind of store.
+#: Prefixes of environment variables by the kind of object store.
 _VARIABLES = {
     "s3": "AWS_",
     "s3a": "AWS_",
@@ -53,10 +53,10 @@ _VARIABLES = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a lake lies, and how to get there."""
+    """The location of a lake, and how to access it."""
 
     url: str
-    #: The store's settings, secrets among them.
+    #: Settings of the object store, including secrets.
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
@@ -68,7 +68,7 @@ class Place:
         return f"{self.url}/{table.path}"
 
     def files(self, table: Table) -> Any:
-        """The files of a table as pyarrow sees them; paths are those of its log."""
+        """The files of a table as a pyarrow file system. Paths are those in its log."""
         from pyarrow import fs
 
         if self.is_folder:
@@ -78,25 +78,25 @@ class Place:
         return fs.PyFileSystem(DeltaStorageHandler(self.table(table), dict(self.options)))
 
     def copy(self, entry: FileEntry, table: Table) -> FileEntry:
-        """A file once more, in another table that has the same columns: its bytes, or a link to them."""
+        """Copy a file to another table with the same columns. In a folder this makes a hard link."""
         target = f"{entry.path.rpartition('/')[0]}/part-{new_id()}.parquet"
         if self.is_folder:
             _link(Path(self.url) / entry.table / entry.path, Path(self.url) / table.path / target)
-        else:  # by hand: copy_file of deltalake 1.6 fails whatever it is given
+        else:  # copy_file of deltalake 1.6 always fails
             source = self.files(TABLES[entry.table]).open_input_file(entry.path)
             with source, open_output(self.files(table), target) as stream:
                 shutil.copyfileobj(source, stream, _CHUNK_BYTES)
         return msgspec.structs.replace(entry, path=target, table=table.path)
 
     def sync(self, paths: Iterable[str]) -> None:
-        """See to it that files outlive a power cut. Object stores do by themselves; folders are asked."""
+        """Flush files to disk, so that they survive a power loss. Object stores need no call for this."""
         if self.is_folder:
             for path in paths:
                 _sync(path)
 
 
 def open_output(files: Any, path: str) -> Any:
-    """A new file. Its buffer hands on bytes, which is all that the streams of deltalake take."""
+    """Open a new file. The buffer passes on ``bytes``, the only type that deltalake's streams accept."""
     import pyarrow as pa
 
     files.create_dir(path.rpartition("/")[0], recursive=True)
@@ -104,7 +104,7 @@ def open_output(files: Any, path: str) -> Any:
 
 
 def place(text: str | os.PathLike[str]) -> Place:
-    """A folder or a URL as given by people. ``ConfigError`` for one with a password in it."""
+    """Parse a folder or URL. Raises ``ConfigError`` if it contains a password."""
     text = os.fspath(text).rstrip("/") or "/"
     parts = urlsplit(text)
     if "://" not in text:
@@ -117,7 +117,7 @@ def place(text: str | os.PathLike[str]) -> Place:
     options = {
         name: value for name, value in os.environ.items() if prefix is not None and name.startswith(prefix)
     }
-    if prefix == "AWS_":  # a second writer of one version must be refused
+    if prefix == "AWS_":  # a second commit of the same version must fail
         options.setdefault("aws_conditional_put", "etag")
     return Place(text, options)
 
@@ -126,7 +126,7 @@ def _link(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
-    except OSError:  # a file system without links
+    except OSError:  # the file system has no hard links
         shutil.copyfile(source, target)
 
 
@@ -139,7 +139,7 @@ def _sync(path: str) -> None:
 
 
 class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A data file. ``path`` is from its table's folder; ``ranges``: least and largest value of columns."""
+    """A data file. ``path`` is relative to its table's folder; ``ranges``: bounds of values by column."""
 
     path: str
     table: str
@@ -149,18 +149,18 @@ class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     ranges: dict[str, tuple[Any, Any]] = {}
 
     def overlaps(self, column: str, low: Any, high: Any) -> bool:
-        """Whether the file may hold a value from ``low`` to ``high``; unknown counts as yes."""
+        """Whether the file may hold a value from ``low`` to ``high``. True if the range is unknown."""
         found = self.ranges.get(column)
         return found is None or (found[0] <= high and found[1] >= low)
 
     def holds_only(self, source: str, batch: int) -> bool:
-        """Whether all rows are known to be of one batch."""
+        """Whether all rows are known to be from one batch."""
         found = self.ranges.get("source"), self.ranges.get("batch")
         return found == ((source, source), (batch, batch))
 
     @property
     def statistics(self) -> str:
-        """As Delta's log holds them."""
+        """The ranges as JSON in the form of Delta's log."""
         low = {name: span[0] for name, span in self.ranges.items()}
         high = {name: span[1] for name, span in self.ranges.items()}
         return json.dumps({"numRecords": self.rows, "minValues": low, "maxValues": high, "nullCount": {}})
@@ -170,9 +170,9 @@ class FileEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TableWriter:
-    """Rows as new files of a table, by date. No reader sees them until they are committed.
+    """Writes rows as new files of a table, by date. Readers see them only after a commit.
 
-    ``parted``: also by the parts of a day that the table names.
+    ``parted``: also split by the parts of a day that the table defines.
     """
 
     def __init__(
@@ -189,13 +189,13 @@ class TableWriter:
         self._done: list[FileEntry] = []
 
     def write(self, rows: pa.Table) -> None:
-        """Rows with all columns of the table, ``date`` among them; others are left out."""
+        """Add rows that have all columns of the table, including ``date``. Other columns are dropped."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         kept = rows.select(self.table.stored).cast(self._schema)
         days = place = rows.column(PARTITION)
-        if self._chunk_ms is not None:  # one number for the day and the part of it
+        if self._chunk_ms is not None:  # the key combines the day and the part of the day
             part = pc.divide(rows.column(self.table.ranged[0]), self._chunk_ms)
             place = pc.add(pc.multiply(pc.cast(pc.cast(days, pa.int32()), pa.int64()), 10**9), part)
         found = pc.unique(place)
@@ -208,7 +208,7 @@ class TableWriter:
                 self._close(value)
 
     def close(self) -> list[FileEntry]:
-        """Finish; returns what was written."""
+        """Close all files and return their entries."""
         for key in list(self._open):
             self._close(key)
         return self._done
@@ -228,7 +228,7 @@ class TableWriter:
 
 
 class _File:
-    """One Parquet file being written, in row groups of a good size."""
+    """One Parquet file being written, in row groups of suitable size."""
 
     def __init__(self, files: Any, day: str, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
@@ -264,7 +264,7 @@ class _File:
         self._waiting, self._waits, self._bytes = [], 0, 0
 
     def close(self) -> tuple[int, Any]:
-        """Its size and its footer."""
+        """Finish the file; returns its size and its footer."""
         self._flush()
         self._writer.close()
         size = self._stream.tell()
@@ -273,7 +273,7 @@ class _File:
 
 
 def _with_dictionary(column: pa.Field) -> Iterator[str]:
-    """What of a column is written with a dictionary, by the names of Parquet: lists hold an element."""
+    """The Parquet paths of a column that are written with a dictionary. Lists have an element path."""
     if column.name not in _WITHOUT_DICTIONARY:
         yield from _leaves(column.name, column.type)
 
@@ -291,7 +291,7 @@ def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
 
 
 def footer_ranges(footer: Any, names: Sequence[str]) -> dict[str, tuple[Any, Any]]:
-    """Smallest and largest value of some columns, from a file's footer."""
+    """The smallest and largest value of some columns, from a file's footer."""
     ranges = {}
     for at in range(footer.num_columns):
         name = footer.schema.column(at).path
@@ -302,7 +302,7 @@ def footer_ranges(footer: Any, names: Sequence[str]) -> dict[str, tuple[Any, Any
     return ranges
 
 
-#: File entries as rows that a task hands to the driver.
+#: The schema in which a task returns file entries to the driver.
 ENTRY_COLUMNS = "entry binary"
 
 
@@ -323,9 +323,9 @@ def unpack_entries(rows: Iterable[Any]) -> list[FileEntry]:
 def read_entries(
     where: Place, entries: Sequence[FileEntry], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of some files of one table, with these columns; those that a file lacks are null.
+    """The rows of some files of one table, with these columns. Columns that a file lacks are null.
 
-    ``date`` comes from the file's place in the table.
+    ``date`` comes from the file's path.
     """
     import pyarrow as pa
     import pyarrow.dataset as ds

@@ -1,8 +1,7 @@
-"""Gold without a JVM: what the dashboard and reports read, through Arrow.
+"""Reads gold without a JVM, through Arrow. The dashboard and reports use it.
 
-Only files whose windows overlap the question are opened. All tables are seen as of the newest batch that
-every one of them holds. Files that a run replaces stay until ``vacuum`` sweeps them, so reading continues
-meanwhile.
+Only files whose windows overlap the query are opened. All tables are read as of the newest batch that every
+one of them holds. Files that a run replaces stay until ``vacuum`` deletes them, so a reader can finish.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Gold:
         return self._lake
 
     def refresh(self) -> None:
-        """See what was committed since."""
+        """Load what was committed since the last call."""
         self._lake.level()
 
     def rows(
@@ -51,12 +50,12 @@ class Gold:
         return sorted(found, key=lambda row: [row[name] for name in (column, *table.keys)])
 
     def erased(self, since_ms: int, until_ms: int) -> int:
-        """How many of the attempts that roll-ups count in ``[since_ms, until_ms)`` were erased."""
+        """How many attempts that roll-ups count in ``[since_ms, until_ms)`` were erased."""
         return len(self.rows(schemas.SILVER_ERASED, since_ms, until_ms))
 
     def alive(self) -> list[Row]:
-        """Jobs that the newest snapshot of their store saw and that have not ended since: how many of each
-        ``source``, ``queue`` and ``state``. The state of those that ran since is null.
+        """Counts of jobs that the newest snapshot of their store saw and that have not ended since, by
+        ``source``, ``queue`` and ``state``. The state is null for jobs that ran since.
         """
         import pyarrow.dataset as ds
 
@@ -84,12 +83,12 @@ class Gold:
         since_ms: int | None = None,
         until_ms: int | None = None,
     ) -> list[Row]:
-        """Roll-ups added up by some of their keys, percentiles and all."""
+        """Roll-ups added up by some of their keys, with percentiles."""
         return add_up(self.rollups(grain, since_ms, until_ms), by)
 
 
 def add_up(rows: Iterable[Row], by: Sequence[str]) -> list[Row]:
-    """Roll-up rows with equal ``by`` columns as one."""
+    """Add up roll-up rows that have equal ``by`` columns."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in by), []).append(row)
@@ -101,7 +100,7 @@ def _sum(rows: Sequence[Row]) -> Row:
         name: sum(row[name] for row in rows) for name in ("attempts", *schemas.OUTCOME_COLUMNS.values())
     }
     for cause in schemas.CAUSES:
-        # A lake that no run of this release has opened yet does not have the columns.
+        # These columns are missing until a run of this release has opened the lake.
         sums = [row.get(f"{cause}_sum_ms") for row in rows]
         known = [value for value in sums if value is not None]
         total[f"{cause}_sum_ms"] = sum(known) if known else None

@@ -1,4 +1,4 @@
-"""What erased rows are remembered by: enough to know them again, and nothing that names a job."""
+"""Hashes that identify erased rows. They reveal no id of a job."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import hashlib
 
 
 def run_hash(run_id: str) -> str:
-    """Of an attempt. In Spark: ``transforms.attempts.hashed``."""
+    """The hash of an attempt. In Spark: ``transforms.attempts.hashed``."""
     return hashlib.sha256(run_id.encode()).hexdigest()
 
 
 def job_hash(source: str, queue: str, job_id: str, enqueued_ms: int) -> str:
-    """Of a job, by its key."""
+    """The hash of a job's key."""
     return hashlib.sha256(f"{source}/{queue}/{job_id}/{enqueued_ms}".encode()).hexdigest()

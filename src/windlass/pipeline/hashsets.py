@@ -1,7 +1,7 @@
 """Sets of 64-bit hashes, as sorted arrays.
 
-By sorting and searching: ``unique`` and ``isin`` of numpy 2.4 put every value into a hash table, which takes
-ten times as long for millions of hashes, and the driver does it while no task runs.
+These functions sort and search. ``unique`` and ``isin`` of numpy 2.4 put every value into a hash table, which
+takes ten times as long for millions of hashes, and the driver runs them while no task does.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from typing import Any
 
 
 def counted(values: Any) -> tuple[Any, Any]:
-    """Each hash once, in order, and how often it comes."""
+    """The distinct hashes in order, and how often each occurs."""
     import numpy as np
 
-    found: tuple[Any, Any] = np.unique(values, return_counts=True)  # the one form of it that sorts
+    found: tuple[Any, Any] = np.unique(values, return_counts=True)  # sorts only with return_counts
     return found
 
 
 def unique(values: Any) -> Any:
-    """Each hash once, in order."""
+    """The distinct hashes in order."""
     return counted(values)[0]
 
 
 def is_in(values: Any, others: Any) -> Any:
-    """Which of ``values`` are among ``others``, each in any order."""
+    """Which of ``values`` are in ``others``. Neither needs to be sorted."""
     import numpy as np
 
     if not len(others):
@@ -34,7 +34,7 @@ def is_in(values: Any, others: Any) -> Any:
 
 
 def have_common(values: Any, others: Any) -> bool:
-    """Whether some hash is in both."""
+    """Whether the two have a hash in common."""
     import numpy as np
 
     return bool(is_in(np.sort(values), others).any())

@@ -44,7 +44,7 @@ __all__ = [
 
 @lru_cache(maxsize=8)
 def values_until(bucket: int) -> Any:
-    """``value_of`` of every bucket up to one, as an array."""
+    """``value_of`` for every bucket up to ``bucket``, as an array."""
     import numpy as np
 
     return np.array([value_of(number) for number in range(bucket + 1)])
@@ -54,13 +54,13 @@ def values_until(bucket: int) -> Any:
 
 
 def bucket_sql(value: str) -> str:
-    """``bucket_of`` as SQL; null stays null."""
+    """``bucket_of`` as SQL. Null stays null."""
     steps = f"floor(ln({value} / {EXACT}.0) / {math.log(GROWTH)!r})"
     return f"(CASE WHEN {value} < {EXACT} THEN greatest({value}, 0) ELSE {EXACT} + {steps} END)::INTEGER"
 
 
 def register_duckdb(connection: DuckDBPyConnection) -> None:
-    """Give a DuckDB connection ``hist_value(bucket)`` and ``hist_percentile(hist, per_mille)``."""
+    """Define ``hist_value(bucket)`` and ``hist_percentile(hist, per_mille)`` on a DuckDB connection."""
     connection.execute(
         f"""
         CREATE OR REPLACE TEMP MACRO hist_value(b) AS
@@ -76,5 +76,5 @@ def register_duckdb(connection: DuckDBPyConnection) -> None:
 
 
 def as_entries(histogram: Histogram) -> list[dict[str, Any]]:
-    """A histogram as the rows that tables hold."""
+    """A histogram as the list of entries that tables hold."""
     return [{"bucket": bucket, "count": count} for bucket, count in histogram]

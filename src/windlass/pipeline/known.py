@@ -1,7 +1,7 @@
-"""What a run knows of a table at one version: its files, the newest batches, the newest note.
+"""The state of a table at one version: its files, the newest batches, the newest note.
 
-Everything is read when it is first asked for. The newest batches and the note, which a run writes itself,
-are carried over its own commits: the library would look for them in the log again.
+Each part is read on first use. After a commit of its own, a run updates the newest batches and the note here,
+because the library would read them from the log again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class KnownTable:
-    """A table at ``version``."""
+    """The state of a table at ``version``."""
 
     def __init__(self, table: Table, delta: DeltaTable) -> None:
         self.version = delta.version()
-        #: The newest note in its log; None: not read yet.
+        #: The newest note in the table's log; None: not read yet.
         self.note: dict[str, Any] | None = None
         self._table = table
         self._delta = delta
@@ -31,26 +31,26 @@ class KnownTable:
         self._listed: pa.Table | None = None
 
     def done(self, source: str) -> int:
-        """The number of the newest batch of a source; 0 before the first."""
+        """The number of the newest batch of a source; 0 if there is none."""
         if source not in self._done:
             self._done[source] = self._delta.transaction_version(source) or 0
         return self._done[source]
 
     def files(self, dates: Iterable[str] | None = None) -> list[FileEntry]:
-        """The files, of these dates only if given, by date."""
+        """The files, ordered by date; with ``dates``, only those of these dates."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         if self._listed is None:
             self._listed = pa.table(self._delta.get_add_actions(flatten=True))
         rows = self._listed
-        if dates is not None:  # of a long list, few become objects
+        if dates is not None:  # filter first: only a few rows of a long list become objects
             days = rows.column(f"partition.{PARTITION}").cast(pa.string())
             rows = rows.filter(pc.is_in(days, pa.array(dates, pa.string())))
         return sorted((self._entry(row) for row in rows.to_pylist()), key=lambda entry: entry.date)
 
     def advance(self, batches: Mapping[str, int] | None, note: Mapping[str, Any] | None) -> None:
-        """The next version, which differs by one commit."""
+        """Continue with the next version after a commit of this run."""
         self.version += 1
         self._done.update(batches or {})
         if note is not None:

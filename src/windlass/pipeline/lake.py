@@ -1,16 +1,16 @@
 """A lake: Delta tables in one place, and which batches each of them holds.
 
 A batch of a source changes every table, one after the other. Each of these commits carries the application
-transaction ``(source, batch)``, and that of bronze also how far the source has been read. So a run that
-dies in between continues where the tables say it stopped, and no batch is in a table twice: we look for the
-transaction before each commit, and Delta refuses a commit of the same transaction that another run makes
-meanwhile.
+transaction ``(source, batch)``; the commit of bronze also records how far the source has been read. A run
+that dies in between is continued from where the tables say it stopped. No batch is in a table twice: we look
+for the transaction before each commit, and Delta refuses a commit if another run has committed the same
+transaction meanwhile.
 
-Delta checks commits against each other for added files. It does not for a file that one commit replaces and
-another compacts: so a commit that removes files is made for exactly the version that it was worked out from.
+Delta detects conflicts between commits that add files. It does not detect that one commit replaces a file
+that another compacts. So a commit that removes files is valid only for the version that it was based on.
 
-Since tables change one after the other, readers that look at several take each at the version that holds the
-newest batch which all of them hold: ``Lake.level``.
+Since tables change one after the other, a reader of several tables reads each at the version that holds the
+newest batch that all of them hold: ``Lake.level``.
 
 Test points: ``lake.commit`` and ``lake.committed``, before and after each commit.
 """
@@ -48,27 +48,27 @@ from windlass.pipeline.schemas import (
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
-#: Positions by source and queue: everything up to there is in the lake.
+#: Positions by source and queue. All records up to a position are in the lake.
 Offsets = dict[str, dict[str, int]]
-#: The key of our own facts in a commit.
+#: The key of our own metadata in a commit.
 NOTE = "windlass"
-#: The note of a lake into which another is being carried.
+#: The note of a lake while a migration into it is in progress.
 MIGRATING = "migrating"
 _ID = "windlass.lakeId"
-#: How Delta keeps the log of a table. A folder is listed whole for every commit, so a log that is never cut
-#: makes each batch dearer than the last. Delta would cut it right after a checkpoint, when a reader may still
-#: need the version before; so we do, between batches (``trim_logs``).
+#: How Delta keeps the log of a table. Every commit lists the whole log folder, so batches become slower if
+#: the log is never trimmed. Delta would trim it right after a checkpoint, when a reader may still need an
+#: earlier version, so we trim it between batches (``trim_logs``).
 _LOG_SETTINGS = {
     "delta.checkpointInterval": "50",
     "delta.logRetentionDuration": "interval 6 hours",
     "delta.enableExpiredLogCleanup": "false",
 }
-#: A log is cut after this many batches.
+#: A log is trimmed after this many batches.
 TRIM_EVERY = 50
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-#: How many commits are looked at for a note before all are.
+#: How many commits are searched for a note before the whole log is.
 _RECENT = 64
-#: How often a commit is tried again when only other work came between.
+#: How often a commit is attempted when other runs commit at the same time.
 TRIES = 10
 
 
@@ -79,17 +79,17 @@ class LakeError(StorageError):
 
 
 class LakeTakenError(LakeError):
-    """Another run writes to this lake; this one stops and has changed nothing more."""
+    """Another run writes to this lake. This run stops without further changes."""
 
     code = "lake_taken"
 
 
 class Conflict(Exception):
-    """A commit was refused, because the table changed since it was read."""
+    """A commit was refused because the table changed after it was read."""
 
 
 class Lake:
-    """The tables of a lake. Opened for reading, or made and brought up to date for writing."""
+    """The tables of a lake, opened for reading (``open``) or for writing (``create``)."""
 
     def __init__(self, where: Place | str, clock: Clock = SYSTEM_CLOCK) -> None:
         try:
@@ -107,18 +107,18 @@ class Lake:
 
     @property
     def lake_id(self) -> str:
-        """Drawn when the lake was made."""
+        """A random id from the creation of the lake."""
         return str(self.delta(BRONZE_ATTEMPTS).metadata().configuration[_ID])
 
     @property
     def archiver(self) -> str:
-        """The name under which stores know this lake."""
+        """The archiver name of this lake in stores."""
         return f"lake-{self.lake_id}"
 
     # --- opening ----------------------------------------------------------------------------------------
 
     def open(self) -> Lake:
-        """Open a lake that is there. ``ConfigError`` when there is none."""
+        """Open an existing lake. Raises ``ConfigError`` if there is none."""
         from deltalake.exceptions import TableNotFoundError
 
         self._refuse_old()
@@ -126,18 +126,18 @@ class Lake:
             try:
                 self._tables[table.path] = self._load(table)
             except TableNotFoundError:
-                if table is SILVER_ERASED_JOBS:  # of an earlier release, until the first run of this one
-                    self._tables[table.path] = _stand_in(table)
+                if table is SILVER_ERASED_JOBS:  # missing until a run of this release
+                    self._tables[table.path] = _empty_table(table)
                     continue
                 expected = "a folder or URL that 'windlass pipeline run' has filled"
                 raise ConfigError("lake", expected, self.url) from None
         return self
 
     def create(self, lake_id: str | None = None) -> Lake:
-        """Open a lake for writing: make what is missing, and add columns that this release knows."""
+        """Open a lake for writing. Creates missing tables, and adds columns that are new in this release."""
         self._refuse_old()
         for table in TABLES.values():
-            with self._reached():
+            with self._store_errors():
                 _make(self.place, table, {_ID: lake_id or new_id()} if table is BRONZE_ATTEMPTS else {})
         self.open()
         for table in TABLES.values():
@@ -148,12 +148,12 @@ class Lake:
     def _load(self, table: Table) -> DeltaTable:
         from deltalake import DeltaTable
 
-        with self._reached():
+        with self._store_errors():
             return DeltaTable(self.place.table(table), storage_options=dict(self.place.options))
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
-        """Errors of the store as ours, in one line. Their text names addresses, and no secret."""
+    def _store_errors(self) -> Iterator[None]:
+        """Raise errors of the object store as ``LakeError``, in one line. Their text contains no secret."""
         try:
             yield
         except OSError as exc:
@@ -180,7 +180,7 @@ class Lake:
         delta.update_incremental()
 
     def _add_settings(self, table: Table) -> None:
-        """Settings that a lake of an earlier release lacks; those that someone chose stay."""
+        """Add settings that a lake of an earlier release lacks. Settings that a user chose stay."""
         delta = self.delta(table)
         known = delta.metadata().configuration
         missing = {name: value for name, value in _LOG_SETTINGS.items() if name not in known}
@@ -188,20 +188,20 @@ class Lake:
             delta.alter.set_table_properties(missing)
             delta.update_incremental()
 
-    # --- looking ----------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------------
 
     def delta(self, table: Table) -> DeltaTable:
-        """A table at the version that was last looked at."""
+        """A table at the version that was last loaded."""
         return self._tables[table.path]
 
     def refresh(self, *tables: Table) -> None:
-        """See what was committed since; to all tables without an argument."""
-        with self._reached():
+        """Load the newest version of ``tables``, or of all tables without an argument."""
+        with self._store_errors():
             for table in tables or TABLES.values():
                 self.delta(table).update_incremental()
 
     def level(self) -> Lake:
-        """See every table as of the newest batch that all of them hold."""
+        """Show every table as of the newest batch that all of them hold."""
         self.refresh()
         sources = list(self.offsets())
         while ahead := self._ahead(sources):
@@ -210,33 +210,33 @@ class Lake:
         return self
 
     def _ahead(self, sources: Sequence[str]) -> list[Table]:
-        """Tables that hold a batch which another one lacks."""
+        """Tables that hold a batch that another table lacks."""
         least = {source: min(self.done(table, source) for table in BATCHED) for source in sources}
         return [
             table for table in BATCHED if any(self.done(table, source) > least[source] for source in sources)
         ]
 
     def versions(self) -> dict[str, int]:
-        """The versions of the tables that this lake shows, for a reader of another kind."""
+        """The loaded versions of the tables, for other kinds of readers."""
         return {path: delta.version() for path, delta in self._tables.items()}
 
     def known(self, table: Table) -> KnownTable:
-        """What this lake knows of a table at the version that was last looked at."""
+        """The state of a table at the version that was last loaded."""
         delta, held = self.delta(table), self._known.get(table.path)
         if held is None or held.version != delta.version():
             held = self._known[table.path] = KnownTable(table, delta)
         return held
 
     def done(self, table: Table, source: str) -> int:
-        """The number of the newest batch of a source in a table; 0 before the first."""
+        """The number of the newest batch of a source in a table; 0 if there is none."""
         return self.known(table).done(source)
 
     def last_snapshot(self, source: str) -> int:
-        """When the newest snapshot of a source's jobs began, by its store's clock; 0 before the first."""
+        """When the newest snapshot of a source's jobs began, by its store's clock; 0 if there is none."""
         return self.done(SILVER_JOBS, snapshot_of(source))
 
     def note(self, source: str | None = None, number: int | None = None) -> dict[str, Any]:
-        """What the newest batch, or a certain one, wrote into bronze's log; empty before the first."""
+        """What the newest batch, or batch ``number``, wrote to bronze's log; empty if there is none."""
         known = self.known(BRONZE_ATTEMPTS)
         if known.note is None:
             known.note = self._find_note(lambda note: note)
@@ -249,7 +249,7 @@ class Lake:
         return of_batch(known.note) or self._find_note(of_batch)
 
     def _find_note(self, wanted: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        """The newest note in bronze's log of which ``wanted`` finds something, and what it finds."""
+        """The result of ``wanted`` for the newest note in bronze's log for which it is not empty."""
         delta = self.delta(BRONZE_ATTEMPTS)
         for limit in (1, _RECENT, None):
             for commit in delta.history(limit):
@@ -260,7 +260,7 @@ class Lake:
         return {}
 
     def offsets(self) -> Offsets:
-        """How far every source has been read."""
+        """How far each source has been read."""
         note = self.note()
         if MIGRATING in note:
             raise LakeError(f"{self.url}: a migration into it was interrupted; start it again")
@@ -269,28 +269,28 @@ class Lake:
 
     @property
     def is_migrating(self) -> bool:
-        """Whether a migration into this lake began and did not end."""
+        """Whether a migration into this lake was interrupted."""
         return MIGRATING in self.note()
 
     def require_level(self) -> None:
-        """``LakeError`` unless all tables hold the same batches."""
+        """Raise ``LakeError`` unless all tables hold the same batches."""
         if self._ahead(list(self.offsets())):
             raise LakeError(
                 f"{self.url}: a batch is not in every table; let 'windlass pipeline run' finish it first"
             )
 
     def entries(self, table: Table, dates: Iterable[str] | None = None) -> list[FileEntry]:
-        """The files of a table, of these dates only if given."""
+        """The files of a table; with ``dates``, only those of these dates."""
         return self.known(table).files(dates)
 
     def uris(self, entries: Iterable[FileEntry]) -> list[str]:
-        """Where files are, as Spark spells it."""
+        """The URIs of files, in the form that Spark reads."""
         return [f"{self.url}/{entry.table}/{entry.path}" for entry in entries]
 
     # --- changing ---------------------------------------------------------------------------------------
 
-    def always_changed(self) -> LakeTakenError:
-        """The error of a writer that gives up: others committed before it, each time that it tried."""
+    def conflict_error(self) -> LakeTakenError:
+        """The error for a writer that gives up because other runs committed first each time."""
         message = f"{self.url}: other runs committed first, {TRIES} times in a row; run it again after them"
         return LakeTakenError(message)
 
@@ -305,12 +305,11 @@ class Lake:
         data_change: bool = True,
         strict: bool = False,
     ) -> None:
-        """One commit of one table. ``Conflict`` when it changed in a way that this commit does not know of.
+        """Commit to one table. Raises ``Conflict`` if the table changed in a way that affects this commit.
 
-        ``batches``: the number of the newest batch by source. Another commit that names one of these sources
-        meanwhile is such a change; any other is when files are removed, when a note is left that holds more
-        than this commit's own, or when the commit is ``strict``. ``data_change``: False when the same rows
-        are in other files now.
+        ``batches``: the number of the newest batch by source. A commit of another run that names one of these
+        sources is a conflict. Any other commit is one if this commit removes files, carries a note or is
+        ``strict``. ``data_change``: False if the same rows only move to other files.
         """
         from deltalake.exceptions import CommitFailedError
 
@@ -320,7 +319,7 @@ class Lake:
         reach("lake.commit", table=table.path)
         facts = _properties(batches, note, strict=strict or bool(remove) or note is not None)
         try:
-            with self._reached():
+            with self._store_errors():
                 _commit(delta, _actions(add, remove, self.clock.now_ms(), data_change), facts)
         except CommitFailedError as exc:
             raise Conflict(table.path) from exc
@@ -331,52 +330,52 @@ class Lake:
         self.place.sync(self._log_since(table, before))
 
     def _log_since(self, table: Table, version: int) -> list[str]:
-        """The commits after a version, and the folder that names them."""
+        """The log files of the commits after a version, and the log folder."""
         folder = f"{self.place.table(table)}/_delta_log"
         numbers = range(version + 1, self.delta(table).version() + 1)
         return [*(f"{folder}/{number:020d}.json" for number in numbers), folder]
 
     def trim_logs(self) -> None:
         """Delete commits that are older than the table's ``delta.logRetentionDuration`` and that the newest
-        version does not need. Nothing happens while a batch is not in all tables: readers that look at
-        several of them need earlier versions then.
+        version does not need. Does nothing while a batch is not in all tables, because readers of several
+        tables then need earlier versions.
         """
         self.refresh()
         if self._ahead(list(self.offsets())):
             return
         if NOTE not in self.delta(BRONZE_ATTEMPTS).history(1)[0]:
-            # How far we have read must not be cut off: say it once more.
+            # The note with the offsets must not be trimmed: repeat it in a new commit.
             with suppress(Conflict):
                 self.commit(BRONZE_ATTEMPTS, [], note=self.note())
-            return  # the next one finds it
-        with self._reached():
+            return  # the next call trims
+        with self._store_errors():
             for table in TABLES.values():
                 self.delta(table).cleanup_metadata()
 
     def sources(self) -> dict[str, int]:
-        """The newest batch of every source, in bronze."""
+        """The number of the newest batch of every source in bronze."""
         return {source: self.done(BRONZE_ATTEMPTS, source) for source in self.offsets()}
 
 
 def snapshot_of(source: str) -> str:
-    """The application whose transactions are the snapshots of a source's jobs; no source has such a name."""
+    """The application id of the transactions for snapshots of a source's jobs. No source has such a name."""
     return f"{source}/jobs"
 
 
 def _of_batch(note: Mapping[str, Any], source: str, number: int | None) -> dict[str, Any]:
-    """What a note says of a certain batch; empty when it is of others."""
-    if (note.get("source"), note.get("batch")) == (source, number):  # as earlier releases wrote it
+    """The part of a note about one batch; empty if the note is about others."""
+    if (note.get("source"), note.get("batch")) == (source, number):  # the format of earlier releases
         return dict(note)
     found = note.get("latest", {}).get(source, {})
     return dict(found) if found.get("batch") == number else {}
 
 
 def _make(where: Place, table: Table, settings: Mapping[str, str]) -> None:
-    """A new table, unless it is there."""
+    """Create a table if it does not exist."""
     from deltalake import DeltaTable
     from deltalake.exceptions import CommitFailedError
 
-    with suppress(CommitFailedError):  # another run made it at the same time
+    with suppress(CommitFailedError):  # another run created it at the same time
         DeltaTable.create(
             where.table(table),
             table.arrow,
@@ -393,8 +392,8 @@ def _make(where: Place, table: Table, settings: Mapping[str, str]) -> None:
 
 
 @cache
-def _stand_in(table: Table) -> DeltaTable:
-    """An empty table outside the lake, since reading a lake does not write to it."""
+def _empty_table(table: Table) -> DeltaTable:
+    """An empty temporary table outside the lake, because reading a lake must not write to it."""
     from deltalake import DeltaTable
 
     folder = tempfile.mkdtemp(prefix="windlass-lake-")
@@ -405,7 +404,7 @@ def _stand_in(table: Table) -> DeltaTable:
 def append_files(
     where: Place, table: Table, add: Sequence[FileEntry], transaction: tuple[str, int] | None
 ) -> None:
-    """Add files to a table that belongs to no lake; under a transaction, once."""
+    """Add files to a table outside a lake. With a transaction, repeating the call adds nothing."""
     from deltalake import DeltaTable
 
     _make(where, table, {})
@@ -426,7 +425,7 @@ def _commit(delta: DeltaTable, actions: list[Any], facts: CommitProperties) -> N
 def _properties(
     batches: Mapping[str, int] | None, note: Mapping[str, Any] | None, *, strict: bool
 ) -> CommitProperties:
-    """Of a commit. ``strict``: it is refused when any other came between."""
+    """The properties of a commit. ``strict``: it fails if any other commit came first."""
     from deltalake import CommitProperties, Transaction
 
     return CommitProperties(
@@ -439,7 +438,7 @@ def _properties(
 def _actions(
     add: Iterable[FileEntry], remove: Iterable[FileEntry], now_ms: int, data_change: bool = True
 ) -> list[Any]:
-    """Files that a commit adds and removes, as Delta spells it."""
+    """The added and removed files of a commit as Delta actions."""
     from deltalake.transaction import AddAction, RemoveAction
 
     added = [

@@ -1,12 +1,12 @@
-"""From a lake of the first format (Parquet files under a commit log of our own) to Delta tables.
+"""Migrate a lake of the first format (Parquet files and our own commit log) to Delta tables.
 
-The old lake is only read. A change that was under way in it when its writer died counts, as it did for the
-release that wrote it. Bronze is committed last, so that a migration which dies is started again and skips
-the tables that are done.
+The old lake is only read. A change that its writer had begun when it died counts as done, as it did in the
+release that wrote it. Bronze is committed last. If a migration dies, start it again; it skips tables that
+are done.
 
-Gold had no ``source``. Where silver says that a day belongs to one source, its rows are copied with that
-name; a day of several sources is worked out again from silver, source by source. A day that silver has
-forgotten gets the name of the only source that the lake has, or ``several``.
+Gold had no ``source`` column. If silver shows that a day has one source, its rows are copied with that name.
+A day of several sources is rebuilt from silver, source by source. A day that silver no longer holds gets the
+name of the lake's only source, or ``several``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 _META = "_windlass"
 _FORMAT = 1
-#: The source of rows that belong to more than one and cannot be separated any more.
+#: The source of rows that belong to several sources and can no longer be separated.
 SEVERAL = "several"
 _COPIED = (schemas.BRONZE_GAPS, schemas.SILVER_ATTEMPTS, schemas.SILVER_JOBS)
 
 
 class _Commit(msgspec.Struct, frozen=True):
-    """One change of an old lake, of which we need this much."""
+    """One commit of an old lake, with the fields that we need."""
 
     version: int
     offsets: Offsets = {}
@@ -51,7 +51,7 @@ class _Identity(msgspec.Struct):
 
 
 class OldLake(msgspec.Struct):
-    """What an old lake holds. A file's path is from the root, unlike in the new format."""
+    """The state of an old lake. Paths of files are relative to the root, unlike in the new format."""
 
     version: int = 0
     offsets: Offsets = {}
@@ -61,7 +61,7 @@ class OldLake(msgspec.Struct):
 
     @classmethod
     def load(cls, root: str) -> OldLake:
-        """Read its newest state. ``ConfigError`` when there is no old lake."""
+        """Read the newest state. Raises ``ConfigError`` if there is no old lake."""
         meta = Path(root) / _META
         try:
             identity = msgspec.json.decode((meta / "lake.json").read_bytes(), type=_Identity)
@@ -85,7 +85,7 @@ class OldLake(msgspec.Struct):
         for entry, staged in zip(
             commit.add, commit.staged or [entry.path for entry in commit.add], strict=True
         ):
-            # Of a change that was under way, some files have been moved to their place and others not.
+            # If the change was interrupted, only some of its files have been moved to their final place.
             there = entry.path if (Path(self.root) / entry.path).exists() else staged
             self.files[entry.path] = msgspec.structs.replace(entry, path=there)
         for source, queues in commit.offsets.items():
@@ -96,7 +96,7 @@ class OldLake(msgspec.Struct):
         return [entry for entry in self.files.values() if entry.table == table.path]
 
     def rows(self, entry: FileEntry) -> pa.Table:
-        """One file, with all columns of its table as far as it has them."""
+        """The rows of one file, with those columns of its table that it has."""
         from datetime import date
 
         import pyarrow as pa
@@ -108,7 +108,7 @@ class OldLake(msgspec.Struct):
         table = schemas.TABLES[entry.table]
         for name in table.names:
             if name not in rows.column_names:
-                # Number 0 for attempts of silver: a file that does not say is looked at for every batch.
+                # Batch 0 for silver attempts: a file without a range would be read for every batch.
                 value = pa.scalar(0 if name == "batch" else None, table.arrow.field(name).type)
                 rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
         return rows.select(table.names)
@@ -120,9 +120,9 @@ def migrate(
     spark: Callable[[], AbstractContextManager[SparkSession]],
     progress: Callable[[str], None] = lambda table: None,
 ) -> int:
-    """Carry everything over; returns how many rows that were.
+    """Copy all tables; returns the number of rows.
 
-    ``spark`` is called when sources must be separated.
+    ``spark`` is called only if sources must be separated.
     """
     lake.create(old.lake_id)
     if not lake.is_migrating:
@@ -131,18 +131,18 @@ def migrate(
         lake.commit(schemas.BRONZE_ATTEMPTS, [], note={MIGRATING: old.lake_id})
     move = _Move(old, lake)
     for table in _COPIED:
-        move.copy(table, move.as_it_was)
+        move.copy(table, move.rows_of)
         progress(table.path)
     move.gold(spark)
     progress("gold")
     note = {"source": "", "batch": 0, "gaps": [], "seen_ms": SYSTEM_CLOCK.now_ms(), "offsets": old.offsets}
-    move.copy(schemas.BRONZE_ATTEMPTS, move.as_it_was, note)
+    move.copy(schemas.BRONZE_ATTEMPTS, move.rows_of, note)
     progress(schemas.BRONZE_ATTEMPTS.path)
     return sum(entry.rows for entry in old.files.values())
 
 
 def steps() -> int:
-    """How often ``migrate`` reports progress."""
+    """How many times ``migrate`` reports progress."""
     return len(_COPIED) + 2
 
 
@@ -150,10 +150,10 @@ class _Move:
     def __init__(self, old: OldLake, lake: Lake) -> None:
         self.old = old
         self.lake = lake
-        # Batches continue from here: rows of bronze hold the old lake's numbers.
+        # New batches continue from these numbers, because rows of bronze hold the numbers of the old lake.
         self.batches = dict.fromkeys(old.offsets, old.version)
 
-    def as_it_was(self, entry: FileEntry) -> pa.Table:
+    def rows_of(self, entry: FileEntry) -> pa.Table:
         return self.old.rows(entry)
 
     def is_done(self, table: schemas.Table) -> bool:
@@ -166,7 +166,7 @@ class _Move:
         note: dict[str, Any] | None = None,
         entries: Iterable[FileEntry] | None = None,
     ) -> None:
-        """A whole table in one commit, unless an earlier migration got that far."""
+        """Copy a whole table in one commit, unless an earlier migration did."""
         if self.is_done(table) and note is None:
             return
         writer = TableWriter(self.lake.place, table)
@@ -197,7 +197,7 @@ class _Move:
             DayRebuild(spark, self.lake, day, {}).gold()
 
     def _named(self, entry: FileEntry, of_day: dict[str, set[str]]) -> pa.Table:
-        """Rows of gold with the source that its day belongs to."""
+        """Rows of a gold file with the source of its day."""
         import pyarrow as pa
 
         rows = self.old.rows(entry)
@@ -207,7 +207,7 @@ class _Move:
         return rows.set_column(at, "source", pa.repeat(name, rows.num_rows))
 
     def _sources_by_day(self) -> dict[str, set[str]]:
-        """Which sources have attempts that ended, waited or were started on a day."""
+        """For each day, the sources with attempts that became ready, started or ended on it."""
         found: dict[str, set[str]] = {}
         for entry in self.old.of(schemas.SILVER_ATTEMPTS):
             for day, source in self._days_of(entry):

@@ -1,13 +1,13 @@
 """Arguments and results of jobs as columns of JSON text: masked, bounded, and only on request.
 
-``args`` is one object: keyword arguments by name, those without a name as ``arg0``, ``arg1``. The text is
-null when it would be longer than the bound, or when the pipeline does not read the codec; ``args_bytes`` then
-still says how many bytes the store holds. The same goes for ``result``, which an attempt has if it completed.
+``args`` is one object: keyword arguments by name, positional ones as ``arg0``, ``arg1``. The text is null if
+it would be longer than the limit, or if the pipeline cannot read the codec; ``args_bytes`` still holds the
+size in the store. The same applies to ``result``, which completed attempts have.
 
-History does not hold them. They are read from the job's record, so they are those of the moment at which the
-run read the attempt, and null when the store had pruned the record by then.
+History does not hold them. They are read from the job's record when the run reads the attempt, and are null
+if the store had pruned the record by then.
 
-Conditions on single arguments (``args.customer = 42``) are asked of the same text, here for all commands.
+Conditions on single arguments (``args.customer = 42``) read the same text. All commands use the code here.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
     from windlass.pipeline.lake import Lake
 
-#: Bytes of one text, unless the run says otherwise.
+#: Maximum length of one text in bytes, unless the run sets another.
 PAYLOAD_BYTES = 10_000
-#: Records that are asked for at once: each may hold a payload of the largest size.
+#: Records per request: each may hold a payload of the maximum size.
 _CHUNK = 100
-#: Attempts whose texts are in memory at once.
+#: Attempts whose texts are in memory at the same time.
 _ROWS = 1_000
-#: Conditions that speak of single arguments; the text as a whole is a column like others.
+#: Matches conditions on single arguments. The text as a whole is an ordinary column.
 _FIELD = re.compile(r"\bargs\s*\.", re.IGNORECASE)
 _QUOTED = re.compile(r"'(?:[^']|'')*'")
 
@@ -51,7 +51,7 @@ Ask = Callable[[rq.Request[Any]], Any]
 
 @dataclass(frozen=True)
 class Payloads:
-    """What is kept of arguments and results."""
+    """Which parts of arguments and results to keep."""
 
     mask: tuple[str, ...] = DEFAULT_MASK
     max_bytes: int = PAYLOAD_BYTES
@@ -61,7 +61,7 @@ class Payloads:
         return NameMask(self.mask)
 
     def of_attempts(self, ask: Ask, attempts: pa.RecordBatch) -> Iterator[pa.Table]:
-        """Attempts piece by piece, with the columns of their jobs."""
+        """Attempts in pieces, with the payload columns of their jobs."""
         import pyarrow as pa
 
         for first in range(0, attempts.num_rows, _ROWS):
@@ -75,7 +75,7 @@ class Payloads:
             yield piece
 
     def of_bronze(self, ask: Ask, rows: pa.Table, source: str) -> Iterator[pa.Table]:
-        """Rows of bronze piece by piece, with the columns of those jobs of a source that had none."""
+        """Rows of bronze in pieces. Jobs of ``source`` that had no payload columns get them."""
         import pyarrow.compute as pc
 
         bare = pc.and_(pc.equal(rows.column("source"), source), pc.is_null(rows.column("args_bytes")))
@@ -84,7 +84,7 @@ class Payloads:
             yield from self.of_attempts(ask, batch)
 
     def of_record(self, record: JobRecord) -> dict[str, Any]:
-        """The columns of a job, as its record stands."""
+        """The payload columns of a job, from its current record."""
         kept: dict[str, Any] = {
             "args": self._text(lambda: arguments(record)),
             "args_bytes": len(record.payload),
@@ -106,14 +106,14 @@ class Payloads:
     def _text(self, read: Callable[[], Any]) -> str | None:
         try:
             value = msgspec.json.decode(msgspec.json.encode(read(), enc_hook=str))
-        except Exception:  # whatever a codec says of bytes that are not its own
+        except Exception:  # a codec may raise anything for foreign bytes
             return None
         text = msgspec.json.encode(hide_url_passwords(self._names.hide(value)))
         return text.decode() if len(text) <= self.max_bytes else None
 
 
 def arguments(record: JobRecord) -> dict[str, Any]:
-    """A job's arguments by name; raises what its codec does."""
+    """A job's arguments by name. Errors of its codec are raised as they are."""
     call = read_call(_CODECS, record)
     return {**{f"arg{at}": value for at, value in enumerate(call.args)}, **call.kwargs}
 
@@ -135,10 +135,10 @@ _KEYS = ("source", "queue", "job_id", "enqueued_ms")
 def select_where(
     lake: Lake, names: Sequence[str], where: str, among: str = "true", ask: Ask | None = None
 ) -> pa.Table:
-    """``names`` of the jobs that a condition chooses ``among`` others.
+    """The columns ``names`` of jobs that match a condition and are ``among`` others.
 
-    The condition may speak of single arguments: they are values of the lake's ``args``, or, for jobs without
-    that text, of the record in the store that ``ask`` reaches. All are null for jobs that have neither.
+    The condition may refer to single arguments. They come from the lake's ``args`` or, for jobs without that
+    text, from the record in the store that ``ask`` reads. They are null for jobs that have neither.
     """
     from windlass.pipeline.sqlquery import query_arrow
 
@@ -160,7 +160,7 @@ def select_where(
 
 
 def _structure(found: str | None) -> str:
-    """The arguments that there are and their types, as DuckDB writes it; never without any."""
+    """The names and types of the arguments, in DuckDB's notation. Never empty."""
     kinds = msgspec.json.decode(found or "null")
     named = _named(kinds) if isinstance(kinds, dict) else {}
     some = {name: _typed(kind) for name, kind in named.items()} or {"arg0": "VARCHAR"}
@@ -168,7 +168,7 @@ def _structure(found: str | None) -> str:
 
 
 def _typed(kind: Any) -> Any:
-    """A type with text where values are of several, and where not every name can be asked for."""
+    """A type for DuckDB: text where values have several types, or where some name cannot be selected."""
     if isinstance(kind, dict):
         named = {name: _typed(item) for name, item in _named(kind).items()}
         return named if named and len(named) == len(kind) else "VARCHAR"
@@ -178,13 +178,13 @@ def _typed(kind: Any) -> Any:
 
 
 def _named(kinds: dict[str, Any]) -> dict[str, Any]:
-    """Less the names that are the same to DuckDB, which ignores case, and the empty one."""
+    """Without the empty name, and without names that differ only in case, which DuckDB cannot distinguish."""
     times = Counter(name.lower() for name in kinds)
     return {name: kind for name, kind in kinds.items() if name and times[name.lower()] == 1}
 
 
 def _with_stored(known: pa.Table, ask: Ask) -> pa.Table:
-    """Keys and texts, with those of the store where the lake has none."""
+    """Keys and texts, with texts from the store where the lake has none."""
     rows = known.to_pylist()
     missing = [row for row in rows if row["args"] is None]
     found = _records(ask, {JobRef(row["queue"], row["job_id"]) for row in missing})

@@ -19,7 +19,7 @@ _WORKER, _HOST, _WAIT, _VERSION = (
     AttemptRecord.__struct_fields__.index(name)
     for name in ("worker", "worker_host", "wait_ms", "schema_version")
 )
-#: From this version on a record without a queue time was in line all the time.
+#: Since this version, a record without a queue time waited in line the whole time.
 _COUNTS_QUEUE_TIME = 3
 
 
@@ -36,10 +36,10 @@ def _as_arrow(records: Sequence[AttemptRecord]) -> pa.RecordBatch:
     rows = [msgspec.structs.astuple(record) for record in records]
     fields = len(AttemptRecord.__struct_fields__)
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) if rows else [()] * fields
-    # The table's columns are the record's fields, in the same order (a test says so), except for the last ...
+    # The table's columns are the record's fields, in the same order (a test checks this), except the last ...
     columns += _queue_times(columns.pop(), columns[_WAIT], columns[_VERSION])
     workers, hosts = columns[_WORKER], columns[_HOST]
-    # ... and the host, which the worker's id may say.
+    # ... and the host, which comes from the worker's id.
     columns[_HOST] = [host or host_of(worker) for host, worker in zip(hosts, workers, strict=True)]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -48,13 +48,13 @@ def _as_arrow(records: Sequence[AttemptRecord]) -> pa.RecordBatch:
 def _queue_times(
     times: Sequence[QueueTime | None], waits: Sequence[int | None], versions: Sequence[int]
 ) -> list[Sequence[int | None]]:
-    """The columns of ``schemas.CAUSES``; null where an attempt did not start, or its record does not say."""
+    """The columns of ``schemas.CAUSES``. Null if an attempt did not start, or its record lacks the data."""
     rows = [
         (time.scheduled_ms, time.parked_ms, time.blocked_ms, time.in_line_ms)
         if time is not None
         else (None,) * 4
         if wait is None or version < _COUNTS_QUEUE_TIME
-        else (0, 0, 0, max(wait, 0))  # below 0 after a clock was set back
+        else (0, 0, 0, max(wait, 0))  # negative if a clock was set back
         for time, wait, version in zip(times, waits, versions, strict=True)
     ]
     return list(zip(*rows, strict=True)) if rows else [()] * len(schemas.CAUSES)

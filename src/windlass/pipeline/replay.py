@@ -1,10 +1,10 @@
-"""Run failed jobs again, chosen by SQL over the lake.
+"""Run failed jobs again, selected by SQL over the lake.
 
-The lake says which jobs failed; the store still has to hold their records. Those that it pruned, and ids
-that belong to a newer job by now, are reported and left alone.
+The lake says which jobs failed. The store must still hold their records. Jobs that it has pruned, and ids
+that a newer job has taken, are reported and not changed.
 
-A condition may also speak of single arguments (``args.customer = 42``; ``args.arg0`` for the first of those
-that have no name). A lake that does not hold them has them read from the store.
+A condition may refer to single arguments (``args.customer = 42``; ``args.arg0`` for the first positional
+one). If the lake does not hold them, they are read from the store.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from windlass.pipeline.payloads import select_where
 from windlass.pipeline.store import ask_many
 
 CHUNK = 500
-#: More than this are asked for in several commands.
+#: The maximum number of jobs that one selection returns. More jobs need several commands.
 LIMIT = 1_000_000
 
 
 class FailedJob(NamedTuple):
-    """A job that the lake knows as failed."""
+    """A job that has failed according to the lake."""
 
     queue: str
     job_id: str
@@ -38,17 +38,17 @@ class FailedJob(NamedTuple):
 
 @dataclass
 class ReplayResult:
-    """What became of the chosen jobs."""
+    """What happened to the selected jobs."""
 
     retried: list[FailedJob] = field(default_factory=list)
-    #: The store has no record of them any more.
+    #: The store no longer has a record of these.
     pruned: list[FailedJob] = field(default_factory=list)
-    #: Not failed any more, or the id is another job's by now.
+    #: No longer failed, or the id now belongs to another job.
     changed: list[FailedJob] = field(default_factory=list)
 
 
 def select_failed(lake: str, where: str, source: str = "default", url: str | None = None) -> list[FailedJob]:
-    """Jobs whose last outcome is ``failed`` and that ``where`` (SQL over the ``jobs`` view) chooses.
+    """Jobs whose last outcome is ``failed`` and that match ``where`` (SQL over the ``jobs`` view).
 
     ``url``: the store, for a condition on arguments that the lake does not hold.
     """
@@ -70,7 +70,7 @@ def replay(
     dry_run: bool = False,
     progress: Callable[[int], None] = lambda count: None,
 ) -> ReplayResult:
-    """Retry the records that the store still holds. May be repeated: what runs again is not failed."""
+    """Retry the jobs whose records the store still holds. Safe to repeat: jobs that run again are skipped."""
     result = ReplayResult()
     with ask_many(url) as ask:
         for first in range(0, len(jobs), CHUNK):

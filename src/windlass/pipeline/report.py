@@ -1,7 +1,7 @@
-"""What the lake says about a period: figures for the terminal, and one HTML page with charts in it.
+"""A report of the lake for a period: figures for the terminal, and one HTML page with charts.
 
-Reads gold, and which jobs are alive, without a JVM. The page needs nothing from the network: styles and
-charts are inside.
+Reads gold and the jobs that are alive, without a JVM. The page loads nothing from the network: styles and
+charts are inline.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from windlass.pipeline.lake import Lake
 from windlass.pipeline.status import LakeStatus, lake_status
 from windlass.pipeline.transforms.grains import GRAIN_MS
 
-#: At most this many points in a chart: the grain follows from the length of the period.
+#: The maximum number of points in a chart. The grain follows from it and the length of the period.
 _POINTS = 400
-#: Characters of an error that a table shows.
+#: The maximum length of an error in a table.
 _MESSAGE_CHARS = 100
 _TOP = 12
 
@@ -39,19 +39,19 @@ class Report:
     total: Row
     by_task: list[Row]
     by_queue: list[Row]
-    #: One row per window, all queues together, with no window left out.
+    #: One row per window for all queues together. No window is left out.
     over_time: list[Row]
     #: By queue: one row per window.
     queues_over_time: dict[str, list[Row]]
     errors: list[Row]
     workers: list[Row]
-    #: The lake itself, as of now.
+    #: The current status of the lake.
     status: LakeStatus
     backlog: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     gaps: int = 0
-    #: Attempts among the counted whose rows were erased.
+    #: How many of the counted attempts were erased.
     erased: int = 0
-    #: Jobs that were alive when their store was last listed, by source, queue and state.
+    #: Jobs that were alive in the newest snapshot of their store, by source, queue and state.
     alive: list[Row] = field(default_factory=list)
 
     @property
@@ -60,7 +60,7 @@ class Report:
 
 
 def build_report(gold: Gold, since_ms: int | None, until_ms: int | None) -> Report:
-    """Gather a report. Without bounds, everything that the lake holds."""
+    """Build a report. Without bounds it covers everything that the lake holds."""
     days = gold.rollups("day")
     if days:
         first, last = days[0]["window_start"], days[-1]["window_start"] + GRAIN_MS["day"]
@@ -99,7 +99,7 @@ def build_report(gold: Gold, since_ms: int | None, until_ms: int | None) -> Repo
 
 
 def _trimmed(gold: Gold, since: int, until: int) -> tuple[int, int]:
-    """The whole of the lake, less what is empty at both ends: hours, or minutes when it is not long."""
+    """The bounds of the lake without empty windows at both ends, in hours, or in minutes for a short span."""
     for grain in ("hour", "minute"):
         windows = [row["window_start"] for row in gold.rollups(grain, since, until)]
         if windows:
@@ -202,7 +202,7 @@ def to_html(report: Report) -> str:
 
 
 def _lake_section(status: LakeStatus) -> str:
-    """How fresh the figures are, and what the pipeline did last."""
+    """How recent the figures are, and the last activity of the pipeline."""
     items = "".join(f"<li>{escape(line)}</li>" for line in status_lines(status))
     return f"<h2>Pipeline</h2><ul>{items}</ul>"
 
@@ -334,12 +334,12 @@ _QUEUE_HEAD = (
     "run p95",
     "wait p95",
 )
-#: By the names of ``schemas.CAUSES``.
+#: Headings by the names of ``schemas.CAUSES``.
 _CAUSE_HEAD = ("queue", "task", "scheduled", "parked", "blocked", "in line")
 _ERROR_HEAD = ("error", "queue", "task", "times", "final", "first", "last", "example")
 _WORKER_HEAD = ("worker", "attempts", "failed", "busy", "slots busy")
 _ALIVE_HEAD = ("queue", "state", "jobs")
-#: Columns that are set to the right.
+#: Columns that are right-aligned.
 NUMBERS = {
     *_TASK_HEAD[2:],
     *_QUEUE_HEAD[1:],
@@ -353,7 +353,7 @@ NUMBERS = {
 
 
 def tables(report: Report) -> list[tuple[str, Sequence[str], list[list[str]]]]:
-    """Title, head and cells of each table."""
+    """Title, header and cells of each table."""
     return [
         ("Tasks", _TASK_HEAD, [_task_cells(row) for row in report.by_task]),
         ("Queues", _QUEUE_HEAD, [_queue_cells(row) for row in report.by_queue]),
@@ -365,7 +365,7 @@ def tables(report: Report) -> list[tuple[str, Sequence[str], list[list[str]]]]:
 
 
 def _alive_title(report: Report) -> str:
-    """With the time at which the stores were listed, the oldest of several."""
+    """The title with the time of the snapshots, the oldest if there are several."""
     seen = min((row["seen_ms"] for row in report.alive), default=0)
     return f"Jobs alive, seen {show_time(seen)} UTC"
 
@@ -378,7 +378,7 @@ def _alive_cells(report: Report) -> list[list[str]]:
 
 
 def status_lines(status: LakeStatus) -> list[str]:
-    """How a lake stands, one fact per line."""
+    """The status of a lake, one fact per line."""
     now_ms = SYSTEM_CLOCK.now_ms()
     lines = []
     for source in status.sources:
@@ -404,14 +404,14 @@ def status_lines(status: LakeStatus) -> list[str]:
 
 def _task_cells(row: Row) -> list[str]:
     figures = [row[name] for name in ("attempts", "completed", "retried", "failed")]
-    # Snoozed, released, cancelled, stalled, expired: so that each line adds up.
+    # The other outcomes (snoozed, released, cancelled, stalled, expired), so that each line adds up.
     counts = [f"{count:,}" for count in (*figures, figures[0] - sum(figures[1:]))]
     times = [show_ms(row[f"duration_{name}_ms"]) for name in ("p50", "p95", "p99")]
     return [row["queue"], row["task"], *counts, *times, show_ms(row["wait_p95_ms"])]
 
 
 def _cause_cells(rows: Sequence[Row]) -> list[list[str]]:
-    """What attempts of each task waited for; without tasks whose records do not say."""
+    """What attempts of each task waited for. Tasks whose records lack this are left out."""
     names = [f"{cause}_sum_ms" for cause in schemas.CAUSES]
     return [
         [row["queue"], row["task"], *(show_ms(row[name]) for name in names)]
@@ -444,7 +444,7 @@ def _error_cells(row: Row) -> list[str]:
 
 
 def _error_name(row: Row) -> str:
-    """Its class and newest message; without one, enough of the fingerprint to know errors apart."""
+    """The class and newest message, or else part of the fingerprint, to distinguish errors."""
     name, fingerprint = row["error_class"] or "", row["error_fingerprint"]
     if row.get("last_message"):
         return f"{name}: {printable(row['last_message'])[:_MESSAGE_CHARS]}"
@@ -462,7 +462,7 @@ def _worker_cells(row: Row) -> list[str]:
 
 
 def show_ms(value: float | None) -> str:
-    """A span of time for people."""
+    """A duration for display."""
     if value is None:
         return "-"
     for limit, divisor, unit in ((1_000, 1, "ms"), (120_000, 1_000, "s"), (7_200_000, 60_000, "min")):
@@ -472,5 +472,5 @@ def show_ms(value: float | None) -> str:
 
 
 def show_time(ms: int) -> str:
-    """A point in time for people, UTC."""
+    """A UTC time for display."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")

@@ -1,7 +1,7 @@
-"""``windlass pipeline run``: batches from a store to a lake, once or forever.
+"""``windlass pipeline run``: batches from a store to a lake, once or continuously.
 
-The lake's own offsets say where to continue; Spark's checkpoints play no part. The run registers itself with
-the store as an archiver, so that the log is held until its records are safely in the lake.
+The lake's own offsets say where to continue; Spark's checkpoints are not used. The run registers with the
+store as an archiver, so that the store keeps its log until the records are in the lake.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from windlass.pipeline.payloads import PAYLOAD_BYTES, Payloads
 from windlass.pipeline.snapshot import Snapshot, is_due, take_snapshot
 from windlass.pipeline.source import Positions
 from windlass.pipeline.status import note_failure
-from windlass.pipeline.store import settled_url, visit
+from windlass.pipeline.store import absolute_url, with_store
 
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,63}\Z")
 
@@ -34,21 +34,21 @@ Progress = Callable[[BatchResult], None]
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Where from, where to, how much at a time."""
+    """The store, the lake and the size of batches."""
 
     url: str = field(repr=False)
     lake: str
-    #: Name of this store within the lake: stores that fill one lake need different ones.
+    #: Name of this store in the lake. Stores that fill the same lake need different names.
     source: str = "default"
-    #: Records per batch: bounds the memory and what a crash repeats.
+    #: Maximum number of records in a batch. Bounds the memory, and the work that a crash repeats.
     max_records: int = 1_000_000
-    #: What to do when the log was trimmed past our offset: ``fail``, or ``skip`` and write a gap row.
+    #: What to do if the log was trimmed past our offset: ``fail``, or ``skip`` and write a gap row.
     on_gap: OnGap = "fail"
-    #: Seconds between looks at the log in a continuous run.
+    #: Seconds between reads of the log in a continuous run.
     interval: float = 10.0
-    #: Once a day, list the store's jobs too, also those that left no record yet.
+    #: Once a day, also list the store's jobs, including jobs without a record in the log.
     snapshot: bool = True
-    #: Keep arguments and results, without the values of these names and up to a size.
+    #: Keep arguments and results, with the values of these names masked and up to a size.
     payloads: bool = False
     mask: tuple[str, ...] = DEFAULT_MASK
     payload_bytes: int = PAYLOAD_BYTES
@@ -65,7 +65,7 @@ class RunOptions:
 
     @property
     def kept_payloads(self) -> Payloads | None:
-        """What is kept of arguments and results; None: nothing."""
+        """Which parts of arguments and results to keep; None: nothing."""
         return Payloads(self.mask, self.payload_bytes) if self.payloads else None
 
 
@@ -75,43 +75,43 @@ class Pipeline:
     def __init__(self, spark: SparkSession, options: RunOptions) -> None:
         self.spark = spark
         self.options = options
-        self.url = settled_url(options.url)
+        self.url = absolute_url(options.url)
         self.lake = Lake(options.lake)
-        #: When the store was last asked, by its own clock.
+        #: The time of the last request to the store, by the store's clock.
         self._now_ms = 0
 
     def open(self) -> None:
-        """Finish what an earlier run left, and register with the store as an archiver."""
+        """Finish the batches of earlier runs, and register with the store as an archiver."""
         self.lake.create()
         finish_batches(self.spark, self.lake)
         self._archive()
 
     @property
     def archiver(self) -> str:
-        """The name under which the store knows this lake."""
+        """The archiver name of this lake in the store."""
         return self.lake.archiver
 
     @property
     def done(self) -> Positions:
-        """How far the lake has read this source."""
+        """How far this source has been read into the lake."""
         return self.lake.offsets().get(self.options.source, {})
 
     def run_batch(self) -> BatchResult | None:
-        """The next batch; None when there is nothing new. Why it fails is left in the lake."""
+        """Run the next batch; None if there are no new records. The lake notes the reason of a failure."""
         with self._reported():
             return self._run_batch()
 
     def take_snapshot(self) -> Snapshot:
-        """List the jobs of the store now, whenever the last time was."""
+        """List the jobs of the store now, even if that was done today."""
         with self._reported():
             options, now_ms = self.options, self._archive()
             kept = options.kept_payloads
             return take_snapshot(self.spark, self.lake, self.url, options.source, now_ms, kept)
 
     def take_daily_snapshot(self) -> Snapshot | None:
-        """List the jobs of the store, unless that was done today or is not wanted.
+        """List the jobs of the store, unless that was done today or is disabled.
 
-        None also when other runs always committed first: the next look tries again.
+        Also returns None if other runs committed first each time; the next call tries again.
         """
         options = self.options
         if not options.snapshot or not is_due(self.lake, options.source, self._now_ms):
@@ -143,7 +143,7 @@ class Pipeline:
         return result
 
     def run_once(self, progress: Progress = lambda result: None) -> list[BatchResult]:
-        """Batches until everything that was there is in the lake."""
+        """Run batches until all records that exist now are in the lake."""
         results = []
         while (result := self.run_batch()) is not None:
             results.append(result)
@@ -154,19 +154,19 @@ class Pipeline:
         return results
 
     def run_continuously(self, stop: threading.Event, progress: Progress = lambda result: None) -> None:
-        """Batches until ``stop`` is set, looking for new records every ``interval``."""
+        """Run batches until ``stop`` is set; reads the log every ``interval``."""
         while not stop.is_set():
             result = self.run_batch()
             if result is not None:
                 progress(result)
             if result is None or not result.behind:
                 if result is None:
-                    self._archive()  # an idle lake must not be forgotten by the store
+                    self._archive()  # so that the store keeps an idle lake registered
                 self.take_daily_snapshot()
                 stop.wait(self.options.interval)
 
     def _archive(self) -> int:
-        """Say how far the lake has read; returns the time by the clock of the store."""
+        """Report to the store how far the lake has read; returns the store's time."""
         name, cursors = self.archiver, self.done
 
         async def say(backend: Backend) -> int:
@@ -174,5 +174,5 @@ class Pipeline:
             known = await backend.execute(rq.ListArchivers())
             return next(info.seen_ms for info in known if info.name == name)
 
-        self._now_ms = visit(self.url, say)
+        self._now_ms = with_store(self.url, say)
         return self._now_ms

@@ -1,8 +1,8 @@
-"""Every table of the pipeline: the only place where columns are named and typed.
+"""Every table of the pipeline: the only place that defines names and types of columns.
 
-A column is a name and one of a few type words; from them come the Spark and the Arrow schema, and Delta's
-from Arrow's. Columns are only ever appended, and ``SCHEMA_VERSION`` grows with them: files written before
-have null there.
+A column is a name and one of a few type words. The Spark and Arrow schemas are built from them, and Delta's
+from Arrow's. Columns are only ever appended, and ``SCHEMA_VERSION`` increases with them. Files that were
+written before have null there.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
-#: Grows when a table gets a column.
+#: Incremented when a table gets a column.
 SCHEMA_VERSION = 5
-#: What every table is partitioned by: a UTC day.
+#: The partition column of every table: a UTC day.
 PARTITION = "date"
 #: How attempts end, as columns of roll-ups: outcome -> column.
 OUTCOME_COLUMNS = {
@@ -33,12 +33,12 @@ OUTCOME_COLUMNS = {
     "stalled": "stalled",
     "expired": "expired",
 }
-#: Outcomes after which a job runs no more (unless someone retries it by hand).
+#: Outcomes after which a job does not run again (unless a user retries it).
 FINAL_OUTCOMES = ("completed", "failed", "cancelled", "expired")
-#: What has a histogram in roll-ups.
+#: Measures that have a histogram in roll-ups.
 MEASURES = ("wait", "duration")
-#: What a job waits for before an attempt; the columns of an attempt are ``..._ms``, those of roll-ups
-#: ``..._sum_ms``. Null in records of releases that did not count it.
+#: Causes of queue time. The columns of an attempt are ``..._ms``, those of roll-ups ``..._sum_ms``. Null in
+#: records of releases that did not measure it.
 CAUSES = ("scheduled", "parked", "blocked", "in_line")
 GRAINS = ("minute", "hour", "day")
 _HOUR_MS = 3_600_000
@@ -59,11 +59,11 @@ class Table:
     path: str
     columns: tuple[ColumnSpec, ...]
     keys: tuple[str, ...] = ()
-    #: Columns whose smallest and largest value every commit keeps per file: times, and what names a batch.
-    #: Never one that could name a person, since the log outlives the file.
+    #: Columns whose range every commit records for each file: times, and the columns that identify a batch.
+    #: Never a column that could identify a person, since the log outlives the file.
     ranged: tuple[str, ...] = ()
-    #: Rows of one file lie within this many milliseconds of the first ranged column, so a batch that adds
-    #: to the last hour of a day leaves the others alone.
+    #: Rows of one file lie within this many milliseconds of each other, by the first ranged column. So a
+    #: batch that adds to the last hour of a day rewrites only the files of that hour.
     chunk_ms: int | None = None
 
     @property
@@ -72,7 +72,7 @@ class Table:
 
     @property
     def stored(self) -> list[str]:
-        """The columns that are in files: all but the one that partitions the table."""
+        """The columns that are in files: all except the partition column."""
         return [column.name for column in self.columns if column.name != PARTITION]
 
     @cached_property
@@ -130,7 +130,7 @@ def _arrow_type(kind: str) -> pa.DataType:
 
 
 def _columns(text: str) -> tuple[ColumnSpec, ...]:
-    """Columns from ``name:kind`` words; a trailing ``!`` means never null."""
+    """Parse columns from ``name:kind`` words. A trailing ``!`` means never null."""
     found = []
     for word in text.split():
         name, _, kind = word.partition(":")
@@ -149,7 +149,7 @@ _ATTEMPT = (
     + " ".join(f"{cause}_ms:long" for cause in CAUSES)
     + " "
 )
-#: Of a job, as its store held it when the attempt was read; null unless that was asked for.
+#: Of the job, as its store held it when the attempt was read. Null unless the run keeps payloads.
 _PAYLOADS = "args:text args_bytes:long result:text result_bytes:long "
 PAYLOADS = tuple(column.name for column in _columns(_PAYLOADS))
 _COUNTS = "attempts:long! " + " ".join(f"{name}:long!" for name in OUTCOME_COLUMNS.values())
@@ -163,7 +163,7 @@ _CAUSE_COLUMNS = " ".join(f"{cause}_sum_ms:long" for cause in CAUSES)
 #: What ``format("windlass")`` reads from a history log: one attempt per row.
 HISTORY = Table("history", _columns(_ATTEMPT), ("run_id",))
 
-#: What ``format("windlass")`` reads with ``table=jobs``: records as they are kept now.
+#: What ``format("windlass")`` reads with ``table=jobs``: the current records.
 JOBS = Table(
     "jobs",
     _columns(
@@ -182,7 +182,7 @@ BRONZE_ATTEMPTS = Table(
     ranged=("finished_ms", "enqueued_ms", "source", "batch"),
 )
 
-#: Records that a log lost before they were read, when a run was allowed to continue without them.
+#: Records that were trimmed from a log before they were read, if the run was allowed to skip them.
 BRONZE_GAPS = Table(
     "bronze/gaps",
     _columns(
@@ -194,7 +194,7 @@ BRONZE_GAPS = Table(
     ranged=("seen_ms",),
 )
 
-#: ``batch`` is that of bronze which brought the attempt; 0 in rows of a migrated lake.
+#: ``batch`` is the batch of bronze that added the attempt; 0 in rows of a migrated lake.
 SILVER_ATTEMPTS = Table(
     "silver/attempts",
     _columns(_ATTEMPT + _PAYLOADS + "source:text! batch:long date:date!"),
@@ -202,8 +202,8 @@ SILVER_ATTEMPTS = Table(
     ranged=("finished_ms", "enqueued_ms", "ready_ms", "source", "batch"),
 )
 
-#: Attempts that were erased: what roll-ups count, and nothing that names a job. ``run_id`` is a hash, by
-#: which a record that comes again is known.
+#: Attempts that were erased: the columns that roll-ups count, and none that names a job. ``run_id`` is a
+#: hash that recognises a record that is read again.
 SILVER_ERASED = Table(
     "silver/erased",
     _columns(_ATTEMPT + "source:text! batch:long erased_ms:long! date:date!"),
@@ -211,7 +211,7 @@ SILVER_ERASED = Table(
     ranged=("finished_ms", "enqueued_ms", "ready_ms", "source"),
 )
 
-#: Jobs that were erased, by a hash: should one be seen again in its store, it stays away.
+#: Hashes of jobs that were erased. A snapshot does not add them again.
 SILVER_ERASED_JOBS = Table(
     "silver/erased_jobs",
     _columns("source:text! job_hash:text! erased_ms:long! schema_version:int! date:date!"),
@@ -219,8 +219,8 @@ SILVER_ERASED_JOBS = Table(
     ranged=("erased_ms",),
 )
 
-#: One row per job that left a record or was seen in its store; ``date`` is the day on which it was added.
-#: ``state``, ``due_ms``: as of the newest record or snapshot; ``seen_ms``: when a snapshot saw it last.
+#: One row per job that has a record in the log or was seen in its store; ``date`` is the day it was added.
+#: ``state``, ``due_ms``: as of the newest record or snapshot; ``seen_ms``: when a snapshot last saw it.
 SILVER_JOBS = Table(
     "silver/jobs",
     _columns(
@@ -247,10 +247,10 @@ def _rollup(grain: str) -> Table:
     return Table(f"gold/{grain}", columns, keys, ranged=("window_start",), chunk_ms=chunk_ms)
 
 
-#: Attempts by the minute, hour and day in which they ended; ``window_start`` in milliseconds UTC.
+#: Attempts by the minute, hour and day in which they ended. ``window_start`` is in milliseconds UTC.
 GOLD_MINUTE, GOLD_HOUR, GOLD_DAY = (_rollup(grain) for grain in GRAINS)
 
-#: Errors of a day that differ only in numbers and quoted values, as one row.
+#: One row for errors of a day that differ only in numbers and quoted values.
 GOLD_ERRORS = Table(
     "gold/errors",
     _columns(
@@ -264,7 +264,7 @@ GOLD_ERRORS = Table(
     ranged=("last_ms",),
 )
 
-#: What each worker did in an hour. ``busy_ms`` over 3,600,000 is how many slots it kept busy on average.
+#: What each worker did in an hour. ``busy_ms`` / 3,600,000 is the average number of busy slots.
 GOLD_WORKERS = Table(
     "gold/workers",
     _columns(
@@ -278,8 +278,8 @@ GOLD_WORKERS = Table(
     chunk_ms=4 * _HOUR_MS,
 )
 
-#: By the minute: attempts that became ready, and that stopped waiting (started, or ended unstarted).
-#: The running sum of ``ready - departed`` is the backlog of work that has been settled since.
+#: By minute: attempts that became ready, and attempts that stopped waiting (started, or ended unstarted).
+#: The running sum of ``ready - departed`` is the backlog, as far as its work has been settled since.
 GOLD_BACKLOG = Table(
     "gold/backlog",
     _columns(
@@ -293,7 +293,7 @@ GOLD_BACKLOG = Table(
     chunk_ms=_HOUR_MS,
 )
 
-#: What became of the rows that a sink was given; not part of a lake. ``queue``: null when refused here.
+#: The outcome of each row given to a sink; not part of a lake. ``queue`` is null if the sink refused the row.
 SINK_ANSWERS = Table(
     "answers",
     _columns(

@@ -1,7 +1,7 @@
-"""The only place that builds a Spark session: settings for work, for tests and for clusters.
+"""The only place that builds a Spark session: settings for production, for tests and for clusters.
 
-Java 17 is found (``$JAVA_HOME``, ``PATH``) or the error says how to get it. Python workers use this very
-interpreter. For a master that is not local, the package travels along as a zip.
+Java 17 is found (``$JAVA_HOME``, ``PATH``) or the error says how to install it. Python workers use the same
+interpreter as the driver. For a master that is not local, the package is sent as a zip.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_WANTED = 17
-#: Where class-data archives are kept (they halve the time to start); unset: none are made or used.
+#: The folder for class-data archives, which halve the time to start. If unset, none are made or used.
 CACHE_VARIABLE = "WINDLASS_SPARK_CACHE"
-#: The profile of sessions that name none: ``work`` unless set.
+#: The profile of sessions that do not name one. Default: ``work``.
 PROFILE_VARIABLE = "WINDLASS_SPARK_PROFILE"
 
 _COMMON = {
@@ -51,7 +51,7 @@ _TEST = {
     **_LOCAL,
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
-    # Compiling a plan takes longer than interpreting it for a handful of rows.
+    # For a handful of rows, compiling a plan takes longer than interpreting it.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.driver.memory": "1g",
@@ -59,31 +59,31 @@ _TEST = {
 
 
 class JavaMissingError(WindlassError):
-    """Spark needs Java 17 or later, and there is none."""
+    """Spark needs Java 17 or later, and none was found."""
 
     code = "java_missing"
 
 
 class SparkJobError(WindlassError):
-    """A job of Spark failed, more often than its tasks may."""
+    """A Spark job failed after all attempts of a task."""
 
     code = "spark_job"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """How to run Spark. ``conf`` overrules everything else."""
+    """How to run Spark. ``conf`` overrides everything else."""
 
-    #: None: ``spark-submit``'s master if it started us, else all cores of this machine.
+    #: None: the master of ``spark-submit`` if it started this process, else all cores of this machine.
     master: str | None = None
     app_name: str = "windlass"
-    #: ``test`` starts quickly and is made for a handful of rows. None: ``$WINDLASS_SPARK_PROFILE``.
+    #: ``test`` starts quickly and suits a handful of rows. None: ``$WINDLASS_SPARK_PROFILE``.
     profile: Literal["work", "test"] | None = None
     conf: dict[str, str] = field(default_factory=dict)
 
 
 def build_session(options: SessionOptions | None = None) -> SparkSession:
-    """The session, with the ``windlass`` format registered."""
+    """Build the session and register the ``windlass`` format."""
     options = options or SessionOptions()
     require_java()
     require_packages()
@@ -107,7 +107,7 @@ def build_session(options: SessionOptions | None = None) -> SparkSession:
 
 
 def _scratch() -> Path:
-    """A folder that goes with the process: Spark's executors may ask for what is in it until then."""
+    """A folder that exists until the process ends, because Spark's executors may read from it until then."""
     folder = Path(tempfile.mkdtemp(prefix="windlass-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -115,9 +115,9 @@ def _scratch() -> Path:
 
 @contextmanager
 def session(options: SessionOptions | None = None) -> Iterator[SparkSession]:
-    """A session for the length of the block, and its JVM with it.
+    """A session, with its JVM, for the duration of the block.
 
-    Where one is running already (a notebook, say), that one is used as it stands, and continues afterwards.
+    If one is running already (in a notebook, for example), it is used as it is and not stopped.
     """
     running = _running_session()
     if running is not None:
@@ -127,14 +127,14 @@ def session(options: SessionOptions | None = None) -> Iterator[SparkSession]:
     try:
         yield spark
     except Exception as exc:
-        _tell_errors_of_java(exc)
+        _raise_java_error(exc)
         raise
     finally:
         stop_session(spark)
 
 
-def _tell_errors_of_java(error: Exception) -> None:
-    """Raise an error of the JVM as ours, in one line, while there is a JVM to ask for its text."""
+def _raise_java_error(error: Exception) -> None:
+    """Raise an error of the JVM as ours, in one line. The JVM must still run, because it holds the text."""
     from py4j.protocol import Py4JJavaError
 
     if isinstance(error, Py4JJavaError):
@@ -157,14 +157,14 @@ def _running_session() -> SparkSession | None:
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop Spark and wait for its JVM to end, so that nothing outlives the caller."""
+    """Stop Spark and wait until its JVM has exited."""
     from pyspark import SparkContext
 
     gateway = spark.sparkContext._gateway
     spark.stop()
     process = getattr(gateway, "proc", None)
     if gateway is None or process is None:
-        return  # the JVM is spark-submit's, not ours
+        return  # spark-submit owns the JVM
     gateway.shutdown()
     process.stdin.close()
     process.wait(timeout=60)
@@ -195,7 +195,7 @@ def _is_local(master: str | None) -> bool:
 
 
 def _java_flags(quick: bool) -> str:
-    # With one compiler only, Java makes room for less code than a whole run of tests brings.
+    # With one compiler, Java reserves less code cache than a whole test run needs.
     flags = ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=192m"] if quick else []
     archive = class_archive()
     if archive is not None and archive.exists():
@@ -207,7 +207,7 @@ def _java_flags(quick: bool) -> str:
 
 
 def require_packages() -> None:
-    """``ConfigError`` unless the packages of ``windlass[spark]`` are there."""
+    """Raise ``ConfigError`` unless the packages of ``windlass[spark]`` are installed."""
     try:
         import deltalake  # noqa: F401 - only whether it is there
         import pyarrow  # noqa: F401 - only whether it is there
@@ -217,7 +217,7 @@ def require_packages() -> None:
 
 
 def require_java() -> str:
-    """The path of a Java that Spark can use, or ``JavaMissingError``."""
+    """The path of a Java that Spark can use. Raises ``JavaMissingError`` if there is none."""
     java = find_java()
     advice = (
         f"Spark needs Java {JAVA_WANTED} or later: on Debian and Ubuntu 'apt-get install "
@@ -242,7 +242,7 @@ def find_java() -> str | None:
 
 
 def java_version(java: str) -> int:
-    """The major version; 0 when it is unknown."""
+    """The major version; 0 if it is unknown."""
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
     return int(found.group(1)) if found else 0
@@ -259,7 +259,7 @@ def class_archive() -> Path | None:
 
 
 def train_class_archive() -> Path | None:
-    """Make the class-data archive by running a small session once; None when no cache folder is set."""
+    """Make the class-data archive by running a small session once; None if no cache folder is set."""
     archive = class_archive()
     if archive is None or archive.exists():
         return archive
@@ -281,11 +281,11 @@ def train_class_archive() -> Path | None:
 
 
 def package_zip(folder: Path) -> Path:
-    """The package as ``windlass.zip`` in ``folder``, for ``--py-files``. (Executors do not take wheels.)"""
+    """Write the package as ``windlass.zip`` to ``folder``, for ``--py-files``. (Executors take no wheels.)"""
     import windlass
 
     parent = Path(windlass.__file__).parent.parent
-    if not parent.is_dir():  # already running from a zip: that is the package
+    if not parent.is_dir():  # already running from a zip
         return parent
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc")
     with tempfile.TemporaryDirectory() as room:

@@ -1,14 +1,14 @@
 """``df.write.format("windlass")`` and ``writeStream``: every row becomes a job, exactly once.
 
-Options: ``url``, ``queue``, ``task``, ``keys`` (the columns that name a row, separated by commas), ``sink``
-(a name for this flow of rows; default: the task's), ``keepId`` (seconds, 7 days unless given), every job
-option that is one value for all rows (``maxAttempts``, ``priority``, ``timeout``, ...), ``options`` (those
-that each row says itself, see ``SinkOptions``), ``answers`` (a table of what became of each row). The task
-is called with the other columns as keyword arguments.
+Options: ``url``, ``queue``, ``task``, ``keys`` (the columns that identify a row, separated by commas),
+``sink`` (a name for this flow of rows; default: the task's), ``keepId`` (seconds; default: 7 days), every job
+option that is one value for all rows (``maxAttempts``, ``priority``, ``timeout``, ...), ``options`` (options
+that columns set for each row, see ``SinkOptions``), ``answers`` (a table with the outcome of each row). The
+task is called with the other columns as keyword arguments.
 
 The job's id is a hash of the sink's name and the key columns, and it is kept for ``keepId`` after the job is
-gone. So a task that Spark runs twice, a batch that it replays and a run that is repeated within that time
-add nothing. Rows with equal keys are one job; a null key is refused.
+removed. So a task that Spark runs twice, a batch that it replays and a run that is repeated within that time
+add nothing. Rows with equal keys are one job. A null key is refused.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ from windlass.serde import JSON, encode_payload
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Jobs added in one step.
+#: Jobs that are added in one request.
 CHUNK = 1_000
-#: How long an id is remembered: the horizon within which a repeated row adds nothing.
+#: How long an id is kept: within this time a repeated row adds nothing.
 KEEP_ID_S = 7 * 86_400
 #: The options of the sink itself.
 _OWN = ("url", "queue", "task", "keys", "sink", "options", "answers")
-#: Job options that make no sense for rows: the id follows from the keys, and rows do not name other jobs.
+#: Job options that rows cannot set: the id follows from the keys, and rows do not refer to other jobs.
 _NOT_HERE = {"job_id", "depends_on", "parent", "on_failure"}
-#: What may be said for all rows; ``queue`` is for single rows too.
+#: Options that can be set for all rows; ``queue`` can also be set for single rows.
 _CONSTANT = {name.replace("_", ""): name for name in OPTION_NAMES - _NOT_HERE}
 _BY_ROW = (OPTION_NAMES - _NOT_HERE - {"keep_id"}) | {"queue"}
-#: Options whose value is a text, also when it looks like a number.
+#: Options whose value is a text, even if it looks like a number.
 _TEXTS = {"group", "unique", "result_codec"}
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of a write, checked.
+    """The validated options of a write.
 
-    ``by_row``: pairs of a job option (or ``queue``) and the column that says it for each row, from
-    ``.option("options", "delay, group, tags=labels")``. Such a column is no argument of the task unless it
-    is a key too. Null in a row: as for all others.
+    ``by_row``: pairs of a job option (or ``queue``) and the column that sets it for each row, from
+    ``.option("options", "delay, group, tags=labels")``. Such a column is not an argument of the task unless
+    it is also a key. If it is null in a row, the value for all rows applies.
     """
 
     url: str = field(repr=False)
@@ -75,14 +75,14 @@ class SinkOptions:
     keys: tuple[str, ...]
     by_row: tuple[tuple[str, str], ...]
     common: JobOptions
-    #: Where the table of answers lies, and its name there.
+    #: The location of the table of answers, and its name there.
     answers: tuple[Place, str] | None = None
-    #: Names this write: a task of it that is repeated gets the same answers, another write ``duplicate``.
+    #: Identifies this write. A repeated task of it gets the same answers; another write ``duplicate``.
     write_id: str = field(default_factory=lambda: new_id()[-12:])
 
     @classmethod
     def parse(cls, given: Mapping[str, str], columns: list[str], overwrite: bool) -> SinkOptions:
-        """From Spark's options, or ``ConfigError``."""
+        """Parse Spark's options. Raises ``ConfigError``."""
         if overwrite:
             raise ConfigError("mode", "append: a queue cannot be overwritten")
         lower = {name.lower().replace("_", ""): value for name, value in given.items()}
@@ -123,7 +123,7 @@ def _pair(word: str) -> tuple[str, str]:
 
 
 def _constant(name: str, text: str) -> Any:
-    """An option for all rows: JSON where it is such, else a text."""
+    """The value of an option for all rows: parsed as JSON if it is valid, else a text."""
     if name in _TEXTS:
         return text
     try:
@@ -142,7 +142,7 @@ def _answers_place(text: str) -> tuple[Place, str]:
 
 @dataclass
 class Delivered(WriterCommitMessage):
-    """What one task did: jobs added, rows whose job was there already, rows that were refused."""
+    """The result of one task: jobs added, rows whose job existed already, rows that were refused."""
 
     added: int = 0
     known: int = 0
@@ -152,7 +152,7 @@ class Delivered(WriterCommitMessage):
 
 
 class JobWriter(DataSourceArrowWriter):
-    """A batch of rows as jobs."""
+    """Adds the rows of a batch as jobs."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
@@ -165,7 +165,7 @@ class JobWriter(DataSourceArrowWriter):
 
 
 class JobStreamWriter(DataSourceStreamArrowWriter):
-    """The rows of each micro-batch as jobs."""
+    """Adds the rows of each micro-batch as jobs."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
@@ -178,9 +178,9 @@ class JobStreamWriter(DataSourceStreamArrowWriter):
 
 
 def deliver(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Delivered:
-    """Add the rows of one task. Safe to repeat, whole or in part.
+    """Add the rows of one task. Safe to repeat, in whole or in part.
 
-    A row that is refused is an answer where answers are kept, and an error where they are not.
+    If answers are kept, a refused row is recorded there. Otherwise it is an error.
     """
     done, answers = Delivered(), _Answers(options)
     capabilities = open_backend(options.url).capabilities
@@ -210,7 +210,7 @@ _REFUSED = AddOutcome.REFUSED
 
 
 def _wanted(options: SinkOptions, row: Mapping[str, Any]) -> NewJob | str:
-    """The job of a row, or why it can be none. A null key is an error of the whole write."""
+    """The job of a row, or why there is none. A null key is an error of the whole write."""
     job_id = row_id(options.sink, {key: row[key] for key in options.keys})
     try:
         return to_job(options, row, job_id)
@@ -219,7 +219,7 @@ def _wanted(options: SinkOptions, row: Mapping[str, Any]) -> NewJob | str:
 
 
 def to_job(options: SinkOptions, row: Mapping[str, Any], job_id: str) -> NewJob:
-    """The job of a row; ``ConfigError`` for an option that is none."""
+    """The job of a row. Raises ``ConfigError`` for an invalid option."""
     apart = {column for _, column in options.by_row}.difference(options.keys)
     arguments = {name: value for name, value in row.items() if name not in apart} if apart else dict(row)
     said = {option: _value(row[column]) for option, column in options.by_row if row[column] is not None}
@@ -243,7 +243,7 @@ def to_job(options: SinkOptions, row: Mapping[str, Any], job_id: str) -> NewJob:
     )
 
 
-#: By the identity of the options that all rows share: made once.
+#: Encoded options by the identity of the options object that all rows share.
 _made: dict[int, tuple[JobOptions, StoredOptions]] = {}
 
 
@@ -260,7 +260,7 @@ def _value(value: Any) -> Any:
 
 
 def row_id(sink: str, keys: Mapping[str, Any]) -> str:
-    """The id of the job for a row: the same for the same sink and key values, whatever their order."""
+    """The id of the job for a row: the same for the same sink and key values, in any order."""
     for name, value in keys.items():
         if value is None:
             raise ConfigError("keys", "columns without null", name)
@@ -273,12 +273,12 @@ def row_id(sink: str, keys: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=8)
 def answers_table(name: str) -> schemas.Table:
-    """The table of answers under the name that it was given."""
+    """The table of answers with the given name."""
     return schemas.Table(name, schemas.SINK_ANSWERS.columns, ranged=schemas.SINK_ANSWERS.ranged)
 
 
 class _Answers:
-    """What became of each row of one task."""
+    """Records the outcome of each row of one task."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.rows = 0
@@ -336,7 +336,7 @@ def _day(ms: int) -> Any:
 def commit_answers(
     options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None = None
 ) -> None:
-    """Add the answers of all tasks to their table, those of a micro-batch once."""
+    """Add the answers of all tasks to their table; those of a micro-batch only once."""
     if options.answers is None:
         return
     where, name = options.answers

@@ -1,15 +1,15 @@
-"""Every job that a store holds, into ``silver/jobs``, once a day: also those that left no record yet.
+"""Snapshots: once a day, list every job that a store holds, including jobs without a record in the log.
 
-Tasks list the jobs and write what they see. Jobs that the lake does not know are added; those that are alive
-have the state in which they were seen. A job that has ended is in the log by then, so it is added only when
-the lake does not know it, or does not know that it has ended. Jobs that are gone stay, with the state in
-which they were seen last.
+Tasks list the jobs and write rows for them. Jobs that the lake does not know are added to ``silver/jobs``,
+and jobs that are alive get the state in which they were listed. A job that has ended should be in the log, so
+it is added only if the lake does not know it, or does not know that it has ended. Jobs that are no longer in
+the store stay in the lake, with the state in which they were last listed.
 
-One commit makes the snapshot. It carries the application transaction ``SOURCE/jobs``, whose number is the
-time of the store at which the snapshot began: a run that dies leaves nothing, and the next one begins anew.
-The commit is made for exactly the version that it was worked out from, so that no job that was erased
-meanwhile comes back. When another commit came first, rows are merged again; the store is listed again only
-when that was an erasure, or a snapshot of the same source.
+A snapshot is one commit. It carries the application transaction ``SOURCE/jobs``, whose number is the store's
+time at which the snapshot began. A run that dies leaves nothing, and the next one starts again. The commit is
+valid only for the version that it was based on, so that a job that was erased meanwhile is not added again.
+If another commit came first, rows are merged again. The store is listed again only if that commit was an
+erasure, or a snapshot of the same source.
 
 Test points: ``pipeline.seen``, when jobs are listed and nothing is committed.
 """
@@ -33,7 +33,7 @@ from windlass.pipeline.source import JobsOf, JobsReader, ReadOptions
 from windlass.pipeline.store import ask_many
 from windlass.pipeline.tables import Workbench
 from windlass.pipeline.transforms.grains import GRAIN_MS
-from windlass.pipeline.work import HashFile, MergeSights, SeeJobs
+from windlass.pipeline.work import HashFile, MergeSnapshot, SnapshotJobs
 
 if TYPE_CHECKING:
     from windlass.pipeline.payloads import Payloads
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a snapshot found. ``fresh``: jobs that the lake did not know."""
+    """The figures of a snapshot. ``fresh``: jobs that the lake did not know."""
 
     source: str
     seen_ms: int
@@ -50,14 +50,14 @@ class Snapshot:
 
 
 def is_due(lake: Lake, source: str, now_ms: int) -> bool:
-    """Whether the newest snapshot is of an earlier day (UTC)."""
+    """Whether the newest snapshot was taken on an earlier day (UTC)."""
     return lake.last_snapshot(source) // GRAIN_MS["day"] < now_ms // GRAIN_MS["day"]
 
 
 def take_snapshot(
     spark: SparkSession, lake: Lake, url: str, source: str, now_ms: int, payloads: Payloads | None = None
 ) -> Snapshot:
-    """List the jobs of a store and merge them into the lake. ``now_ms``: by the clock of the store."""
+    """List the jobs of a store and merge them into the lake. ``now_ms`` is the store's time."""
     listing: _Listing | None = None
     for _ in range(TRIES):
         lake.refresh(schemas.SILVER_JOBS, schemas.SILVER_ERASED_JOBS)
@@ -66,12 +66,12 @@ def take_snapshot(
         try:
             return listing.commit()
         except Conflict:
-            continue  # what was read of the tables is out of date
-    raise lake.always_changed()
+            continue  # the loaded state of the tables is outdated
+    raise lake.conflict_error()
 
 
 class _Listing:
-    """The jobs of a store as they are now, less those that are erased in the lake."""
+    """The jobs that a store holds now, without those that were erased in the lake."""
 
     def __init__(
         self, bench: Workbench, url: str, source: str, now_ms: int, payloads: Payloads | None
@@ -83,7 +83,10 @@ class _Listing:
         self._rests_on = self._basis()
         gone = self._erased()
         done = bench.run(
-            [SeeJobs(self.lake.place, url, source, seen_ms, parts, gone, payloads) for parts in _shares(url)]
+            [
+                SnapshotJobs(self.lake.place, url, source, seen_ms, parts, gone, payloads)
+                for parts in _shares(url)
+            ]
         )
         self.files = [entry for entries, _, _ in done for entry in entries]
         self.alive = joined([alive for _, alive, _ in done])
@@ -92,11 +95,11 @@ class _Listing:
         reach("pipeline.seen")
 
     def _basis(self) -> tuple[int, int]:
-        """What the rows depend on: the jobs that were erased, and the snapshot before this one."""
+        """What the rows depend on: the erased jobs, and the previous snapshot."""
         return self.lake.delta(schemas.SILVER_ERASED_JOBS).version(), self.lake.last_snapshot(self.source)
 
     def still_holds(self) -> bool:
-        """Whether the lake as it is now takes the rows as they are."""
+        """Whether the rows are still valid for the current state of the lake."""
         return self._basis() == self._rests_on
 
     def _erased(self) -> frozenset[str]:
@@ -104,17 +107,17 @@ class _Listing:
         return frozenset(rows.column(0).to_pylist())
 
     def commit(self) -> Snapshot:
-        """Add what is new to the lake as it is, and write files anew that hold jobs which are still alive."""
+        """Add jobs that are new to the lake, and rewrite files that hold jobs which are still alive."""
         import numpy as np
 
         alive, counts = hashsets.counted(hashes(self.alive.jobs))
         ended, again = hashsets.counted(hashes(self.ended.jobs))
         candidates, held = self._known(joined([self.alive, self.ended]))
         known = _union(held)
-        # What the lake does not know of a job: that it is alive, or that it has ended.
+        # Jobs for which the lake lacks a fact: that they are alive, or that they have ended.
         news = _union([alive, self._unfinished(ended, candidates, held)])
         touched = _holding(news, candidates, held)
-        # A job that changed its state meanwhile was perhaps seen twice.
+        # A job that changed its state during the listing may have been listed twice.
         both = alive[hashsets.is_in(alive, ended)]
         twice = np.concatenate([alive[counts > 1], ended[again > 1], both])
         skipped = ended[hashsets.is_in(ended, known) & ~hashsets.is_in(ended, news)]
@@ -139,7 +142,7 @@ class _Listing:
         return found, self.bench.run([HashFile(self.lake.place, entry, JOB_HASH) for entry in found])
 
     def _unfinished(self, ended: Any, candidates: list[FileEntry], held: list[Any]) -> Any:
-        """Those of jobs that have ended whose row does not say so: the record is lost, or seems too old."""
+        """Jobs that have ended but whose row does not say so, because the record is lost or seems too old."""
         files = _holding(ended, candidates, held)
         tasks = [HashFile(self.lake.place, entry, JOB_HASH, "NOT final") for entry in files]
         return ended[hashsets.is_in(ended, _union(self.bench.run(tasks)))]
@@ -149,21 +152,21 @@ class _Listing:
         shards = max(-(-rows // PER_MERGE), 1)
         return self.bench.run_writers(
             [
-                MergeSights(self.lake.place, self.files, touched, several, skipped, shard, shards)
+                MergeSnapshot(self.lake.place, self.files, touched, several, skipped, shard, shards)
                 for shard in range(shards)
             ]
         )
 
 
 def _union(parts: Sequence[Any]) -> Any:
-    """Each hash once."""
+    """The distinct hashes of all parts."""
     import numpy as np
 
     return hashsets.unique(np.concatenate([*parts, np.array([], np.uint64)]))
 
 
 def _holding(jobs: Any, entries: Sequence[FileEntry], held: Sequence[Any]) -> list[FileEntry]:
-    """Files that hold one of the jobs."""
+    """Files that hold at least one of the jobs."""
     return [entry for entry, found in zip(entries, held, strict=True) if hashsets.have_common(jobs, found)]
 
 

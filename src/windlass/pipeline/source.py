@@ -1,21 +1,21 @@
 """``spark.read.format("windlass")`` and ``readStream``: history logs and job tables of any shared store.
 
-Options (names as Spark spells them):
+Options (in Spark's spelling):
 
 * ``url``: the store; must be reachable from every executor;
 * ``table``: ``history`` (default) or ``jobs``;
-* ``queues``: names separated by commas; all queues without it;
+* ``queues``: names separated by commas; default: all queues;
 * ``states``: for ``jobs``, states separated by commas;
 * ``startingOffsets``, ``endingOffsets``: for ``history``, a JSON object of queue -> position;
 * ``recordsPerPartition``: how many records one task reads (100,000);
 * ``maxRecordsPerBatch``: for streams, how many records a micro-batch may hold (1,000,000);
-* ``archiver``: for streams, the name under which the store holds its log for this one (``stream``); give
-  each stream of a store its own. Empty: the log is not held.
+* ``archiver``: for streams, the archiver name for which the store keeps its log (``stream``); give each
+  stream of a store its own. If empty, the store does not keep the log for this stream.
 
-Positions are those of ``ReadHistory``: a range is *after* its start, up to and including its end. When the
-log was trimmed past a start, reading fails with ``HistoryTrimmedError``; it never just gives fewer rows.
-Everything here runs in Python workers of the driver or the executors, so stores are opened where they are
-read, and only ``DataSource`` classes are kept small enough to be pickled.
+Positions are those of ``ReadHistory``: a range is *after* its start, up to and including its end. If the log
+was trimmed past a start, reading fails with ``HistoryTrimmedError``; it never returns fewer rows instead. All
+code here runs in Python workers of the driver or the executors. So stores are opened where they are read,
+and ``DataSource`` classes hold only what can be pickled.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-#: Records asked for in one request.
+#: Records per request.
 PAGE = 10_000
 RECORDS_PER_PARTITION = 100_000
 RECORDS_PER_BATCH = 1_000_000
-#: How often a stream without news says that it lives.
+#: How often an idle stream renews its registration as an archiver.
 _TELL_EVERY_MS = 60_000
 _READ_OPTIONS = (
     "url",
@@ -72,12 +72,12 @@ Positions = dict[str, int]
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("windlass")`` known to a session."""
+    """Register ``format("windlass")`` with a session."""
     spark.dataSource.register(WindlassSource)
 
 
 class WindlassSource(DataSource):
-    """The format: see the head of this module for reading, ``windlass.pipeline.sink`` for writing."""
+    """The format. This module documents reading, ``windlass.pipeline.sink`` writing."""
 
     @classmethod
     def name(cls) -> str:
@@ -109,7 +109,7 @@ class WindlassSource(DataSource):
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options of a read, checked."""
+    """The validated options of a read."""
 
     url: str = field(repr=False)
     table: str = "history"
@@ -123,7 +123,7 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
-        """From Spark's options, or ``ConfigError``."""
+        """Parse Spark's options. Raises ``ConfigError``."""
         lower = {name.lower(): value for name, value in given.items()}
         check_known(lower, _READ_OPTIONS, "option of format('windlass')")
         if "url" not in lower:
@@ -184,7 +184,7 @@ class HistoryReader(DataSourceReader):
         if end is None:
             with ask_many(self.options.url) as ask:
                 bounds = log_bounds(ask, start, self.options)
-            # What was trimmed before the first read is no gap: without a start, read what there is.
+            # Records trimmed before the first read are no gap: without a start, read all that remain.
             start = {queue: start.get(queue, bound.oldest - 1) for queue, bound in bounds.items()}
             end = {queue: bound.newest for queue, bound in bounds.items()}
         return split_ranges(start, end, self.options.per_partition)
@@ -204,7 +204,7 @@ def split_ranges(start: Positions, end: Positions, size: int) -> list[HistoryRan
 
 
 def read_range(url: str, wanted: HistoryRange) -> Iterator[pa.RecordBatch]:
-    """The records of a range as Arrow batches; every one of them, or an error."""
+    """All records of a range as Arrow batches. Raises an error if one is missing."""
     with ask_many(url) as ask:
         after = wanted.after
         while after < wanted.until:
@@ -217,13 +217,13 @@ def read_range(url: str, wanted: HistoryRange) -> Iterator[pa.RecordBatch]:
                     raise StorageError(
                         f"the history of queue {wanted.queue!r} ends at {page.newest}, before {wanted.until}"
                     )
-                return  # positions without records at the end of the range
+                return  # no records at the last positions of the range
             yield attempts_batch(page.records)
             after = page.last
 
 
 def _cut_page(ask: Any, wanted: HistoryRange, after: int, limit: int) -> rq.HistoryPage:
-    """The largest page that ends within the range, for logs whose positions have holes."""
+    """The largest page that ends within the range, for logs with unused positions."""
     low, high = 0, limit - 1
     best = rq.HistoryPage([], after, wanted.until, 0)
     while low < high:
@@ -245,7 +245,7 @@ class LogBounds:
 
 
 def log_bounds(ask: Any, start: Positions, options: ReadOptions | None = None) -> dict[str, LogBounds]:
-    """The bounds of every queue's log, of queues in ``start`` that the store does not list any more too."""
+    """The bounds of every queue's log, including queues in ``start`` that the store no longer lists."""
     names = {info.name for info in ask(rq.ListQueues())} | set(start)
     return {
         queue: queue_bounds(ask, queue) for queue in sorted(names) if options is None or options.wants(queue)
@@ -262,7 +262,7 @@ def queue_bounds(ask: Any, queue: str) -> LogBounds:
 
 
 def check_start(queue: str, after: int, bound: LogBounds) -> None:
-    """Raise when records after ``after`` are gone, or were never there."""
+    """Raise an error if records after ``after`` were trimmed, or never existed."""
     if after + 1 < bound.oldest:
         raise HistoryTrimmedError("history", queue, after, bound.oldest)
     if after > bound.newest:
@@ -278,13 +278,13 @@ def check_start(queue: str, after: int, bound: LogBounds) -> None:
 class HistoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The log as a stream. Offsets are queue -> position.
 
-    It is an archiver of its store: what it has not committed is held for it.
+    The stream is an archiver of its store, which keeps records until the stream has committed them.
     """
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self._target: Positions | None = None
-        #: What the store was last asked to hold, and when.
+        #: The positions last reported to the store, and when.
         self._held: tuple[Positions, int] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -303,7 +303,7 @@ class HistoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._newest({})
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        self._hold(start)  # also a stream without news must not be forgotten
+        self._hold(start)  # keeps an idle stream registered too
         newest = self._target if self._target is not None else self._newest(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return advance(start, newest, most)
@@ -323,11 +323,11 @@ class HistoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self.options.url, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Records up to here are done with: the store need not hold them for this stream."""
+        """Report that records up to ``end`` are processed, so that the store need not keep them."""
         self._hold(end)
 
     def _hold(self, done: Positions) -> None:
-        """Have the store hold what comes after ``done``; of queues that are not read, nothing."""
+        """Have the store keep the records after ``done``; of queues that are not read, none."""
         options, now_ms = self.options, SYSTEM_CLOCK.now_ms()
         known = self._held
         if not options.archiver or (
@@ -352,9 +352,10 @@ class HistoryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def advance(start: Positions, newest: Positions, most: int | None) -> Positions:
-    """How far a batch of at most ``most`` records goes: each queue by its share of what is there.
+    """The positions at which a batch of at most ``most`` records ends.
 
-    Shares keep queues level in time, so that a later batch seldom holds older records than this one.
+    Each queue advances by its share of what is left. This keeps queues level in time, so that a later batch
+    rarely holds older records than this one.
     """
     todo = {queue: max(until - start.get(queue, 0), 0) for queue, until in sorted(newest.items())}
     total = sum(todo.values())
@@ -372,7 +373,7 @@ def advance(start: Positions, newest: Positions, most: int | None) -> Positions:
 
 
 class JobsReader(DataSourceReader):
-    """Job records as they are kept now, one task per queue and state."""
+    """Current job records, one task per queue and state."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -381,7 +382,7 @@ class JobsReader(DataSourceReader):
         return self.parts() or [JobsOf("", "")]
 
     def parts(self) -> list[JobsOf]:
-        """What there is to list."""
+        """The queues and states to list."""
         with ask_many(self.options.url) as ask:
             queues: list[Any] = ask(rq.ListQueues())
         states = self.options.states or tuple(JobState)

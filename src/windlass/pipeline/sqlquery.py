@@ -1,4 +1,4 @@
-"""SQL over a lake: its tables as views, in DuckDB (no JVM, starts at once) or in Spark.
+"""SQL over a lake: its tables as views, in DuckDB (no JVM, fast start) or in Spark.
 
 Views: ``attempts``, ``jobs``, ``minute``, ``hour``, ``day``, ``errors``, ``workers``, ``backlog`` (with the
 running ``waiting``), ``bronze_attempts``, ``gaps``, ``erased``, ``erased_jobs``. All show the newest batch
@@ -35,7 +35,7 @@ VIEWS = {
     "erased": schemas.SILVER_ERASED,
     "erased_jobs": schemas.SILVER_ERASED_JOBS,
 }
-#: The backlog is a running sum, so it is a view of a view.
+#: The backlog is a running sum over another view.
 _BACKLOG = """
 SELECT *, sum(ready - departed) OVER (PARTITION BY source, queue ORDER BY window_start) AS waiting
 FROM backlog_changes
@@ -58,7 +58,7 @@ def query(root: str | Lake, sql: str, limit: int = 10_000) -> QueryAnswer:
 
 
 def query_arrow(lake: Lake, sql: str, **tables: pa.Table) -> pa.Table:
-    """All rows of one query in DuckDB, over the lake as it is seen and over ``tables``."""
+    """All rows of one query in DuckDB, over the lake's loaded version and over ``tables``."""
     with connect(lake) as connection, _plain_errors():
         for name, table in tables.items():
             connection.register(name, table)
@@ -67,7 +67,7 @@ def query_arrow(lake: Lake, sql: str, **tables: pa.Table) -> pa.Table:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """What is wrong with a query, and what there is to ask for."""
+    """Raise errors in a query as ``ConfigError`` that lists the views."""
     import duckdb
 
     try:
@@ -89,14 +89,14 @@ def connect(root: str | Lake) -> DuckDBPyConnection:
     connection.execute("SET TimeZone = 'UTC'")
     register_duckdb(connection)
     for name, table in VIEWS.items():
-        # As an Arrow dataset: it knows the files of this version, their days and ranges, wherever they are.
+        # An Arrow dataset has the files of this version with their days and ranges, on any kind of storage.
         connection.register(name, lake.delta(table).to_pyarrow_dataset())
     connection.execute(f"CREATE TEMP VIEW backlog AS {_BACKLOG}")
     return connection
 
 
 def register_views(spark: SparkSession, lake: Lake) -> None:
-    """The same views in a Spark session."""
+    """Define the same views in a Spark session."""
     from windlass.pipeline.tables import read_files
 
     for name, table in VIEWS.items():

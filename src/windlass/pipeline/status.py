@@ -1,4 +1,4 @@
-"""How a lake stands: how fresh it is, what it holds, what is missing, what went wrong last. No JVM."""
+"""The status of a lake: how recent it is, its sizes, its gaps and its last failure. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from windlass.errors import WindlassError
 from windlass.pipeline.lake import NOTE, Conflict, Lake
 from windlass.pipeline.schemas import BATCHED, BRONZE_GAPS, SILVER_ATTEMPTS, TABLES
 
-#: Characters of an error that are kept.
+#: Maximum length of a stored error message.
 _MESSAGE_CHARS = 500
-#: Commits that are looked at for the last error.
+#: Commits that are searched for the last error.
 _RECENT = 64
 
 
@@ -23,18 +23,18 @@ class SourceStatus:
     """One store that fills the lake."""
 
     source: str
-    #: Its newest batch, and when that was read from the store.
+    #: The newest batch, and when it was read from the store.
     batch: int
     read_ms: int
     #: When the newest attempt of the lake ended; None before the first.
     newest_ms: int | None
-    #: Tables that lack the newest batch: a run is writing it, or died; the next run finishes it.
+    #: Tables that lack the newest batch: a run is writing it, or died. The next run finishes it.
     lacking: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class RunFailure:
-    """Why a run stopped. ``is_over``: a later batch of the same source went through."""
+    """Why a run stopped. ``is_over``: a later batch of the same source succeeded."""
 
     source: str
     at_ms: int
@@ -45,21 +45,21 @@ class RunFailure:
 
 @dataclass(frozen=True)
 class LakeStatus:
-    """What ``windlass pipeline status`` shows."""
+    """The content of ``windlass pipeline status``."""
 
     url: str
     sources: tuple[SourceStatus, ...]
     #: Rows and bytes by table.
     rows: dict[str, int]
     bytes: dict[str, int]
-    #: Ranges of a log that were lost before they could be read, and the records in them.
+    #: Ranges of a log that were trimmed before they were read, and the records in them.
     gaps: int
     lost: int
     last_failure: RunFailure | None
 
 
 def lake_status(lake: Lake) -> LakeStatus:
-    """The newest state of an opened lake, whether or not all tables hold the same batches."""
+    """The newest state of an open lake, even if its tables do not all hold the same batches."""
     lake.refresh()
     entries = {path: lake.entries(table) for path, table in TABLES.items()}
     gaps = lake.delta(BRONZE_GAPS).to_pyarrow_table(columns=["after", "until"]).to_pylist()
@@ -85,11 +85,11 @@ def _source(lake: Lake, source: str, batch: int) -> SourceStatus:
     return SourceStatus(source, batch, read_ms, max(ends, default=None), lacking)
 
 
-# --- what went wrong --------------------------------------------------------------------------------------
+# --- failures ----------------------------------------------------------------------------------------------
 
 
 def note_failure(lake: Lake, source: str, error: Exception) -> None:
-    """Leave in the lake why a run of ``source`` stops. Texts of errors that are not ours stay out of it."""
+    """Record in the lake why a run of ``source`` stops. Messages of errors that are not ours are left out."""
     ours = isinstance(error, WindlassError)
     failure = {
         "source": source,
@@ -102,7 +102,7 @@ def note_failure(lake: Lake, source: str, error: Exception) -> None:
     try:
         lake.commit(BRONZE_GAPS, [], note={"failure": failure})
     except Conflict:
-        return  # another run commits at this moment: its outcome is newer than ours
+        return  # another run committed meanwhile, and its result is newer
 
 
 def _last_failure(lake: Lake) -> RunFailure | None:

@@ -1,4 +1,4 @@
-"""Talking to a store from Spark's side: short visits, each with its own event loop and client."""
+"""Requests to a store from Spark processes. Each use has its own event loop and client."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from windlass.errors import UnsupportedByBackendError
 R = TypeVar("R")
 
 
-def visit(url: str, work: Callable[[Backend], Awaitable[R]]) -> R:
-    """Open the store, do ``work`` with it, close it."""
+def with_store(url: str, work: Callable[[Backend], Awaitable[R]]) -> R:
+    """Open the store, await ``work`` with it, and close it."""
 
     async def run() -> R:
         backend = open_backend(url)
@@ -33,8 +33,8 @@ def visit(url: str, work: Callable[[Backend], Awaitable[R]]) -> R:
 
 @contextmanager
 def ask_many(url: str) -> Iterator[Callable[[rq.Request[Any]], Any]]:
-    """A function that carries out requests one after the other on one connection."""
-    # Not asyncio.Runner: its care for Ctrl-C makes the text of every answer, which took longer than reading.
+    """Yields a function that executes requests one after the other on one connection."""
+    # Not asyncio.Runner: its Ctrl-C handling builds the repr of every result, which took longer than reading.
     loop = asyncio.new_event_loop()
     try:
         backend = open_backend(url)
@@ -47,10 +47,10 @@ def ask_many(url: str) -> Iterator[Callable[[rq.Request[Any]], Any]]:
         loop.close()
 
 
-def settled_url(url: str) -> str:
-    """``url`` as every process of a cluster understands it: no path relative to this one's folder.
+def absolute_url(url: str) -> str:
+    """``url`` with an absolute path, so that every process of a cluster can use it.
 
-    ``UnsupportedByBackendError`` for a store that other processes cannot open.
+    Raises ``UnsupportedByBackendError`` for a store that other processes cannot open.
     """
     parsed = parse_url(url)
     if not open_backend(url).capabilities.shared:

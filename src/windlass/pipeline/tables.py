@@ -1,8 +1,8 @@
-"""Reading and writing tables of a lake with Spark, and counting what that touches.
+"""Read and write tables of a lake with Spark, and count the files that this touches.
 
-Tasks write Parquet files and hand their names, sizes and ranges to the driver, which commits them. A task
-that Spark runs again writes other files; only those of the run that Spark took reach the driver, and what
-the others left is swept by ``vacuum``.
+Tasks write Parquet files and return their names, sizes and ranges to the driver, which commits them. If Spark
+runs a task again, it writes other files. The driver receives only those of the successful attempt, and
+``vacuum`` deletes the rest.
 
 Test points in tasks: ``task.written``, after the files and before the driver knows of them.
 """
@@ -62,7 +62,7 @@ def _note(side: dict[str, Counter[str]], entries: Iterable[FileEntry]) -> None:
 
 
 class Workbench:
-    """A session, a lake and a change under way."""
+    """A session, a lake, and a ledger of the files that one change reads and writes."""
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         self.spark = spark
@@ -84,13 +84,13 @@ class Workbench:
         return written
 
     def run(self, tasks: Sequence[Callable[[], R]]) -> list[R]:
-        """What tasks return, each of them run by Spark. A few of them for little work run as one."""
+        """Run tasks with Spark and return their results. A few small tasks run as one."""
         if not tasks:
             return []
         return self.spark.sparkContext.parallelize(tasks, len(tasks)).map(_call).collect()
 
     def run_writers(self, tasks: Sequence[Callable[[], list[FileEntry]]]) -> list[FileEntry]:
-        """The files that tasks wrote."""
+        """Run tasks that write files, and return the files."""
         written = sorted((entry for entries in self.run(tasks) for entry in entries), key=_order)
         self.ledger.note_written(written)
         return written
@@ -122,9 +122,9 @@ def _writer(where: Place, table: Table) -> Callable[[Batches], Batches]:
 
 
 def read_files(spark: SparkSession, lake: Lake, table: Table, entries: Sequence[FileEntry]) -> DataFrame:
-    """Files of a table under its schema; columns that a file lacks are null.
+    """Files of a table with its schema. Columns that a file lacks are null.
 
-    Spark reads folders by itself. Its wheel knows no object store, so elsewhere Python workers read.
+    Spark reads local folders directly. Its wheel supports no object store, so Python workers read those.
     """
     if not entries:
         return spark.createDataFrame([], table.spark)
@@ -147,5 +147,5 @@ def _reader(where: Place, groups: list[list[FileEntry]], names: list[str]) -> Ca
 
 
 def files_for(rows: int) -> int:
-    """How many files that many rows should fill."""
+    """How many files to use for this number of rows."""
     return max(-(-rows // ROWS_PER_FILE), 1)

@@ -1,4 +1,4 @@
-"""What tasks do with files of a lake, wherever Spark runs them: rows come and go in Arrow.
+"""The work of tasks on files of a lake, on any executor. Rows stay in Arrow.
 
 Test points: ``task.read``, after each piece of a log; ``task.written``, after files are written and before
 the driver knows of them.
@@ -32,25 +32,25 @@ from windlass.pipeline.source import HistoryRange, JobsOf, list_jobs, read_range
 from windlass.pipeline.store import ask_many
 from windlass.pipeline.transforms import gold, jobs
 from windlass.pipeline.transforms.attempts import as_bronze, days_of
-from windlass.pipeline.transforms.sights import sighted
+from windlass.pipeline.transforms.snapshots import snapshot_rows
 from windlass.pipeline.transforms.sql import ask, engine
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: A batch by its source and number.
+#: The source and number of a batch.
 BatchId = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class CopyLog:
-    """Ranges of a log into bronze, with a digest."""
+    """Copy ranges of a log to bronze, and digest them."""
 
     where: Place
     url: str = field(repr=False)
     batch: BatchId
     ranges: Sequence[HistoryRange]
-    #: How arguments and results come along; None: they stay away.
+    #: Which arguments and results to keep; None: none.
     payloads: Payloads | None = None
 
     def __call__(self) -> tuple[list[FileEntry], Digest]:
@@ -76,9 +76,9 @@ class CopyLog:
 
 @dataclass(frozen=True)
 class AddPayloads:
-    """A file of bronze once more, with arguments and results that its rows of a source lacked.
+    """Rewrite a file of bronze, with arguments and results that its rows of a source lacked.
 
-    Returns the file itself if the store has none of them; what was written then is left to ``vacuum``.
+    Returns the same file if the store has none of them. ``vacuum`` then deletes the new file.
     """
 
     where: Place
@@ -122,7 +122,7 @@ class DaysWithPayloads:
 
 @dataclass(frozen=True)
 class DigestFiles:
-    """Files of attempts digested, those of one batch only if it is given."""
+    """Digest files of attempts; with ``batch``, only the rows of this batch."""
 
     where: Place
     entries: Sequence[FileEntry]
@@ -139,7 +139,7 @@ class DigestFiles:
 class HashFile:
     """The hashes of a file's attempts (``RUN_HASH``) or jobs (``JOB_HASH``).
 
-    ``only``: of those that this SQL chooses. Of jobs, it may ask whether they are ``final``.
+    ``only``: SQL that selects the rows. For jobs, it may use the column ``final``.
     """
 
     where: Place
@@ -156,7 +156,7 @@ class HashFile:
 
 @dataclass(frozen=True)
 class MergeGold:
-    """New rows of a gold table and date, added to those of the files that they touch."""
+    """Merge new rows of a gold table and date with those of the files that they touch."""
 
     where: Place
     table: schemas.Table
@@ -173,7 +173,7 @@ class MergeGold:
 
 @dataclass(frozen=True)
 class WriteJobs:
-    """A row for each attempt in some files, less those of ``several``: jobs that have more than one row."""
+    """Write a row for each attempt in some files, except for jobs in ``several``, which have more rows."""
 
     where: Place
     entries: Sequence[FileEntry]
@@ -188,9 +188,9 @@ class WriteJobs:
 
 @dataclass(frozen=True)
 class MergeJobs:
-    """Rows of jobs that have several, and all rows of stored files, which this replaces.
+    """Merge rows of jobs that have several, together with all rows of the stored files that it replaces.
 
-    ``several`` None: all are merged. ``shard`` of ``shards``: of jobs by their hash.
+    ``several`` None: merge all jobs. ``shard`` of ``shards`` selects jobs by their hash.
     """
 
     where: Place
@@ -219,10 +219,10 @@ class MergeJobs:
 
 
 @dataclass(frozen=True)
-class SeeJobs:
-    """The jobs of some queues and states as new rows of jobs, less those that were ``erased``.
+class SnapshotJobs:
+    """List the jobs of some queues and states, and write rows for them, except for jobs in ``erased``.
 
-    Comes with digests of those that are alive and of those that have ended.
+    Returns the files, and digests of the jobs that are alive and of those that have ended.
     """
 
     where: Place
@@ -241,7 +241,7 @@ class SeeJobs:
             for jobs_listed in list_jobs(self.url, part):
                 kept = [job for job in jobs_listed if not self._is_erased(job)]
                 if kept:
-                    rows = sighted(kept, self.source, self.seen_ms, self.payloads)
+                    rows = snapshot_rows(kept, self.source, self.seen_ms, self.payloads)
                     writer.write(rows)
                     (ended if JobState(part.state) in FINISHED else alive).append(job_digest(rows))
         written = writer.close()
@@ -255,15 +255,15 @@ class SeeJobs:
 
 
 @dataclass(frozen=True)
-class MergeSights:
-    """All rows of stored files, which this replaces, and new rows of jobs that were seen.
+class MergeSnapshot:
+    """Write all rows of stored files, which it replaces, merged with new rows of listed jobs.
 
     ``several``: jobs with more than one row, which become one. ``skipped``: jobs whose new row is not needed.
-    ``shard`` of ``shards``: of jobs by their hash.
+    ``shard`` of ``shards`` selects jobs by their hash.
     """
 
     where: Place
-    sights: Sequence[FileEntry]
+    listed: Sequence[FileEntry]
     stored: Sequence[FileEntry]
     several: Any
     skipped: Any
@@ -274,7 +274,7 @@ class MergeSights:
         import pyarrow as pa
 
         names, schema = schemas.SILVER_JOBS.names, schemas.SILVER_JOBS.arrow
-        seen = _by_hash(_table(self.where, self.sights, names), self.skipped, "NOT IN")
+        seen = _by_hash(_table(self.where, self.listed, names), self.skipped, "NOT IN")
         old = [_table(self.where, self.stored, names)] if self.stored else []
         rows = pa.concat_tables([part.cast(schema) for part in (*old, seen)])
         rows = _of_shard(rows, self.shard, self.shards)
@@ -283,7 +283,7 @@ class MergeSights:
 
 
 def _of_shard(rows: pa.Table, shard: int, shards: int) -> pa.Table:
-    """Rows of the jobs that belong to one of several shards."""
+    """Rows of the jobs in one of several shards."""
     if shards == 1:
         return rows
     with engine(rows=rows) as connection:
@@ -291,7 +291,7 @@ def _of_shard(rows: pa.Table, shard: int, shards: int) -> pa.Table:
 
 
 def _by_hash(rows: pa.Table, several: Any, which: str) -> pa.Table:
-    """Rows whose job is ``IN`` or ``NOT IN`` some; all of them when there is nothing to compare with."""
+    """Rows whose job is ``IN`` or ``NOT IN`` ``several``; all of them if there is nothing to compare with."""
     import pyarrow as pa
 
     if several is None:
@@ -306,12 +306,12 @@ def _by_hash(rows: pa.Table, several: Any, which: str) -> pa.Table:
 def _attempts(
     where: Place, entries: Sequence[FileEntry], names: Sequence[str], batch: BatchId | None
 ) -> Iterator[pa.Table]:
-    """Rows of attempts, of one batch only if it is given."""
+    """Rows of attempts; with ``batch``, only those of this batch."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if batch is not None and all(entry.holds_only(*batch) for entry in entries):
-        batch = None  # nothing to leave out
+        batch = None  # the files hold no other batch
     columns = [*names, *(name for name in ("source", "batch") if batch and name not in names)]
     for found in read_entries(where, entries, columns):
         rows = pa.Table.from_batches([found])

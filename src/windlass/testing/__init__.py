@@ -1,7 +1,7 @@
-"""For tests: clocks you drive, what was enqueued, running it now, faults you place.
+"""Helpers for tests: manual clocks, assertions about enqueued jobs, running jobs at once, injected faults.
 
-``windlass_conformance`` (needs pytest) and ``windlass_conformance.machine`` (needs Hypothesis)
-are for authors of backends and are imported by themselves.
+``windlass_conformance`` (needs pytest) and ``windlass_conformance.machine`` (needs Hypothesis) are for
+authors of backends and must be imported separately.
 """
 
 from windlass.testing import faults

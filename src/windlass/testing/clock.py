@@ -1,10 +1,10 @@
-"""Clocks that tests drive.
+"""Clocks that tests control.
 
-``ManualClock`` is for one event loop: ``advance`` wakes sleepers in the order in which they are due and lets
-each run until nothing more happens before it moves on, so an hour of a worker's life takes milliseconds.
-``SharedClock`` is for several processes: its time lives in a file that all of them look at.
+``ManualClock`` is for one event loop: ``advance`` wakes sleepers in the order of their due times and lets
+each run until the loop is idle before it continues, so an hour of a worker's life takes milliseconds.
+``SharedClock`` is for several processes: its time is in a file that all of them read.
 
-Requests to the store carry the time of both, so delays, leases and expiries obey them too.
+Requests to the store carry the time of both, so delays, leases and expiries follow them too.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import Any
 from windlass.core.clock import Timed, Timer, run_in_thread
 from windlass.errors import ConfigError
 
-#: 2025-06-15, 15:06:40 UTC: where clocks begin by default.
+#: The default start: 2025-06-15, 15:06:40 UTC.
 START_MS = 1_750_000_000_000
-#: Turns of the event loop without any work in between that count as "nothing more happens".
+#: Consecutive turns of the event loop without work after which it counts as idle.
 _QUIET_TURNS = 30
-#: Real seconds in which the hints of a store in other threads or processes arrive.
+#: Real seconds in which hints from a store in other threads or processes should arrive.
 _LINGER = 0.005
 
 
 class _Timed(ABC):
-    """What every clock can do that calls back later."""
+    """Methods that every clock with ``call_later`` shares."""
 
     @abstractmethod
     def call_later(self, delay_ms: float, callback: Callable[[], object]) -> Timer: ...
@@ -62,7 +62,7 @@ class _Timed(ABC):
 
 
 class ManualClock(_Timed):
-    """Time that stands still until ``advance`` is called."""
+    """A clock that stands still until ``advance`` is called."""
 
     def __init__(self, start: datetime | float = START_MS / 1000) -> None:
         self._monotonic_ms = 0.0
@@ -92,12 +92,12 @@ class ManualClock(_Timed):
 
     @property
     def sleepers(self) -> int:
-        """How many waits with a time limit are pending."""
+        """The number of pending waits with a time limit."""
         return sum(not sleeper.done for _, _, sleeper in self._sleepers)
 
     @property
     def next_wake_ms(self) -> float | None:
-        """How long until the first sleeper is due; None when there is none."""
+        """The time until the first sleeper is due; None if there is none."""
         self._forget_done()
         return self._sleepers[0][0] - self._monotonic_ms if self._sleepers else None
 
@@ -113,13 +113,13 @@ class ManualClock(_Timed):
         return sleeper
 
     def run_apart(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """On the running loop: ``advance`` lets it come to rest with everything else."""
+        """Run ``main`` on the current loop, so that ``advance`` waits until it is idle too."""
         task = asyncio.get_running_loop().create_task(main(), name=name)
         self._apart.add(task)
         task.add_done_callback(self._apart.discard)
 
     async def advance(self, seconds: float = 0, *, ms: float = 0) -> None:
-        """Let time pass, waking sleepers in due order; each runs until all is quiet before the next."""
+        """Advance the time and wake sleepers in order. Each runs until the loop is idle before the next."""
         if seconds < 0 or ms < 0:
             raise ConfigError("advance", "a time that is not negative", (seconds, ms))
         target_ms = self._monotonic_ms + seconds * 1000 + ms
@@ -138,14 +138,14 @@ class ManualClock(_Timed):
     def set(self, instant: datetime | float) -> None:
         """Set the wall clock (aware datetime or seconds since 1970), forward or back.
 
-        No sleeper wakes: sleepers wait for durations, and durations only pass by ``advance``.
+        This wakes no sleeper: sleepers wait for durations, which only ``advance`` changes.
         """
         self._offset_ms = _instant_ms(instant) - self._monotonic_ms
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Work outside of the event loop. ``advance`` waits for its end, and a moment for its echo (the
-        hints that a store sends), before it moves on."""
+        """Mark work outside of the event loop. ``advance`` waits until it ends, and a moment longer for hints
+        that a store sends, before it continues."""
         self._working += 1
         self._works += 1
         try:
@@ -154,20 +154,20 @@ class ManualClock(_Timed):
             self._working -= 1
 
     async def settle(self) -> None:
-        """Return when nothing more happens without time passing."""
+        """Return when the loop is idle at the current time."""
         while True:
-            await self._quiet_down()
+            await self._wait_until_idle()
             if self._works == self._settled_works:
                 return
             self._settled_works = self._works
             await asyncio.sleep(_LINGER)
 
-    async def _quiet_down(self) -> None:
+    async def _wait_until_idle(self) -> None:
         quiet = 0
         while quiet < _QUIET_TURNS:
             if self._working:
                 quiet = 0
-                await asyncio.sleep(0.0005)  # another thread is at work: give it real time
+                await asyncio.sleep(0.0005)  # another thread works: give it real time
             else:
                 quiet += 1
                 await asyncio.sleep(0)
@@ -178,7 +178,7 @@ class ManualClock(_Timed):
 
 
 class _Sleeper:
-    """A call that waits for its time."""
+    """A callback that waits for its time."""
 
     def __init__(self, callback: Callable[[], object]) -> None:
         self._callback = callback
@@ -199,10 +199,10 @@ _MONOTONIC_AT, _OFFSET_AT = 8, 16
 
 
 class SharedClock(_Timed):
-    """A clock in a file, driven by one process and obeyed by all that open the same path.
+    """A clock in a file. One process controls it, and all processes with the same path follow it.
 
-    Waiting processes look at the file every ``poll`` seconds of real time. ``advance`` moves it at once; it
-    cannot know when the others have done what they do then, so tests wait for what they expect.
+    Waiting processes read the file every ``poll`` seconds of real time. ``advance`` changes it at once. It
+    cannot know when other processes have reacted, so tests must wait for what they expect.
     """
 
     def __init__(
@@ -233,14 +233,14 @@ class SharedClock(_Timed):
         run_in_thread(name, main)
 
     async def advance(self, seconds: float = 0, *, ms: float = 0) -> None:
-        """Let time pass for every process at once."""
+        """Advance the time of all processes at once."""
         if seconds < 0 or ms < 0:
             raise ConfigError("advance", "a time that is not negative", (seconds, ms))
         self._write(_MONOTONIC_AT, self._read(_MONOTONIC_AT) + round(seconds * 1000 + ms))
         await asyncio.sleep(0)
 
     def set(self, instant: datetime | float) -> None:
-        """Set the wall clock of every process, forward or back; durations are not touched."""
+        """Set the wall clock of all processes, forward or back. Durations do not change."""
         self._write(_OFFSET_AT, _instant_ms(instant) - self._read(_MONOTONIC_AT))
 
     def close(self) -> None:
@@ -248,7 +248,7 @@ class SharedClock(_Timed):
         self._memory.close()
 
     def _create(self, start_ms: int) -> None:
-        """Make the file unless it is there; two processes may try at once."""
+        """Create the file if it does not exist. Two processes may try at the same time."""
         draft = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
         if self._path.exists():
             return
@@ -268,7 +268,7 @@ class SharedClock(_Timed):
 
 
 class _Poll:
-    """A call that waits for its time, which is looked at now and then."""
+    """A callback that waits for its time by polling."""
 
     def __init__(
         self, clock: SharedClock, every: float, due_ms: float, callback: Callable[[], object]

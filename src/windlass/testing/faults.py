@@ -1,4 +1,4 @@
-"""Breaking things on purpose, at a named place, the same way every time.
+"""Injects faults at named points, in a repeatable way.
 
 In this process::
 
@@ -15,7 +15,7 @@ In child processes, through ``$WINDLASS_PROBES``: ``point=action``, separated by
 Actions: ``kill`` (SIGKILL), ``stop`` (SIGSTOP), ``lose`` (``StorageError``: a lost reply), ``block:PATH``
 (until the file appears), ``touch:PATH``.
 
-Around a backend: ``FaultyBackend`` loses replies, refuses, delays or never answers requests by their type.
+Around a backend: ``FaultyBackend`` loses replies, refuses, delays or never answers requests of a type.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ R = TypeVar("R")
 
 @contextmanager
 def probing(probe: Probe | None = None) -> Iterator[Probe]:
-    """Install a probe in this process for the length of the block."""
+    """Install a probe in this process for the duration of the block."""
     probe = probe or Probe()
     before = install(probe)
     try:
@@ -58,20 +58,20 @@ def probing(probe: Probe | None = None) -> Iterator[Probe]:
 
 
 def kill(point: str, facts: dict[str, Any]) -> None:
-    """End this process as a power cut would."""
+    """Kill this process, like a power loss."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stop(point: str, facts: dict[str, Any]) -> None:
-    """Freeze this process, at this very point, until it receives SIGCONT.
+    """Freeze this process at this point until it receives SIGCONT.
 
-    Sent to this thread: a signal to the process may be taken by another one, and this one would continue.
+    The signal is sent to this thread. If another thread received it, this one would run on.
     """
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
 def lose_reply(point: str, facts: dict[str, Any]) -> None:
-    """Raise what a lost reply raises."""
+    """Raise the error of a lost reply."""
     raise StorageError(f"the reply was lost at {point} (injected)")
 
 
@@ -89,7 +89,7 @@ def block_until(path: str | os.PathLike[str], timeout: float = 60) -> Action:
 
 
 def touch(path: str | os.PathLike[str]) -> Action:
-    """An action that creates ``path``, to show another process how far this one is."""
+    """An action that creates ``path``, to show another process how far this one has come."""
 
     def mark(point: str, facts: dict[str, Any]) -> None:
         Path(path).touch()
@@ -98,7 +98,7 @@ def touch(path: str | os.PathLike[str]) -> Action:
 
 
 def _ignore(point: str, facts: dict[str, Any]) -> None:
-    """The times before the one that was asked for."""
+    """Does nothing. Used for the first times that a point is reached."""
 
 
 def _nothing_more(argument: str, action: Action) -> Action:
@@ -126,7 +126,7 @@ _ACTIONS: dict[str, Callable[[str], Action]] = {
 
 
 def install_from_environment() -> Probe | None:
-    """Install the probe that ``$WINDLASS_PROBES`` describes; None when it is not set."""
+    """Install the probe that ``$WINDLASS_PROBES`` describes; None if it is not set."""
     text = os.environ.get(ENVIRONMENT_VARIABLE, "")
     if not text.strip():
         return None
@@ -136,7 +136,7 @@ def install_from_environment() -> Probe | None:
 
 
 def parse_probes(text: str) -> Probe:
-    """A probe armed as ``text`` says (see the head of this module), or ``ConfigError``."""
+    """Parse a probe (see the module docstring). Raises ``ConfigError``."""
     plans: dict[str, dict[int, list[Action]]] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         point, nth, action = _parse_item(item)
@@ -148,7 +148,7 @@ def parse_probes(text: str) -> Probe:
     return probe
 
 
-#: A probe acts at the n-th time that its point is reached, n up to this.
+#: The largest n in ``@n``.
 _MOST_TIMES = 100_000
 
 
@@ -172,11 +172,11 @@ def _all_of(actions: list[Action]) -> Action:
     return run
 
 
-# --- a backend that fails on command --------------------------------------------------------------
+# --- a backend with faults ------------------------------------------------------------------------
 
 
 class _Fault:
-    """What happens to some requests of one type."""
+    """A fault for some requests of one type."""
 
     def __init__(self, request: type[Any], kind: str, skip: int, times: int) -> None:
         self.request = request
@@ -195,7 +195,7 @@ class _Plan:
         self.failed: Counter[str] = Counter()
 
     def take(self, request: Request[Any], kinds: tuple[str, ...]) -> _Fault | None:
-        """The fault that hits ``request``, used up by one."""
+        """The fault for ``request``, if any. Reduces its remaining count by one."""
         for fault in self.faults:
             if fault.kind not in kinds or not isinstance(request, fault.request):
                 continue
@@ -210,9 +210,9 @@ class _Plan:
 
 
 class FaultyBackend(BackendWrapper):
-    """A backend around ``inner`` that loses replies, refuses, delays or hangs requests on command.
+    """A backend around ``inner`` that loses replies, refuses, delays or hangs requests when asked to.
 
-    ``sent`` counts requests by the name of their type, ``failed`` those that were made to fail.
+    ``sent`` counts requests by type name, ``failed`` those that failed because of a fault.
     """
 
     def __init__(self, inner: Backend, plan: _Plan | None = None) -> None:
@@ -228,30 +228,30 @@ class FaultyBackend(BackendWrapper):
         return self._plan.failed
 
     def lose_reply(self, request: type[Any], times: int = 1, *, skip: int = 0) -> None:
-        """Carry out the next ``times`` requests of that type (after ``skip`` of them), then raise
-        ``StorageError``: the store did it, the caller does not know."""
+        """Execute the next ``times`` requests of that type (after ``skip`` of them), then raise
+        ``StorageError``: the store has done it, but the caller does not know."""
         self._plan.faults.append(_Fault(request, "lose", skip, times))
 
     def refuse(self, request: type[Any], times: int = 1, *, skip: int = 0) -> None:
-        """Raise ``StorageError`` instead of carrying out the next ``times`` requests of that type."""
+        """Raise ``StorageError`` instead of executing the next ``times`` requests of that type."""
         self._plan.faults.append(_Fault(request, "refuse", skip, times))
 
     def delay(self, request: type[Any], until: asyncio.Event, times: int = 1, *, skip: int = 0) -> None:
-        """Hold the next ``times`` requests of that type back until the event is set."""
+        """Delay the next ``times`` requests of that type until the event is set."""
         fault = _Fault(request, "delay", skip, times)
         fault.until = until
         self._plan.faults.append(fault)
 
     def hang(self, request: type[Any], times: int = 1, *, skip: int = 0) -> None:
-        """Neither do nor answer the next ``times`` requests of that type, as a frozen server does."""
+        """Neither execute nor answer the next ``times`` requests of that type, like a frozen server."""
         self._plan.faults.append(_Fault(request, "hang", skip, times))
 
     def crash(self, request: type[Any], times: int = 1, *, skip: int = 0) -> None:
-        """Raise ``RuntimeError``, which no backend should, instead of the next ``times`` requests."""
+        """Raise ``RuntimeError``, which no backend should, for the next ``times`` requests of that type."""
         self._plan.faults.append(_Fault(request, "crash", skip, times))
 
     def heal(self) -> None:
-        """No faults from now on. What hangs keeps hanging."""
+        """Remove all faults. Requests that hang keep hanging."""
         self._plan.faults.clear()
 
     async def execute(self, request: Request[R]) -> R:

@@ -1,4 +1,4 @@
-"""For tests of applications: what was enqueued, run it now, run everything that is due.
+"""For tests of applications: find enqueued jobs, run them at once, run everything that is due.
 
 async def test_signup_sends_a_mail():
     app = make_app("memory://", clock=ManualClock())
@@ -56,9 +56,9 @@ async def all_enqueued(
     states: Iterable[JobState | str] = _UNFINISHED,
     **match: Any,
 ) -> list[Job[Any]]:
-    """Jobs of a queue (or of a task) that match, oldest first; finished ones only when ``states`` says so.
+    """Matching jobs of a queue (or of a task), oldest first. Finished ones only if ``states`` includes them.
 
-    ``data`` is what was added (of an object, the keys that matter); ``match`` compares ``args``, ``kwargs``,
+    ``data`` is what was added (for an object, the keys to compare). ``match`` compares ``args``, ``kwargs``,
     ``delay`` (seconds), ``id``, ``max_attempts``, ``priority``, ``run_at_ms``, ``state`` or ``tags``.
     """
     check_known(match, _FIELDS, "thing to match")
@@ -74,17 +74,17 @@ async def all_enqueued(
 
 
 async def assert_enqueued(where: Where, name: str | None = None, **match: Any) -> Job[Any]:
-    """The first job that matches (see ``all_enqueued``); ``AssertionError`` with what is there, if none."""
+    """The first matching job (see ``all_enqueued``). ``AssertionError`` with a list of all jobs if none."""
     found = await all_enqueued(where, name, **match)
     if not found:
-        raise AssertionError(await _complaint("no job", where, name, match))
+        raise AssertionError(await _mismatch_text("no job", where, name, match))
     return found[0]
 
 
 async def refute_enqueued(where: Where, name: str | None = None, **match: Any) -> None:
-    """``AssertionError`` when a job matches (see ``all_enqueued``)."""
+    """Raise ``AssertionError`` if a job matches (see ``all_enqueued``)."""
     if await all_enqueued(where, name, **match):
-        raise AssertionError(await _complaint("a job", where, name, match))
+        raise AssertionError(await _mismatch_text("a job", where, name, match))
 
 
 def _place(where: Where, name: str | None) -> tuple[Queue, str | None]:
@@ -109,13 +109,13 @@ def _listed(key: str, value: Any) -> Any:
 
 
 def _covers(have: Any, want: Any) -> bool:
-    """Whether ``have`` is ``want``, or an object with at least its keys."""
+    """Whether ``have`` equals ``want``, or is an object with at least its keys."""
     if isinstance(have, dict) and isinstance(want, dict):
         return all(key in have and have[key] == value for key, value in want.items())
     return bool(have == (list(want) if isinstance(want, tuple) else want))
 
 
-async def _complaint(what: str, where: Where, name: str | None, match: Mapping[str, Any]) -> str:
+async def _mismatch_text(what: str, where: Where, name: str | None, match: Mapping[str, Any]) -> str:
     queue, name = _place(where, name)
     wanted = ", ".join(
         f"{key}={value!r}" for key, value in {"name": name, **match}.items() if value is not None
@@ -125,15 +125,15 @@ async def _complaint(what: str, where: Where, name: str | None, match: Mapping[s
     return f"{what} of queue {queue.name!r} matches {wanted}; it holds:\n{there}"
 
 
-# --- run it ---------------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 
 async def drain(target: Windlass | Worker, *, ahead: float = 0) -> int:
-    """Run everything that is due, and what that enqueues, until nothing more is; returns how many attempts.
+    """Run everything that is due, and jobs that this enqueues, until none is left; returns the attempts.
 
-    Retries, delayed jobs and schedules (those of the code too) wait for their time; ``ahead`` lets a driven
-    clock pass that many seconds, from one due time to the next. Handlers that wait for something else must be
-    released by the test.
+    Retries, delayed jobs and schedules (including those in code) wait for their time. ``ahead`` advances a
+    manual clock by that many seconds, from one due time to the next. If a handler waits for something else,
+    the test must release it.
     """
     worker = target if isinstance(target, Worker) else None
     app = target.app if isinstance(target, Worker) else target
@@ -166,7 +166,7 @@ async def _run_due(app: Windlass, given: Worker | None) -> int:
 
     while busy := await _busy_queues(app):
         worker = given or _worker(app, busy)
-        # What ends in one queue may wake jobs of another, which may just have been looked at: look twice.
+        # A job that ends in one queue may release jobs of another that was already checked: check twice.
         served = given.info().queues if given else busy
         worker.on("active", count)
         await worker.start()
@@ -188,7 +188,7 @@ async def _run_due(app: Windlass, given: Worker | None) -> int:
 
 
 async def _busy_queues(app: Windlass, among: Iterable[str] | None = None) -> list[str]:
-    """Queues with something to run now: waiting (and not paused), active, or due."""
+    """Queues with jobs to run now: waiting (and not paused), active, or due."""
     await app.store.execute(rq.Promote())
     return [
         info.name
@@ -204,7 +204,7 @@ async def _fire_schedules(app: Windlass) -> None:
 
 
 async def _next_due_ms(app: Windlass) -> int | None:
-    """How long until the next job or the next slot of a schedule is due."""
+    """The time until the next job or the next slot of a schedule is due."""
     due = [(await app.store.execute(rq.Promote(limit=0))).next_due_in_ms]
     if app.store.capabilities.schedules:
         due.append((await app.store.execute(sq.DueSchedules())).next_in_ms)
@@ -217,10 +217,10 @@ def _worker(app: Windlass, queues: Iterable[str]) -> Worker:
 
 @contextmanager
 def inline(app: Windlass, *, raise_errors: bool = True) -> Iterator[None]:
-    """While it lasts, jobs run before the ``enqueue`` or ``add`` that made them returns.
+    """In this block, jobs run before the ``enqueue`` or ``add`` that created them returns.
 
-    A job that is due later stays where it is. A handler's error is raised to the caller of ``enqueue`` unless
-    ``raise_errors`` is false: then the job is left as a worker would leave it (retrying or failed).
+    A job that is due later stays in its queue. A handler's error is raised to the caller of ``enqueue``. With
+    ``raise_errors=False`` the job is instead left as a worker would leave it (retrying or failed).
     """
 
     async def run(jobs: list[Job[Any]]) -> None:
@@ -236,7 +236,7 @@ def inline(app: Windlass, *, raise_errors: bool = True) -> Iterator[None]:
 
 
 async def _run_jobs(app: Windlass, jobs: list[Job[Any]]) -> list[BaseException]:
-    """Run ``jobs`` until none of them waits or runs; returns what their handlers raised."""
+    """Run ``jobs`` until none of them waits or runs; returns the errors of their handlers."""
     ready = [job for job in jobs if job.state is JobState.WAITING]
     errors: list[BaseException] = []
     if not ready:
@@ -265,7 +265,7 @@ async def _run_jobs(app: Windlass, jobs: list[Job[Any]]) -> list[BaseException]:
 
 
 async def _any_runs(jobs: list[Job[Any]]) -> bool:
-    """Read ``jobs`` again; whether one of them still waits or runs."""
+    """Read ``jobs`` again and return whether one of them still waits or runs."""
     found = False
     for job in jobs:
         try:

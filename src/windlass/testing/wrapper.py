@@ -1,4 +1,4 @@
-"""A backend around another one: what the testing kit's wrappers share."""
+"""A backend around another one: the base of the testing kit's wrappers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ R = TypeVar("R")
 
 
 class BackendWrapper:
-    """Passes everything on to ``inner``. Subclasses change ``execute`` and say how they are cloned."""
+    """Passes everything on to ``inner``. Subclasses override ``execute`` and ``clone``."""
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
         if isinstance(inner, OverlappingBackend):
-            self.overlaps: Literal[True] = True  # a worker asks it as it asks the other
+            self.overlaps: Literal[True] = True  # workers treat it like the inner one
         if isinstance(inner, PushedBackend):
             self.claims_apart: Literal[True] = True
 
@@ -62,10 +62,10 @@ class BackendWrapper:
 
 
 class WatchedBackend(BackendWrapper):
-    """Reports to a ``ManualClock`` while requests are under way, so that ``advance`` waits for their answers.
+    """Reports to a ``ManualClock`` while requests are in progress, so that ``advance`` waits for answers.
 
-    Needed for stores that work in other threads, where the event loop alone does not show that something
-    is still under way. A store that lives in the process (``shared`` is false) answers on the loop itself.
+    Needed for stores that work in other threads, where the event loop alone does not show that a request is
+    in progress. A store that lives in the process (``shared`` is false) answers on the loop itself.
     """
 
     def __init__(self, inner: Backend, clock: ManualClock) -> None:

@@ -1,8 +1,8 @@
-"""``windlass pipeline``: the history of a store as tables on Spark, and what can be done with them."""
+"""``windlass pipeline``: copies the history of a store to tables on Spark, and queries them."""
 
 from __future__ import annotations
 
-# Each module adds its commands to the group.
+# Importing these modules adds their commands to the group.
 from windlass.cli.pipeline import filling, reading, upkeep
 from windlass.cli.pipeline.common import command
 

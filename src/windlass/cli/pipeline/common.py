@@ -39,7 +39,7 @@ conf_option = click.option(
 
 
 def payload_options(work: Work) -> Work:
-    """What is kept of arguments and results."""
+    """Add the options for arguments and results."""
     size = click.option(
         "--payload-bytes",
         type=click.IntRange(1),
@@ -67,7 +67,7 @@ def command() -> None:
 
 
 def pipeline_command(name: str, *, examples: str) -> Callable[[Work], click.Command]:
-    """A command of the group: ``--json`` and ``--debug``, errors as one line and an exit code."""
+    """Add a command to the group, with ``--json``, ``--debug`` and error handling."""
 
     def decorate(work: Work) -> click.Command:
         @functools.wraps(work)
@@ -86,7 +86,7 @@ def pipeline_command(name: str, *, examples: str) -> Callable[[Work], click.Comm
 
 @contextmanager
 def spark_session(out: Out, master: str | None, conf: tuple[str, ...]) -> Iterator[SparkSession]:
-    """A Spark session; says first that a JVM takes its time."""
+    """A Spark session. Prints a note first, because a JVM takes some time to start."""
     from windlass.pipeline.session import session
 
     out.note("starting Spark ...")

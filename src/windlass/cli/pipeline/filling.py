@@ -1,4 +1,4 @@
-"""``windlass pipeline run``, ``snapshot`` and ``backfill``: what fills a lake, on Spark."""
+"""``windlass pipeline run``, ``snapshot`` and ``backfill``: the commands that fill a lake, on Spark."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _opened(
     mask: tuple[str, ...],
     values: dict[str, Any],
 ) -> Iterator[Pipeline]:
-    """A pipeline with a Spark session of its own."""
+    """A pipeline with its own Spark session."""
     from windlass.pipeline.run import Pipeline, RunOptions
 
     options = RunOptions(url=url or DEFAULT_URL, mask=(*DEFAULT_MASK, *mask), **values)
@@ -213,7 +213,7 @@ def backfill(
         steps = 2 * len(bronze_dates(opened, first, last))
         with out.progress("working out", steps) as advance:
             days = rebuild(spark, opened, first, last, lambda day: advance(1), stored)
-    out.done(f"{len(days)} days worked out again.", {"days": days})
+    out.done(f"{len(days)} days rebuilt.", {"days": days})
     return 0
 
 
@@ -222,14 +222,14 @@ def _stored_payloads(
 ) -> StoredPayloads:
     from windlass.pipeline.backfill import StoredPayloads
     from windlass.pipeline.payloads import Payloads
-    from windlass.pipeline.store import settled_url
+    from windlass.pipeline.store import absolute_url
 
     kept = Payloads((*DEFAULT_MASK, *mask), payload_bytes)
-    return StoredPayloads(settled_url(url or DEFAULT_URL), source, kept)
+    return StoredPayloads(absolute_url(url or DEFAULT_URL), source, kept)
 
 
 def _open_lake(lake: str, spark: SparkSession) -> Lake:
-    """A lake that is there, with every batch in all tables."""
+    """Open an existing lake, after finishing batches that are not in all tables."""
     from windlass.pipeline.batch import finish_batches
     from windlass.pipeline.lake import Lake
 

@@ -1,4 +1,4 @@
-"""``windlass pipeline status``, ``report``, ``sql`` and ``replay``: what reads a lake."""
+"""``windlass pipeline status``, ``report``, ``sql`` and ``replay``: the commands that read a lake."""
 
 from __future__ import annotations
 
@@ -161,9 +161,9 @@ def replay(out: Out, *, url: str | None, lake: str, source: str, where: str, dry
     """Run failed jobs again, chosen by SQL; reports which of them the store has already pruned."""
     from windlass.pipeline.replay import replay as run_again
     from windlass.pipeline.replay import select_failed
-    from windlass.pipeline.store import settled_url
+    from windlass.pipeline.store import absolute_url
 
-    store = settled_url(url or DEFAULT_URL)
+    store = absolute_url(url or DEFAULT_URL)
     chosen = select_failed(lake, where, source, store)
     with out.progress("retrying", len(chosen)) as advance:
         result = run_again(store, chosen, dry_run=dry_run, progress=advance)

@@ -1,4 +1,4 @@
-"""``windlass pipeline compact``, ``prune``, ``vacuum``, ``erase``, ``migrate``, ``package``: upkeep."""
+"""``windlass pipeline compact``, ``prune``, ``vacuum``, ``erase``, ``migrate``, ``package``: maintenance."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ windlass pipeline prune --lake lake --bronze-days 7 --dry-run
 @click.option("--bronze-days", type=click.IntRange(1), default=30, show_default=True)
 @click.option("--silver-days", type=click.IntRange(1), default=400, show_default=True)
 @click.option("--gold-days", type=click.IntRange(1), default=5 * 366, show_default=True)
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 def prune(out: Out, *, lake: str, dry_run: bool, **days: int) -> int:
     """Delete days that are past their retention. 'vacuum' deletes their files."""
     from windlass.pipeline.compact import Retention, expired
@@ -101,7 +101,7 @@ windlass pipeline vacuum --lake lake --hours 0           and from older versions
 @click.option(
     "--where", required=True, metavar="SQL", help="A condition on the columns of 'jobs', and on args."
 )
-@click.option("--dry-run", is_flag=True, help="Only say how many jobs would go.")
+@click.option("--dry-run", is_flag=True, help="Only show how many jobs would be erased.")
 def erase(out: Out, *, lake: str, where: str, dry_run: bool) -> int:
     """Remove jobs and their attempts from every table, for good. Counts in gold stay."""
     from windlass.pipeline.erase import erase as remove_rows
@@ -111,7 +111,7 @@ def erase(out: Out, *, lake: str, where: str, dry_run: bool) -> int:
     opened = Lake(lake).open()
     if dry_run:
         count = select_jobs(opened.level(), where).num_rows
-        out.done(f"{count:,} jobs would go.", {"jobs": count})
+        out.done(f"{count:,} jobs would be erased.", {"jobs": count})
         return 0
     gone = remove_rows(opened, where)
     out.done(f"{gone.jobs:,} jobs with {gone.attempts:,} attempts are gone.", vars(gone))

@@ -1,4 +1,4 @@
-"""Celery's API on Windlass: change the import, keep the code, and move the rest one task at a time.
+"""Celery's API on Windlass: change the import, keep the code, and migrate the rest task by task.
 
     from windlass.compat.celery import Celery
 
@@ -10,7 +10,7 @@
     charge.delay(7).get(timeout=10)
 
 ``windlass worker shop:app`` runs the tasks and the beat schedule. Everything is a job of ``app.windlass``,
-with Windlass's own guarantees. What Windlass does not offer is refused, with what to write instead.
+with Windlass's own guarantees. A feature that Windlass lacks raises an error that says what to write instead.
 """
 
 from windlass.compat.celery.app import Celery, current_app, current_task, shared_task

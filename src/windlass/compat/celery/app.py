@@ -1,6 +1,6 @@
-"""``Celery``: an app under Celery's names, on a Windlass app (``app.windlass``) that does the work.
+"""``Celery``: an app with Celery's API, on top of a Windlass app (``app.windlass``).
 
-The Windlass app is made at the first use, when the settings and the modules of tasks are known.
+The Windlass app is created on first use, when the settings and the task modules are known.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from windlass.errors import ConfigError
 from windlass.jobs.job import Job
 
 _apps: Final[weakref.WeakSet[Celery]] = weakref.WeakSet()
-#: Tasks of ``shared_task``: every app has them.
+#: Tasks of ``shared_task``, which every app has.
 _shared: Final[list[tuple[Callable[..., Any], dict[str, Any]]]] = []
 
 
 class Tasks(dict[str, Task]):
-    """Tasks by name; one that is missing says so."""
+    """Tasks by name. A missing name raises ``NotRegistered``."""
 
     def __missing__(self, name: str) -> Task:
         raise NotRegistered(f"no task {name!r} here; import the module that has it (include=, imports)")
 
 
 class Control:
-    """``app.control``: what can be asked of tasks and queues from anywhere."""
+    """``app.control``: commands for tasks and queues."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
@@ -50,16 +50,16 @@ class Control:
     def revoke(
         self, task_id: str | Iterable[str], terminate: bool = False, signal: str = "SIGTERM", **needless: Any
     ) -> None:
-        """Cancel tasks; running ones only with ``terminate``. It holds after restarts, too."""
+        """Cancel tasks; running ones only with ``terminate``. This also holds after restarts."""
         for one in [task_id] if isinstance(task_id, str) else list(task_id):
             wait_for(revoke(self._app, str(one), None, terminate))
 
     def terminate(self, task_id: str | Iterable[str], signal: str = "SIGTERM", **needless: Any) -> None:
-        """Cancel tasks, running ones, too."""
+        """Cancel tasks, including running ones."""
         self.revoke(task_id, terminate=True)
 
     def purge(self) -> int:
-        """Delete all tasks that wait in the queues of this app; how many."""
+        """Delete all waiting tasks in the queues of this app; returns how many."""
         return wait_for(self._purge())
 
     discard_all = purge
@@ -131,7 +131,7 @@ class Celery:
         self.close()
 
     def set_current(self) -> None:
-        """Make it the app that is used where none is named."""
+        """Make this the default app."""
         set_current_app(self)
 
     set_default = set_current
@@ -146,7 +146,7 @@ class Celery:
     def config_from_object(
         self, obj: Any, silent: bool = False, force: bool = False, namespace: str | None = None
     ) -> None:
-        """Take settings from a module (or its name), an object or a mapping; see ``settings_of``."""
+        """Read settings from a module (or its name), an object or a mapping; see ``settings_of``."""
         self.conf.update(settings_of(obj, namespace))
 
     def autodiscover_tasks(
@@ -155,7 +155,7 @@ class Celery:
         related_name: str | None = "tasks",
         force: bool = False,
     ) -> None:
-        """Import ``tasks`` of each package when the app is first used; without packages, of Django's apps."""
+        """Import ``tasks`` of each package when the app is first used. Default: those of Django's apps."""
         self._discover.append((packages, related_name))
         if force:
             self._import_modules()
@@ -190,13 +190,13 @@ class Celery:
         return self.register_task(kind())
 
     def gen_task_name(self, fn: Callable[..., Any]) -> str:
-        """``module.function``; of a script, the app's name or that of its file stands for the module."""
+        """``module.function``. For a script, the app's name or the file name replaces the module."""
         if fn.__module__ == "__main__" and self.main:
             return f"{self.main}.{fn.__name__}"
         return f"{default_name(fn).removesuffix(fn.__qualname__)}{fn.__name__}"
 
     def register_task(self, task: Task | type[Task], **options: Any) -> Task:
-        """Register a task that was written as a class."""
+        """Register a task that is written as a class."""
         made = task() if isinstance(task, type) else task
         made.name = made.name or f"{type(made).__module__}.{type(made).__name__}"
         made.app = self
@@ -212,7 +212,7 @@ class Celery:
 
     @property
     def current_task(self) -> Any:
-        """The task that runs here; None outside of one."""
+        """The task that runs in this thread; None outside of one."""
         found = running()
         return None if found is None else found[0]
 
@@ -225,7 +225,7 @@ class Celery:
         kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Any:
-        """Send a task by its name; this process need not have it. Never eager."""
+        """Send a task by name. This process need not have it. Never runs eagerly."""
         said = {key: value for key, value in options.items() if value is not None}
         flow = canvas.Flow(self)
         _, result = canvas.Signature(name, args, kwargs, said, app=self).place(flow, None, None, {})
@@ -245,7 +245,7 @@ class Celery:
         return GroupResult(id, results, **options)
 
     def route(self, name: str, task: Any, options: dict[str, Any], call: tuple[Any, Any]) -> str:
-        """The queue of a call: as it says, as ``task_routes`` says, or the default."""
+        """The queue of a call: from its options, from ``task_routes``, or the default."""
         queue = options.get("queue")
         if queue is None:
             queue = _routed(self.conf.task_routes, name, (*call, options, task))
@@ -261,7 +261,7 @@ class Celery:
         return list(dict.fromkeys(map(_queue_name, found)))
 
     async def find_job(self, job_id: str, queue: str | None) -> Job[Any] | None:
-        """The job of that id, in its queue or wherever it is."""
+        """The job of that id, in the given queue or in any queue of this app."""
         tried: list[str] = []
         for names in ([queue] if queue else self.queue_names(), None):
             more = [info.name for info in await self.windlass.queues()] if names is None else names
@@ -284,7 +284,7 @@ class Celery:
         name: str | None = None,
         **opts: Any,
     ) -> str:
-        """Send ``sig`` by a schedule; for receivers of ``on_after_configure`` and ``on_after_finalize``."""
+        """Send ``sig`` on a schedule; for receivers of ``on_after_configure`` and ``on_after_finalize``."""
         key = name or repr(sig)
         entry = {"task": sig.task, "schedule": schedule, "args": (*sig.args, *args)}
         entry |= {"kwargs": {**sig.kwargs, **(kwargs or {})}, "options": {**sig.options, **opts}}
@@ -315,7 +315,7 @@ class Celery:
 
     @property
     def windlass(self) -> Windlass:
-        """The Windlass app: its store, queues and tasks, and what ``windlass worker`` runs."""
+        """The Windlass app, with its store, queues and tasks. ``windlass worker`` runs it."""
         with self._lock:
             if self._windlass is None:
                 self._windlass = self._make()
@@ -325,7 +325,7 @@ class Celery:
             return self._windlass
 
     def finalize(self, auto: bool = False) -> None:
-        """Make the Windlass app now."""
+        """Create the Windlass app now."""
         _ = self.windlass
 
     def _make(self) -> Windlass:
@@ -367,17 +367,17 @@ class Celery:
 
 
 def _store_url(url: str | None) -> str | None:
-    """Celery's URLs, as far as they are written otherwise."""
+    """Convert a URL of Celery where its form differs."""
     return url if url is None else re.sub(r"^pyamqp:", "amqp:", url)
 
 
 def _queue_name(queue: Any) -> str:
-    """The name of a queue; ``kombu.Queue`` has one, too."""
+    """The name of a queue, which may be a ``kombu.Queue``."""
     return queue if isinstance(queue, str) else str(queue.name)
 
 
 def _routed(routes: Any, name: str, call: tuple[Any, ...]) -> Any:
-    """What ``task_routes`` says: mappings and pairs of patterns, functions, or lists of these."""
+    """The result of ``task_routes``: mappings and pairs of patterns, functions, or lists of these."""
     if routes is None:
         return None
     if isinstance(routes, Mapping):
@@ -390,7 +390,7 @@ def _routed(routes: Any, name: str, call: tuple[Any, ...]) -> Any:
 
 
 def _is_pair(route: Any) -> bool:
-    """Whether it is one pattern and where that leads."""
+    """Whether it is a pair of a pattern and a destination."""
     return isinstance(route, (tuple, list)) and len(route) == 2 and isinstance(route[0], (str, re.Pattern))
 
 
@@ -410,7 +410,7 @@ def _destination(where: Any) -> Any:
 
 
 def _static_routes(routes: Any) -> list[Any]:
-    """The queues that ``task_routes`` names, functions aside."""
+    """The queues that ``task_routes`` names, without those of functions."""
     if routes is None or callable(routes):
         return []
     if isinstance(routes, Mapping):
@@ -436,7 +436,7 @@ def _import_if_there(module: str) -> None:
 
 
 class _SharedTask:
-    """A task of whichever app is current when it is used."""
+    """A proxy for a task of the current app."""
 
     def __init__(self, fn: Callable[..., Any], name: str) -> None:
         self.__dict__.update({"_name": name, "__doc__": fn.__doc__, "__wrapped__": fn})
@@ -459,7 +459,7 @@ def shared_task(fn: Callable[..., Any], /, **options: Any) -> Task: ...
 @overload
 def shared_task(**options: Any) -> Callable[[Callable[..., Any]], Task]: ...
 def shared_task(*args: Any, **options: Any) -> Any:
-    """Make a function a task of every app, those made later as well; also without an app."""
+    """Make a function a task of every app, including apps that are created later."""
     if not args:
         return lambda fn: shared_task(fn, **options)
     (fn,) = args
@@ -471,7 +471,7 @@ def shared_task(*args: Any, **options: Any) -> Any:
 
 
 class _Current:
-    """The current app, or the current task, whenever it is asked."""
+    """A proxy for the current app, or the current task."""
 
     def __init__(self, get: Callable[[], Any]) -> None:
         self.__dict__["_get"] = get

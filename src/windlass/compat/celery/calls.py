@@ -1,4 +1,4 @@
-"""From the options of ``apply_async`` to those of a job, and to one step of a flow."""
+"""Converts the options of ``apply_async`` to job options and to one step of a flow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from windlass.errors import ConfigError
 from windlass.flows import Step
 from windlass.jobs.payload import pack_call
 
-#: Keys of ``job.trace``: what a step takes of the steps before, and what it belongs to.
+#: Keys of ``job.trace``: which results a step receives, and its group.
 PASSING: Final = "celery.passing"
 ERRBACK: Final = "celery.errback"
 GROUP: Final = "celery.group"
@@ -26,7 +26,7 @@ _USED: Final = frozenset(
     "task_id countdown eta expires queue priority link link_error headers time_limit soft_time_limit "
     "ignore_result group_id".split()
 )
-#: Options that change nothing: publishing is retried, stored as JSON and acknowledged anyway.
+#: Options without effect: Windlass always retries publishing, stores JSON and acknowledges.
 _NEEDLESS: Final = frozenset(
     "retry retry_policy connection producer add_to_parent compression delivery_mode shadow argsrepr "
     "kwargsrepr reply_to mandatory".split()
@@ -41,7 +41,7 @@ _REFUSED: Final = {
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse options that mean nothing here, with what to write instead."""
+    """Refuse options that have no meaning here, with advice."""
     for name, want in _REFUSED.items():
         if options.get(name) is not None:
             raise ConfigError(name, want, options[name])
@@ -58,7 +58,7 @@ def make_step(
     options: Mapping[str, Any],
     trace: Mapping[str, str],
 ) -> Step:
-    """One call as a step. Options that it does not say are left to the task of the worker."""
+    """One call as a step. Options that it does not set are left to the worker's task."""
     check_options(options)
     task = app.tasks.get(name)
     merged = {**_options_of(task, app), **{key: one for key, one in options.items() if one is not None}}
@@ -78,7 +78,7 @@ def make_step(
 
 
 def _options_of(task: Any, app: CeleryApp) -> dict[str, Any]:
-    """What the task itself says about each of its calls."""
+    """The options that the task itself sets for each of its calls."""
     found: dict[str, Any] = {"priority": app.conf.task_default_priority}
     for option in ("queue", "expires", "priority"):
         value = getattr(task, option, None)
@@ -88,7 +88,7 @@ def _options_of(task: Any, app: CeleryApp) -> dict[str, Any]:
 
 
 def job_options(app: CeleryApp, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The job options that a call says."""
+    """The job options of a call."""
     said: dict[str, Any] = {}
     if options.get("countdown") is not None:
         said["delay"] = max(options["countdown"], 0)
@@ -106,14 +106,14 @@ def job_options(app: CeleryApp, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def priority_of(app: CeleryApp, priority: int) -> int:
-    """As Celery has it on the same broker: on AMQP 9 runs first, anywhere else 0 does."""
+    """Convert Celery's priority on the same broker: on AMQP 9 runs first, elsewhere 0 does."""
     if not isinstance(priority, int) or not 0 <= priority <= 255:
         raise ConfigError("priority", "a whole number from 0 to 255", priority)
     return priority if app.windlass.url.startswith("amqp") else -priority
 
 
 def aware(app: CeleryApp, moment: Any, option: str) -> datetime:
-    """A date with its time zone: that of the app, unless it has one."""
+    """A date with a time zone; the app's, if it has none."""
     if not isinstance(moment, datetime):
         raise ConfigError(option, "a datetime", moment)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=app.conf.zone())
@@ -128,5 +128,5 @@ def _seconds_until(app: CeleryApp, expires: Any) -> float:
 
 
 def now() -> datetime:
-    """The time, with its zone."""
+    """The current time, with a time zone."""
     return datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC)

@@ -1,7 +1,8 @@
 """Signatures, and chains, groups and chords of them. Each becomes one flow, added in one atomic step.
 
-A signature is a call that is not made yet. A step of a chain gets the result of the step before as its first
-argument, a chord's body the list of its header's results; immutable ones (``si``) get nothing.
+A signature is a call that has not been made yet. A step of a chain receives the result of the previous step
+as its first argument, the body of a chord the list of its header's results. Immutable signatures (``si``)
+receive nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from windlass.flows import FlowProducer, Step
 
 @dataclass
 class LastSteps:
-    """The steps that what follows comes after, and what it gets of them."""
+    """The last steps of a part of a flow, and how the next part receives their results."""
 
     steps: list[Step]
     passing: Literal["value", "list"]
@@ -28,13 +29,13 @@ class LastSteps:
 
 @dataclass
 class Flow:
-    """Steps on their way to the store."""
+    """The steps of a flow that has not been added yet."""
 
     app: CeleryApp
     steps: list[Step] = field(default_factory=list)
 
     def send(self) -> None:
-        """Add all of them, in one atomic step."""
+        """Add all steps in one atomic step."""
         for one in self.steps:
             signals.before_task_publish.send(one.name, **_facts(one))
         if self.steps:
@@ -43,7 +44,7 @@ class Flow:
             signals.after_task_publish.send(one.name, **_facts(one))
 
     def call(self, sig: Signature, before: LastSteps | None, parent: Any, trace: Mapping[str, str]) -> Step:
-        """One call, after ``before``."""
+        """Add one call after ``before``."""
         texts = dict(trace)
         passed: tuple[Any, ...] = ()
         if before is not None and not sig.immutable:
@@ -104,7 +105,7 @@ class Signature:
 
     @property
     def app(self) -> CeleryApp:
-        """The app that it is sent with."""
+        """The app that sends it."""
         return app_or_current(self._app)
 
     @property
@@ -114,7 +115,7 @@ class Signature:
 
     @property
     def id(self) -> str | None:
-        """The id that its job is to have, if it was given one."""
+        """The job id, if one was set."""
         found = self.options.get("task_id")
         return None if found is None else str(found)
 
@@ -123,7 +124,7 @@ class Signature:
     def clone(
         self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
-        """A copy with ``args`` before its own, and more of the others. Immutable ones take options only."""
+        """A copy with ``args`` before its own, and other values merged. Immutable ones only take options."""
         made: Any = self._copy()
         made.immutable = self.immutable
         if not self.immutable:
@@ -140,28 +141,28 @@ class Signature:
         return Signature(self.task, self.args, self.kwargs, options, self.immutable, self._app)
 
     def set(self, immutable: bool | None = None, **options: Any) -> Any:
-        """Set options; returns itself."""
+        """Set options and return the signature itself."""
         if immutable is not None:
             self.immutable = immutable
         self.options |= options
         return self
 
     def set_immutable(self, immutable: bool) -> None:
-        """Whether it takes no result of the step before."""
+        """Set whether it ignores the result of the previous step."""
         self.immutable = immutable
 
     def link(self, callback: Any) -> Any:
-        """Call ``callback`` with its result when it has succeeded; returns the callback."""
+        """Call ``callback`` with the result after success; returns the callback."""
         self.options["link"] = [*as_list(self.options.get("link")), callback]
         return callback
 
     def link_error(self, errback: Any) -> Any:
-        """Call ``errback`` when it has failed; returns the errback."""
+        """Call ``errback`` after a failure; returns the errback."""
         self.options["link_error"] = [*as_list(self.options.get("link_error")), errback]
         return errback
 
     def on_error(self, errback: Any) -> Any:
-        """``link_error`` that returns the signature itself."""
+        """Like ``link_error``, but returns the signature itself."""
         self.link_error(errback)
         return self
 
@@ -173,7 +174,7 @@ class Signature:
     # --- verbs -----------------------------------------------------------------------------------------
 
     def __call__(self, *partial_args: Any, **partial_kwargs: Any) -> Any:
-        """Run the task here and now."""
+        """Run the task in this process."""
         sig = self.clone(partial_args, partial_kwargs)
         return self.app.tasks[self.task](*sig.args, **sig.kwargs)
 
@@ -188,7 +189,7 @@ class Signature:
         route_name: Any = None,
         **options: Any,
     ) -> Any:
-        """Send it; its result."""
+        """Send it and return its result."""
         sig = self.clone(args, kwargs, **options)
         if self.app.conf.task_always_eager:
             return sig.apply()
@@ -200,7 +201,7 @@ class Signature:
     def apply(
         self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
-        """Run it here and now; an ``EagerResult``."""
+        """Run it in this process; returns an ``EagerResult``."""
         sig = self.clone(args, kwargs, **options)
         result = self.app.tasks[self.task].apply(sig.args, sig.kwargs, **sig.options)
         return result
@@ -208,7 +209,7 @@ class Signature:
     def place(
         self, flow: Flow, before: LastSteps | None, parent: Any, trace: Mapping[str, str]
     ) -> tuple[LastSteps, Any]:
-        """Put its steps into ``flow``: their ends, and the result that its callers get."""
+        """Add its steps to ``flow``; returns the last steps, and the result for the caller."""
         step = flow.call(self, before, parent, trace)
         result = flow.result_of(step, self, parent)
         for callback in as_list(self.options.get("link")):
@@ -225,7 +226,7 @@ class Signature:
 
 
 class chain(Signature):
-    """One after the other: each gets the result of the one before."""
+    """Tasks that run one after the other. Each receives the result of the previous one."""
 
     def __init__(self, *tasks: Any, **options: Any) -> None:
         parts = tasks[0] if len(tasks) == 1 and not isinstance(tasks[0], Signature) else tasks
@@ -245,7 +246,7 @@ class chain(Signature):
     def clone(
         self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
-        """A copy whose first task gets these arguments besides its own."""
+        """A copy whose first task gets these arguments in addition to its own."""
         made = super().clone(None, None, **options)
         made.tasks[0] = made.tasks[0].clone(args, kwargs)
         return made
@@ -257,7 +258,7 @@ class chain(Signature):
     def place(
         self, flow: Flow, before: LastSteps | None, parent: Any, trace: Mapping[str, str]
     ) -> tuple[LastSteps, Any]:
-        """Its tasks, each after the one before. The last takes the chain's own options."""
+        """Add its tasks one after the other. The last one takes the chain's own options."""
         errbacks = as_list(self.options.get("link_error"))
         result = parent
         for number, one in enumerate(self.tasks):
@@ -277,7 +278,7 @@ class chain(Signature):
     def apply(
         self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
-        """Run them here and now, one after the other."""
+        """Run them in this process, one after the other."""
         result: Any = None
         for one in self.clone(args, kwargs, **options).tasks:
             last, result = result, one.apply(None if result is None else (result.get(),))
@@ -286,7 +287,7 @@ class chain(Signature):
 
 
 class group(Signature):
-    """Side by side."""
+    """Tasks that run in parallel."""
 
     def __init__(self, *tasks: Any, **options: Any) -> None:
         parts = tasks[0] if len(tasks) == 1 and not isinstance(tasks[0], Signature) else tasks
@@ -310,7 +311,7 @@ class group(Signature):
     def clone(
         self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
-        """A copy whose tasks get these arguments besides their own."""
+        """A copy whose tasks get these arguments in addition to their own."""
         made = super().clone(None, None, **options)
         made.tasks = [one.clone(args, kwargs) for one in made.tasks]
         return made
@@ -320,7 +321,7 @@ class group(Signature):
         return self.apply_async(args, kwargs)
 
     def link(self, callback: Any) -> Any:
-        """Refused: what follows a group is the body of a chord."""
+        """Refused: use the body of a chord for a task that follows a group."""
         raise ConfigError(
             "link", "given to the tasks of the group; what follows all of them is a chord", callback
         )
@@ -328,7 +329,7 @@ class group(Signature):
     def place(
         self, flow: Flow, before: LastSteps | None, parent: Any, trace: Mapping[str, str]
     ) -> tuple[LastSteps, Any]:
-        """Its tasks, side by side, all after ``before``."""
+        """Add its tasks in parallel, all after ``before``."""
         group_id = str(self.options.get("task_id") or new_id())
         own = _without(self.options, "task_id")
         steps: list[Step] = []
@@ -344,13 +345,13 @@ class group(Signature):
     def apply(
         self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
-        """Run them here and now."""
+        """Run them in this process."""
         sig = self.clone(args, kwargs, **options)
         return GroupResult(new_id(), [one.apply() for one in sig.tasks])
 
 
 class chord(Signature):
-    """A group, and a body that gets the list of its results."""
+    """A group, and a body that receives the list of its results."""
 
     def __init__(self, header: Any, body: Any = None, **options: Any) -> None:
         self.header: group = header if isinstance(header, group) else group(header)
@@ -367,7 +368,7 @@ class chord(Signature):
     def clone(
         self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
-        """A copy whose header gets these arguments besides its own."""
+        """A copy whose header gets these arguments in addition to its own."""
         made = super().clone(None, None, **options)
         made.header = made.header.clone(args, kwargs)
         return made
@@ -388,13 +389,13 @@ class chord(Signature):
         return self._whole_body().link(callback)
 
     def link_error(self, errback: Any) -> Any:
-        """Call ``errback`` when the body, or the header before it, has failed."""
+        """Call ``errback`` if the body, or the header before it, fails."""
         return self._whole_body().link_error(errback)
 
     def place(
         self, flow: Flow, before: LastSteps | None, parent: Any, trace: Mapping[str, str]
     ) -> tuple[LastSteps, Any]:
-        """The header, then the body, which takes the chord's own options."""
+        """Add the header, then the body, which takes the chord's own options."""
         body = self._whole_body().clone(**self.options)
         if not self.header.tasks:  # as Celery does: the body gets an empty list
             return body.clone(([],)).place(flow, before, parent, trace)  # type: ignore[no-any-return]
@@ -404,7 +405,7 @@ class chord(Signature):
     def apply(
         self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> Any:
-        """Run it here and now."""
+        """Run it in this process."""
         made = self.clone(args, kwargs, **options)
         return made._whole_body().apply((made.header.apply().get(),))
 
@@ -414,16 +415,16 @@ def _without(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def as_list(given: Any) -> list[Any]:
-    """None, one, or many, as a list."""
+    """None, one or several items as a list."""
     if given is None:
         return []
     return list(given) if isinstance(given, (list, tuple)) else [given]
 
 
 def signature(task: Any, *args: Any, **options: Any) -> Signature:
-    """A signature from the name of a task, or the task: with ``args``, ``kwargs``, ``immutable``, options.
+    """A signature from a task or its name, with ``args``, ``kwargs``, ``immutable`` and options.
 
-    A signature is returned as it is.
+    A signature is returned unchanged.
     """
     return task if isinstance(task, Signature) else Signature(task, *args, **options)
 
@@ -432,5 +433,5 @@ subtask = signature
 
 
 def maybe_signature(given: Any, app: CeleryApp | None = None) -> Signature | None:
-    """``given`` as a signature; None stays None."""
+    """``given`` as a signature. None stays None."""
     return None if given is None else signature(given)

@@ -1,6 +1,6 @@
 """``app.conf``: Celery's settings by their lower-case names.
 
-A setting is used, accepted (if it asks for what Windlass always does), or refused with advice.
+A setting is used, ignored (if Windlass always does what it asks for), or refused with advice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "timezone": None,
     "enable_utc": True,
 }
-#: Settings without an effect: what they tune does not exist in Windlass, or is always on.
+#: Settings without effect: Windlass has nothing that they could tune, or always does this.
 _NEEDLESS: Final = frozenset(
     """
     broker_connection_retry broker_connection_retry_on_startup broker_connection_max_retries
@@ -69,7 +69,7 @@ _JSON: Final = ("json", "application/json")
 
 
 class Settings:
-    """Settings as attributes and as items. ``update`` and ``config_from_object`` set many."""
+    """Settings as attributes and items. ``update`` and ``config_from_object`` set several."""
 
     def __init__(self, given: Mapping[str, Any] | None = None) -> None:
         object.__setattr__(self, "_values", dict(_DEFAULTS))
@@ -99,11 +99,11 @@ class Settings:
         return name in self._values
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a setting, or ``default`` when it has none."""
+        """The value of a setting, or ``default`` if it is not set."""
         return self._values.get(name, default)
 
     def update(self, *mappings: Mapping[str, Any], **given: Any) -> None:
-        """Set many at once."""
+        """Set several settings."""
         for mapping in (*mappings, given):
             for name, value in mapping.items():
                 setattr(self, name, value)
@@ -116,15 +116,15 @@ class Settings:
         return ZoneInfo(name) if isinstance(name, str) else name
 
     def zone_name(self) -> str:
-        """The time zone as schedules name it."""
+        """The name of the time zone, for schedules."""
         zone = self.zone()
         return "UTC" if zone is UTC else str(getattr(zone, "key", None) or self.timezone)
 
 
 def settings_of(source: Any, namespace: str | None) -> dict[str, Any]:
-    """What ``config_from_object`` is given: a mapping, a module or its name, a class or an object.
+    """The settings in what ``config_from_object`` takes: a mapping, module, module name, class or object.
 
-    With ``namespace``, only names that begin with it count (``CELERY_TASK_ROUTES`` is ``task_routes``).
+    With ``namespace``, only names with this prefix are used (``CELERY_TASK_ROUTES`` is ``task_routes``).
     """
     if isinstance(source, str):
         source = importlib.import_module(source)

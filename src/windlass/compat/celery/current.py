@@ -1,4 +1,4 @@
-"""What is current in this process and thread: the app, and the request that a task runs for."""
+"""The current app of this process, and the request of the task that runs in this thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class CeleryApp(Protocol):
-    """What the parts of the API need of their app."""
+    """What other parts of this API need from their app."""
 
     main: str | None
     conf: Settings
@@ -32,7 +32,7 @@ class CeleryApp(Protocol):
 
 
 class Context:
-    """``self.request``: what a task knows of its call. What is not known is None."""
+    """``self.request``: the facts about the current call. Unknown values are None."""
 
     id: str | None = None
     args: tuple[Any, ...] = ()
@@ -57,7 +57,7 @@ class Context:
         self.__dict__.update(facts)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """One of its facts, or a header of the call."""
+        """A fact, or a header of the call."""
         return getattr(self, name, default)
 
 
@@ -67,7 +67,7 @@ _may_join: ContextVar[bool] = ContextVar("windlass_celery_may_join", default=Fal
 
 
 def set_current_app(app: CeleryApp) -> None:
-    """Make ``app`` the one that results, signatures and shared tasks without an app of their own use."""
+    """Make ``app`` the default for results, signatures and shared tasks without an app."""
     _current_app[:] = [app]
 
 
@@ -81,13 +81,13 @@ def app_or_current(app: CeleryApp | None = None) -> CeleryApp:
 
 
 def running() -> tuple[Any, Context] | None:
-    """The task that runs here, and its request."""
+    """The task that runs in this thread, and its request; None outside of one."""
     return _running.get()
 
 
 @contextlib.contextmanager
 def run_as(task: Any, request: Context) -> Iterator[None]:
-    """Make ``request`` that of ``task`` meanwhile."""
+    """Set the current task and its request for the duration of the block."""
     token = _running.set((task, request))
     try:
         yield
@@ -97,7 +97,7 @@ def run_as(task: Any, request: Context) -> Iterator[None]:
 
 @contextlib.contextmanager
 def allow_join_result() -> Iterator[None]:
-    """Let a task wait for the result of another one meanwhile; each such wait holds a slot of a worker."""
+    """Allow a task to wait for the result of another one. Each such wait occupies a slot of a worker."""
     token = _may_join.set(True)
     try:
         yield
@@ -106,7 +106,7 @@ def allow_join_result() -> Iterator[None]:
 
 
 def refuse_inside_a_task() -> None:
-    """Refuse to wait for a result inside a task, as Celery does."""
+    """Raise an error for waiting for a result inside a task, as Celery does."""
     found = running()
     if found is not None and not found[1].is_eager and not found[1].called_directly and not _may_join.get():
         raise RuntimeError(
@@ -116,7 +116,7 @@ def refuse_inside_a_task() -> None:
 
 
 def wait_for(coroutine: Coroutine[Any, Any, R]) -> R:
-    """Run a verb of Windlass and wait for it, as all of Celery's calls do."""
+    """Run a coroutine of Windlass and block until it is done, as all calls of Celery do."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

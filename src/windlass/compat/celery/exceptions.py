@@ -1,4 +1,4 @@
-"""Celery's exceptions, by its names. What has no counterpart here raises Windlass's ``ConfigError``."""
+"""Celery's exceptions. Where Celery has no matching one, ``ConfigError`` of Windlass is raised."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class NotRegistered(CeleryError, KeyError):
 
 
 class TimeoutError(CeleryError, builtins.TimeoutError):
-    """The result did not come in time. The task continues."""
+    """The result was not available in time. The task continues."""
 
 
 class TaskError(CeleryError):
-    """Base of what ends tasks."""
+    """Base of the errors that end tasks."""
 
 
 class MaxRetriesExceededError(TaskError):
-    """The task was retried as often as it may be."""
+    """The task has used all its retries."""
 
     def __init__(self, *args: Any, task_args: Any = (), task_kwargs: Any = None) -> None:
         self.task_args = task_args
@@ -51,19 +51,19 @@ class TimeLimitExceeded(CeleryError):
 
 
 class SoftTimeLimitExceeded(CeleryError):
-    """For ``except`` clauses of old code: a thread cannot be interrupted, so nothing raises it here."""
+    """For ``except`` clauses of old code. Never raised here, because a thread cannot be interrupted."""
 
 
 class TaskPredicate(CeleryError):
-    """Raised by a task to say what becomes of it."""
+    """Base of the exceptions by which a task decides its outcome."""
 
 
 class Ignore(TaskPredicate):
-    """Keep no result of this run."""
+    """Store no result of this run."""
 
 
 class Reject(TaskPredicate):
-    """Give the message back (``requeue=True``), or drop it."""
+    """Return the message to the queue (``requeue=True``), or drop it."""
 
     def __init__(self, reason: Any = None, requeue: bool = False) -> None:
         self.reason = reason
@@ -72,7 +72,7 @@ class Reject(TaskPredicate):
 
 
 class Retry(TaskPredicate):
-    """The task is to run again; ``self.retry()`` raises it."""
+    """The task will run again. ``self.retry()`` raises it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""``AsyncResult`` and ``GroupResult``: what became of tasks, by their ids."""
+"""``AsyncResult`` and ``GroupResult``: states and results of tasks, by id."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["AsyncResult", "EagerResult", "GroupResult", "ResultSet", "allow_join
 
 
 class _Shared:
-    """What results of every kind answer from their ``state``."""
+    """Methods of all results that depend only on ``state``."""
 
     id: str
 
@@ -50,7 +50,7 @@ class _Shared:
         return self.state in states.READY_STATES
 
     def successful(self) -> bool:
-        """Whether it has ended well."""
+        """Whether it has succeeded."""
         return self.state == states.SUCCESS
 
     def failed(self) -> bool:
@@ -71,7 +71,7 @@ class _Shared:
 
 
 class AsyncResult(_Shared):
-    """The job of that id: in ``queue`` if that is known, else wherever it is found."""
+    """The result of a job by id, in ``queue`` if known, else in any queue."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class AsyncResult(_Shared):
         self.queue = queue
         self.ignored = ignored
 
-    # --- questions -------------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------------
 
     def _job(self) -> Job[Any] | None:
         return wait_for(self.app.find_job(self.id, self.queue))
@@ -99,12 +99,12 @@ class AsyncResult(_Shared):
 
     @property
     def state(self) -> str:
-        """Its state, in Celery's words. A task that was never sent is ``PENDING``."""
+        """Celery's name of its state. A task that was never sent is ``PENDING``."""
         return self._state_of(self._job())
 
     @property
     def result(self) -> Any:
-        """The return value, the exception, or the data of ``update_state``; None while there is nothing."""
+        """The return value, the exception, or the data of ``update_state``; None if there is none yet."""
         job = self._job()
         state = self._state_of(job)
         if job is None:
@@ -122,7 +122,7 @@ class AsyncResult(_Shared):
 
     @property
     def traceback(self) -> str | None:
-        """That of the last error, as text."""
+        """The traceback of the last error, as text."""
         job = self._job()
         return None if job is None or not job.errors else job.errors[-1].traceback or None
 
@@ -144,7 +144,7 @@ class AsyncResult(_Shared):
 
     @property
     def retries(self) -> int | None:
-        """How often it was retried."""
+        """How many times it was retried."""
         job = self._job()
         return None if job is None else job.attempts
 
@@ -158,7 +158,7 @@ class AsyncResult(_Shared):
         disable_sync_subtasks: bool = True,
         **needless: Any,
     ) -> Any:
-        """Wait for the return value; raises what the task raised, unless ``propagate`` is false."""
+        """Wait for the return value. Raises the task's error, unless ``propagate`` is false."""
         if self.ignored:
             return None
         if disable_sync_subtasks:
@@ -185,14 +185,14 @@ class AsyncResult(_Shared):
         if state == states.SUCCESS:
             return job.return_value
         if state not in states.PROPAGATE_STATES:
-            return None  # ignored, rejected
+            return None  # ignored or rejected
         error = await _error(self.app, job)
         if propagate:
             raise error
         return error
 
     def maybe_throw(self, propagate: bool = True, callback: Any = None) -> Any:
-        """The result as it is now; raises the error of a failed task."""
+        """The current result. Raises the error of a failed task."""
         value = self.result
         if propagate and self.state in states.PROPAGATE_STATES and isinstance(value, BaseException):
             raise value
@@ -203,7 +203,7 @@ class AsyncResult(_Shared):
         wait_for(revoke(self.app, self.id, self.queue, terminate))
 
     def forget(self) -> None:
-        """Remove what is kept of a task that has ended."""
+        """Remove the record of a finished task."""
         wait_for(self._forget())
 
     async def _forget(self) -> None:
@@ -213,7 +213,7 @@ class AsyncResult(_Shared):
 
 
 class EagerResult(_Shared):
-    """What became of a task that ran here and now."""
+    """The result of a task that ran in this process."""
 
     def __init__(
         self, id: str, value: Any, state: str, traceback: str | None = None, name: str | None = None
@@ -230,7 +230,7 @@ class EagerResult(_Shared):
         return self._state
 
     def get(self, timeout: float | None = None, propagate: bool = True, **needless: Any) -> Any:
-        """The return value; raises what the task raised, unless ``propagate`` is false."""
+        """The return value. Raises the task's error, unless ``propagate`` is false."""
         if self._state in states.PROPAGATE_STATES and propagate:
             raise self.result
         return self.result
@@ -242,10 +242,10 @@ class EagerResult(_Shared):
         return self.get(propagate=propagate)
 
     def revoke(self, *args: Any, **needless: Any) -> None:
-        """It has ended."""
+        """Does nothing: the task has ended."""
 
     def forget(self) -> None:
-        """Nothing of it is kept."""
+        """Does nothing: no record is kept."""
 
 
 AnyResult = Any
@@ -274,23 +274,23 @@ class ResultSet:
         return all(one.ready() for one in self.results)
 
     def successful(self) -> bool:
-        """Whether all have ended well."""
+        """Whether all have succeeded."""
         return all(one.successful() for one in self.results)
 
     def failed(self) -> bool:
-        """Whether one has failed."""
+        """Whether at least one has failed."""
         return any(one.failed() for one in self.results)
 
     def waiting(self) -> bool:
-        """Whether one has not ended."""
+        """Whether at least one has not ended."""
         return not self.ready()
 
     def completed_count(self) -> int:
-        """How many have ended well."""
+        """How many have succeeded."""
         return sum(one.successful() for one in self.results)
 
     def get(self, timeout: float | None = None, propagate: bool = True, **options: Any) -> list[Any]:
-        """The return values, in order; raises the first error, unless ``propagate`` is false."""
+        """The return values, in order. Raises the first error, unless ``propagate`` is false."""
         clock = SYSTEM_CLOCK
         until_ms = None if timeout is None else clock.monotonic_ms() + timeout * 1000
         values = []
@@ -308,7 +308,7 @@ class ResultSet:
             one.revoke(terminate=terminate)
 
     def forget(self) -> None:
-        """Remove what is kept of all of them."""
+        """Remove the records of all of them."""
         for one in self.results:
             one.forget()
 
@@ -331,14 +331,14 @@ class GroupResult(ResultSet):
 
 
 async def revoke(app: CeleryApp, job_id: str, queue: str | None, terminate: bool) -> None:
-    """Cancel a job, a running one only with ``terminate``. A job that is not there is no error."""
+    """Cancel a job, a running one only with ``terminate``. A missing job is not an error."""
     job = await app.find_job(job_id, queue)
     if job is not None and (terminate or job.started_ms is None or not await job.is_active()):
         await job.cancel("revoked")
 
 
 async def _error(app: CeleryApp, job: Job[Any]) -> BaseException:
-    """Why a job failed, as the exception that its callers expect."""
+    """Why a job failed, as the exception that callers expect."""
     if job.reason == "dependency_failed":
         return await _inherited(app, job)
     if job.errors and job.reason != "expired":
@@ -347,7 +347,7 @@ async def _error(app: CeleryApp, job: Job[Any]) -> BaseException:
 
 
 async def _inherited(app: CeleryApp, job: Job[Any]) -> BaseException:
-    """The error of the job that this one waited for: a chord's body says so, a chain passes it on."""
+    """The error of the job that this one waited for: as ``ChordError`` for a chord's body, else unchanged."""
     for edge in await job.get_dependencies():
         if edge.status is EdgeStatus.FAILED:
             before = await app.find_job(edge.child.id, edge.child.queue)
@@ -360,14 +360,14 @@ async def _inherited(app: CeleryApp, job: Job[Any]) -> BaseException:
 
 
 def _rebuilt(app: CeleryApp, job: Job[Any], info: ErrorInfo) -> BaseException:
-    """An exception of the class that was raised, if the code of its task knows one of that name."""
+    """An exception of the original class, if the module of the task has one of that name."""
     if info.error_class == JobTimeoutError.__name__:
         return exceptions.TimeLimitExceeded(info.message)
     kind = _known_class(app, job.name, info.error_class)
     if kind is not None:
         try:
             return kind(info.message)
-        except Exception:  # its constructor wants more than a message
+        except Exception:  # its constructor takes more than a message
             pass
     return remote_errors.of_record(info)
 

@@ -1,4 +1,4 @@
-"""One run of a task: the same for a worker's job and for a call here and now."""
+"""One run of a task, as a worker's job or eagerly in this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from windlass.jobs.job import Job
 
 
 class ExceptionInfo:
-    """An exception and its traceback as text, as hooks and signals get them."""
+    """An exception and its traceback as text, for hooks and signals."""
 
     def __init__(self, exception: BaseException) -> None:
         self.exception = exception
@@ -29,9 +29,9 @@ class ExceptionInfo:
 
 
 def run_job(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run ``task`` for the current job; ends it as what the task did means.
+    """Run ``task`` for the current job, and end the job according to what the task did.
 
-    Only ``self.retry()`` and ``autoretry_for`` retry: any other error fails the job, and so does a timeout.
+    Only ``self.retry()`` and ``autoretry_for`` retry. Any other error, including a timeout, fails the job.
     """
     job = current_job()
     job.discard()
@@ -55,7 +55,7 @@ def run_job(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def run_here(
     task: Any, args: tuple[Any, ...], kwargs: dict[str, Any], task_id: str | None, throw: bool
 ) -> EagerResult:
-    """Run ``task`` here and now, with its retries, without their pauses."""
+    """Run ``task`` in this process, with its retries but without delays between them."""
     facts = {"id": task_id or new_id(), "is_eager": True, "called_directly": False, "task": task.name}
     retries = 0
     while True:
@@ -80,7 +80,7 @@ def run_here(
 
 
 def perform(task: Any, request: Context) -> Any:
-    """Call the task, with its hooks and the signals around it; raises what it raises."""
+    """Call the task with its hooks and signals. Raises the task's error."""
     args, kwargs, task_id = request.args, request.kwargs, request.id
     call = {"task_id": task_id, "task": task, "args": args, "kwargs": kwargs}
     state, value, info = states.SUCCESS, None, None
@@ -100,7 +100,7 @@ def perform(task: Any, request: Context) -> Any:
         except exceptions.TaskPredicate as said:
             state, value = states.IGNORED, said
             raise
-        except JobSignal:  # Windlass's own: the task was written for both
+        except JobSignal:  # the task raised a signal of Windlass itself
             state = states.IGNORED
             raise
         except Exception as exc:
@@ -137,15 +137,15 @@ def _request(task: Any, job: Job[Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def _passed(job: Job[Any]) -> Any:
-    """What the steps before returned: one value, or a list of them."""
+    """The results of the previous steps: one value, or a list."""
     values = list(job.sync.get_children_values().values())
     return values if job.trace[calls.PASSING] == "list" else values[0]
 
 
 def _errback_arguments(task: Any, job: Job[Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What an errback is called with: (request, exception, traceback) if it takes these, else the task's id.
+    """The arguments of an errback: (request, exception, traceback) if it takes them, else the task's id.
 
-    A task that did not fail by itself (it succeeded, or one before it in its chain failed) needs none.
+    Raises ``Cancel`` if the task did not fail itself: it succeeded, or an earlier task of its chain failed.
     """
     failed = job.sync.get_failed_children()
     if not failed:

@@ -1,4 +1,4 @@
-"""``crontab`` and ``schedule``: when entries of ``beat_schedule`` are due, and what that is in Windlass."""
+"""``crontab`` and ``schedule`` of ``beat_schedule``, and their conversion to schedules of Windlass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Field = str | int | Iterable[int]
 
 
 class schedule:
-    """Every given number of seconds."""
+    """A fixed interval, in seconds."""
 
     def __init__(self, run_every: float | timedelta, relative: bool = False) -> None:
         self.run_every = run_every if isinstance(run_every, timedelta) else timedelta(seconds=run_every)
@@ -25,7 +25,7 @@ class schedule:
 
 
 class crontab:
-    """When the wall clock shows these fields: texts as in cron, numbers, or lists of numbers."""
+    """A schedule by wall-clock fields: cron texts, numbers, or lists of numbers."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class crontab:
                 "check one of the two in the task"
             )
             raise ConfigError("day_of_week", want, day_of_week)
-        Schedule(cron=self.cron)  # checks it
+        Schedule(cron=self.cron)  # validates the fields
 
     @property
     def cron(self) -> str:
@@ -64,12 +64,12 @@ def _field(value: Field) -> str:
 
 
 def _name(part: str) -> str:
-    """Names of days and months may be written out in Celery; cron has three letters."""
+    """Shorten names of days and months: Celery accepts full names, cron only three letters."""
     return "-".join(one[:3] if one.isalpha() else one for one in part.split("-"))
 
 
 def to_windlass(given: Any, timezone: str) -> Schedule:
-    """What an entry's ``schedule`` means: a crontab, a number of seconds, a timedelta."""
+    """Convert the ``schedule`` of an entry: a crontab, a number of seconds, or a timedelta."""
     if isinstance(given, crontab):
         return Schedule(cron=given.cron, timezone=timezone)
     if isinstance(given, schedule):

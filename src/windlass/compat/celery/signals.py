@@ -1,6 +1,6 @@
-"""Celery's signals, as far as Windlass has a counterpart: publishing a task, and each run of one.
+"""Celery's signals for publishing a task and for each run of one. Others have no counterpart in Windlass.
 
-Receivers are called in the thread of the task (or of the producer). One that raises is logged.
+Receivers are called in the thread of the task (or of the producer). An error of a receiver is logged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Signal:
 
     @property
     def receivers(self) -> list[Receiver]:
-        """The functions that are connected."""
+        """The connected functions."""
         return list(self._receivers.values())
 
     def connect(
@@ -38,9 +38,9 @@ class Signal:
         weak: bool = False,
         dispatch_uid: Any = None,
     ) -> Any:
-        """Call ``receiver`` when it happens, with ``sender`` only for that one; also a decorator.
+        """Call ``receiver`` for this signal, only from ``sender`` if given. Also usable as a decorator.
 
-        Receivers are held until ``disconnect``, also when ``weak`` is asked for.
+        Receivers are referenced until ``disconnect``, even with ``weak``.
         """
         if receiver is None:
             return lambda fn: self.connect(fn, sender, weak, dispatch_uid)
@@ -48,11 +48,11 @@ class Signal:
         return receiver
 
     def disconnect(self, receiver: Any = None, sender: Any = None, dispatch_uid: Any = None) -> bool:
-        """Call it no more; False when it was not connected."""
+        """Disconnect a receiver. Returns False if it was not connected."""
         return self._receivers.pop((dispatch_uid or receiver, _key(sender)), None) is not None
 
     def send(self, sender: Any, **facts: Any) -> list[tuple[Receiver, Any]]:
-        """Call all receivers of ``sender``; what each returned, or raised."""
+        """Call all receivers of ``sender``; returns what each returned or raised."""
         answers: list[tuple[Receiver, Any]] = []
         for (_, wanted), receiver in list(self._receivers.items()):
             if wanted is None or wanted == _key(sender):
@@ -65,7 +65,7 @@ class Signal:
 
 
 def _key(sender: Any) -> Any:
-    """Tasks are known by their names: a shared task and its proxy are one sender."""
+    """Identify tasks by name, so that a shared task and its proxy are the same sender."""
     return getattr(sender, "name", sender)
 
 

@@ -1,4 +1,4 @@
-"""Celery's names of states, and which of Windlass's they mean."""
+"""Celery's names of states, and the states of Windlass that they correspond to."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ UNREADY_STATES: Final = frozenset({PENDING, RECEIVED, STARTED, RETRY})
 EXCEPTION_STATES: Final = frozenset({RETRY, FAILURE, REVOKED})
 PROPAGATE_STATES: Final = frozenset({FAILURE, REVOKED})
 
-#: The reasons under which the runner ends jobs as cancelled, and what Celery calls that.
+#: The reasons with which the runner cancels jobs, by Celery's term.
 IGNORED_REASON: Final = "ignored by its task"
 REJECTED_REASON: Final = "rejected by its task"
 _CANCELLED: Final = {IGNORED_REASON: IGNORED, REJECTED_REASON: REJECTED}
-#: Where ``update_state`` puts its state in a job's progress, and the data beside it.
+#: The keys under which ``update_state`` stores its state and data in a job's progress.
 STATE_KEY: Final = "celery.state"
 META_KEY: Final = "meta"
 
 
 def state_of(job: Any, *, track_started: bool) -> str:
-    """The state of a job in Celery's words; None is a job that no store knows."""
+    """Celery's name for the state of a job. ``job`` is None if the store has no such job."""
     if job is None:
         return PENDING
     match job.state:
@@ -49,7 +49,7 @@ def state_of(job: Any, *, track_started: bool) -> str:
 
 
 def reported(job: Any) -> tuple[str, Any]:
-    """What ``update_state`` last said of a running job: a state and its data; ("", None) if nothing."""
+    """The state and data that ``update_state`` last reported for a running job; ("", None) if none."""
     progress = job.progress
     if isinstance(progress, dict) and STATE_KEY in progress:
         return str(progress[STATE_KEY]), progress.get(META_KEY)

@@ -1,4 +1,4 @@
-"""``Task``: a function, or a class with ``run``, under Celery's names."""
+"""``Task``: a function, or a class with ``run``, with Celery's API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from windlass.core.limit_rules import Rate
 from windlass.errors import ConfigError, JobSignal
 from windlass.jobs.context import current_job
 
-#: Most runs of a task that may retry itself: ``self.retry(max_retries=...)`` may ask for more than the task.
+#: Maximum number of runs of a task that retries itself: ``self.retry(max_retries=...)`` may raise its limit.
 _RETRIES_BY_HAND: Final = 1_000
 _FOR_EVER: Final = 1_000_000
 _RATE_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
@@ -29,7 +29,7 @@ TAKEN: Final = frozenset(
     "retry_backoff_max retry_jitter rate_limit time_limit soft_time_limit ignore_result queue priority "
     "expires track_started typing throws".split()
 )
-#: Options that ask for what is always so, or that tune what does not exist here.
+#: Options without effect: Windlass always does this, or has nothing to tune.
 NEEDLESS: Final = frozenset(
     "acks_late acks_on_failure_or_timeout reject_on_worker_lost store_errors_even_if_ignored send_events "
     "trail compression resultrepr_maxsize shared lazy".split()
@@ -66,11 +66,11 @@ class Task:
         return f"<@task: {self.name}>"
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """The function itself; classes write their own."""
+        """The function of the task. Classes override it."""
         raise NotImplementedError("Tasks must define the run method.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it here and now, as a function."""
+        """Run it in this process, as a function."""
         with run_as(self, Context(args=args, kwargs=kwargs, task=self.name)):
             return self.run(*args, **kwargs)
 
@@ -103,7 +103,7 @@ class Task:
         link: Any = None,
         **options: Any,
     ) -> EagerResult:
-        """Run it here and now; an ``EagerResult``."""
+        """Run it in this process; returns an ``EagerResult``."""
         throws = self.app.conf.task_eager_propagates if throw is None else throw
         result = run_here(self, tuple(args or ()), dict(kwargs or {}), task_id, bool(throws))
         if result.successful():
@@ -121,11 +121,11 @@ class Task:
     subtask = signature
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
-        """This call as a signature; in a chain it gets the result before as its first argument."""
+        """This call as a signature. In a chain, the previous result becomes its first argument."""
         return Signature(self, args, kwargs)
 
     def si(self, *args: Any, **kwargs: Any) -> Signature:
-        """This call as a signature that takes no result of others."""
+        """This call as a signature that ignores results of other tasks."""
         return Signature(self, args, kwargs, immutable=True)
 
     def AsyncResult(self, task_id: str, **options: Any) -> AsyncResult:
@@ -136,7 +136,7 @@ class Task:
 
     @property
     def request(self) -> Context:
-        """What is known of the call that runs now."""
+        """The facts about the current call."""
         found = running()
         return found[1] if found is not None and found[0].name == self.name else Context()
 
@@ -151,7 +151,7 @@ class Task:
         max_retries: int | None = None,
         **options: Any,
     ) -> exceptions.Retry:
-        """Run it again later: raises ``Retry``; or ``exc`` (else ``MaxRetriesExceededError``) at the last."""
+        """Raise ``Retry`` to run again later; after the last retry ``exc`` or ``MaxRetriesExceededError``."""
         if args is not None or kwargs is not None or options or not throw:
             want = "given exc, eta, countdown and max_retries only (send the task anew for anything else)"
             raise ConfigError("retry", want)
@@ -173,7 +173,7 @@ class Task:
     def update_state(
         self, task_id: str | None = None, state: str | None = None, meta: Any = None, **needless: Any
     ) -> None:
-        """Say how far the run is: ``result.state`` and ``result.info`` show it while it runs."""
+        """Report the state of the run: ``result.state`` and ``result.info`` show it while it runs."""
         request = self.request
         if request.is_eager or request.called_directly:
             return
@@ -182,12 +182,12 @@ class Task:
         current_job().sync.update_progress({states.STATE_KEY: state, states.META_KEY: meta})
 
     def replace(self, sig: Any) -> Any:
-        """Refused: a task that continues as another one is a job with children."""
+        """Refused: use a job with children for a task that continues as another one."""
         raise ConfigError("replace", "written with current_job().add_child(...) and raise WaitForChildren()")
 
     add_to_chord = replace
 
-    # --- hooks of classes ------------------------------------------------------------------------------
+    # --- hooks for classes ------------------------------------------------------------------------------
 
     def before_start(self, task_id: Any, args: Any, kwargs: Any) -> None:
         """Called before a run."""
@@ -206,7 +206,7 @@ class Task:
     ) -> None:
         """Called after every run."""
 
-    # --- what the other parts ask ----------------------------------------------------------------------
+    # --- used by other modules -------------------------------------------------------------------------
 
     def invoke(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function; errors of ``autoretry_for`` become a retry."""
@@ -222,22 +222,22 @@ class Task:
             self.retry(exc=exc, **given)
 
     def _backoff(self, retries: int) -> float:
-        """As Celery has it: whole seconds at least, doubled each time, a random part of it with jitter."""
+        """Celery's backoff: at least whole seconds, doubled each time, with jitter a random part of it."""
         most = min(self.retry_backoff_max, int(max(1.0, self.retry_backoff)) * 2**retries)
         return random.uniform(0, most) if self.retry_jitter else most
 
     @property
     def ignores_result(self) -> bool:
-        """Whether what it returns is dropped."""
+        """Whether the return value is dropped."""
         return bool(self.app.conf.task_ignore_result if self.ignore_result is None else self.ignore_result)
 
     def check_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """``TypeError`` for arguments that the function does not take."""
+        """Raise ``TypeError`` for arguments that the function does not take."""
         if self.typing:
             inspect.signature(self.run).bind(*args, **kwargs)
 
     def takes(self, count: int) -> bool:
-        """Whether it can be called with this many arguments."""
+        """Whether it can be called with this number of arguments."""
         try:
             inspect.signature(self.run).bind(*[None] * count)
         except TypeError:
@@ -245,7 +245,7 @@ class Task:
         return True
 
     def job_options(self) -> dict[str, Any]:
-        """The options of its Windlass task: they fill what a call does not say."""
+        """The options of its Windlass task, for everything that a call does not set."""
         limits = [self.time_limit or self.app.conf.task_time_limit]
         limits.append(self.soft_time_limit or self.app.conf.task_soft_time_limit)
         found: dict[str, Any] = {"max_attempts": self._most_runs()}
@@ -266,7 +266,7 @@ class Task:
 
 
 def to_rate(given: str | float) -> Rate:
-    """``"10/m"`` as a rate over all workers; a number is per second."""
+    """``"10/m"`` as a rate over all workers. A number is per second."""
     count, _, unit = str(given).partition("/")
     try:
         seconds = _RATE_UNITS[unit or "s"]

@@ -1,4 +1,4 @@
-"""``django.tasks`` of Django 6, or the package ``django_tasks`` that brings it to older ones."""
+"""``django.tasks`` of Django 6, or the package ``django_tasks`` for older versions."""
 
 from __future__ import annotations
 

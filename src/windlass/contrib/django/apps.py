@@ -1,4 +1,4 @@
-"""The Django application: it brings the management commands and a check of the settings."""
+"""The Django application, with management commands and a check of the settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WindlassConfig(AppConfig):
 
 
 def check_settings(app_configs: Any, **kwargs: Any) -> list[checks.CheckMessage]:
-    """``manage.py check`` reports what is wrong with the setting WINDLASS."""
+    """Report problems of the setting WINDLASS in ``manage.py check``."""
     from windlass.contrib.django.conf import get_app
     from windlass.errors import WindlassError
 

@@ -1,8 +1,8 @@
 """The backend for ``django.tasks``: Django's tasks are jobs of a Windlass store.
 
-A task's job is named by the function's path. Django promises one run per enqueue and nothing about retries,
-so ``max_attempts`` is 1 unless ``OPTIONS`` say otherwise; a worker that dies is still noticed, and its job
-runs again.
+The name of a task's job is the path of its function. Django promises one run per enqueue and no retries, so
+``max_attempts`` is 1 unless ``OPTIONS`` set it. If a worker dies, this is still detected and its job runs
+again.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _OPTIONS = ("enqueue_on_commit", "job_options", "url")
 class TaskBackend(dt.BaseTaskBackend):
     """``BACKEND = "windlass.contrib.django.TaskBackend"``.
 
-    ``OPTIONS``: ``url`` (a store of its own), ``job_options`` (of every job: ``{"max_attempts": 3}``),
-    ``enqueue_on_commit`` (True: jobs are added when the transaction commits; off by default, as Django
-    leaves that to ``transaction.on_commit``).
+    ``OPTIONS``: ``url`` (a separate store), ``job_options`` (for every job: ``{"max_attempts": 3}``),
+    ``enqueue_on_commit`` (True: jobs are added when the transaction commits. Default: False, because Django
+    leaves this to ``transaction.on_commit``).
     """
 
     supports_defer = True
@@ -67,7 +67,7 @@ class TaskBackend(dt.BaseTaskBackend):
         return get_app(self.options.get("url"))
 
     def check(self, **kwargs: Any) -> list[Any]:
-        """What ``manage.py check`` says about this backend."""
+        """The findings of ``manage.py check`` for this backend."""
         from django.core import checks
 
         found: list[Any] = list(super().check(**kwargs))
@@ -79,7 +79,7 @@ class TaskBackend(dt.BaseTaskBackend):
         return found
 
     def validate_task(self, task: Any) -> None:
-        """Refuse what no worker could run, besides what Django itself refuses."""
+        """Refuse tasks that no worker could run, in addition to Django's own checks."""
         super().validate_task(task)
         try:
             check_queue_name(task.queue_name)
@@ -89,7 +89,7 @@ class TaskBackend(dt.BaseTaskBackend):
     # --- enqueue ---------------------------------------------------------------------------------------
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Add a job; with ``enqueue_on_commit`` when the transaction commits."""
+        """Add a job, with ``enqueue_on_commit`` when the transaction commits."""
         new, result = self._prepare(task, args, kwargs)
         queue = self.jobs.queue(task.queue_name)
 
@@ -105,7 +105,7 @@ class TaskBackend(dt.BaseTaskBackend):
 
     async def aenqueue(self, task: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """``enqueue`` on the caller's event loop."""
-        if self.options.get("enqueue_on_commit", False):  # transactions belong to threads
+        if self.options.get("enqueue_on_commit", False):  # a transaction belongs to a thread
             return await sync_to_async(self.enqueue, thread_sensitive=True)(task, args, kwargs)
         new, result = self._prepare(task, args, kwargs)
         await self.jobs.queue(task.queue_name).add_new([new])
@@ -113,7 +113,7 @@ class TaskBackend(dt.BaseTaskBackend):
         return result
 
     def _prepare(self, task: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[NewJob, Any]:
-        """A checked job, and the result that the caller gets for it."""
+        """A validated job, and the result for the caller."""
         self.validate_task(task)
         options: dict[str, Any] = {"priority": task.priority}
         if task.run_after is not None:
@@ -132,14 +132,14 @@ class TaskBackend(dt.BaseTaskBackend):
             backend=self.alias,
             errors=[],
             worker_ids=[],
-        )  # it turns the arguments into plain JSON, or refuses them
+        )  # converts the arguments to plain JSON, or refuses them
         plan = PreparedOptions(self._job_options.merged(options), self.jobs.backoff_strategies)
         return plan.new_job(queue, task.module_path, pack_call(result.args, result.kwargs), result.id), result
 
     # --- results ---------------------------------------------------------------------------------------
 
     def get_result(self, result_id: str) -> Any:
-        """The result of that id, or ``TaskResultDoesNotExist``, also when it is past its time."""
+        """The result of that id. Raises ``TaskResultDoesNotExist``, also if it has expired."""
         return PORTAL.run(self.aget_result(result_id))
 
     async def aget_result(self, result_id: str) -> Any:
@@ -158,7 +158,7 @@ class TaskBackend(dt.BaseTaskBackend):
 
 
 def find_task(path: str) -> Any:
-    """The task of Django under a dotted path; anything else is refused."""
+    """The Django task of a dotted path. Raises ``UnrecoverableError`` if it is not one."""
     try:
         found = import_string(path)
     except ImportError as exc:
@@ -169,13 +169,13 @@ def find_task(path: str) -> Any:
 
 
 def install_runner(app: Windlass) -> None:
-    """Let workers of ``app`` run Django's tasks, besides the app's own."""
+    """Let workers of ``app`` run Django's tasks in addition to the app's own."""
     app.registry.fallback = job_handler(run_task)
     app.registry.others = ("every task of django.tasks",)
 
 
 def run_task(job: Job[Any]) -> Any:
-    """Run a job that is a task of Django, in a thread, with the signals and the care for connections."""
+    """Run a Django task in a thread, with Django's signals and its handling of database connections."""
     backend = _backend_of(job)
     task = find_task(job.name).using(queue_name=job.queue_name, priority=job.priority)
     result = to_result(task, backend.alias, job)
@@ -198,7 +198,7 @@ def run_task(job: Job[Any]) -> Any:
 
 
 def _is_final(job: Job[Any], error: BaseException) -> bool:
-    """Whether a task that raised ``error`` has ended: it will not be run again by itself."""
+    """Whether the job has ended after ``error`` and will not be retried automatically."""
     if isinstance(error, JobSignal):
         return isinstance(error, Cancel)
     return job.attempt >= job.max_attempts or isinstance(error, UnrecoverableError)
@@ -211,7 +211,7 @@ def _finish(backend: TaskBackend, result: Any, status: Any) -> None:
 
 
 def _backend_of(job: Job[Any]) -> TaskBackend:
-    """The configured backend that this job came through: on its store, with its queue."""
+    """The configured backend of this job: on its store, with its queue."""
     ours = windlass_backends()
     for backend in ours:
         if backend.jobs is job.queue.app and (not backend.queues or job.queue_name in backend.queues):
@@ -222,14 +222,14 @@ def _backend_of(job: Job[Any]) -> TaskBackend:
 
 
 def windlass_backends() -> list[TaskBackend]:
-    """The backends of the setting ``TASKS`` that are ours."""
+    """The backends in the setting ``TASKS`` that belong to Windlass."""
     aliases = getattr(settings, "TASKS", None) or {}
     found = [dt.task_backends[alias] for alias in aliases]
     return [backend for backend in found if isinstance(backend, TaskBackend)]
 
 
 def _set(result: Any, name: str, value: Any) -> None:
-    object.__setattr__(result, name, value)  # results are frozen for all other code
+    object.__setattr__(result, name, value)  # the dataclass is frozen
 
 
 def _aware(moment: datetime) -> datetime:

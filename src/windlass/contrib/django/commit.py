@@ -1,7 +1,7 @@
-"""Enqueue when the database has committed: a job never runs before the rows it needs are there.
+"""Enqueue after the database has committed, so that a job never runs before its rows exist.
 
-Between the commit and the enqueue a crash can lose the job: when that matters, write a row of your own in
-the transaction and enqueue from it, or use ``Queue.add_in_transaction`` on SQLite.
+A crash between the commit and the enqueue can lose the job. If that matters, write a row in the transaction
+and enqueue from it, or use ``Queue.add_in_transaction`` on SQLite.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ R = TypeVar("R")
 def enqueue_on_commit(task: Task[P, R] | BoundTask[P, R], /, *args: P.args, **kwargs: P.kwargs) -> str:
     """Add a job for a Windlass task when the current transaction commits; returns the job's id now.
 
-    Arguments are checked and encoded at once. Nothing is added when the transaction rolls back. Outside of a
-    transaction the job is added at once.
+    Arguments are checked and encoded at once. If the transaction rolls back, nothing is added. Outside of a
+    transaction, the job is added at once.
     """
     bound = task if isinstance(task, BoundTask) else task.options()
     new = bound.prepare(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""The setting ``WINDLASS`` and the app that it means."""
+"""The setting ``WINDLASS``, and the app that it configures."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _lock = threading.Lock()
 
 
 def get_app(url: str | None = None) -> Windlass:
-    """The Windlass app of the project: the one that ``WINDLASS["APP"]`` names, else one on its ``URL``.
+    """The Windlass app of the project: the one that ``WINDLASS["APP"]`` names, or one on its ``URL``.
 
-    ``url`` overrules the setting, for a task backend that has a store of its own. Asking again gives the same
+    ``url`` overrides the setting, for a task backend with a separate store. Repeated calls return the same
     app.
     """
     setting: Any = getattr(settings, "WINDLASS", None) or {}

@@ -1,4 +1,4 @@
-"""The user of Django's own session, for a dashboard beside Django in ``asgi.py``.
+"""Signs users of Django in to a dashboard that runs next to Django in ``asgi.py``.
 
 ::
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def dashboard_user(roles: Roles) -> Callable[[Mapping[str, Any]], Awaitable[Identity | None]]:
-    """For ``create_app(auth=...)``: who is signed in to Django. Superusers are operators; for everyone else
-    ``roles`` decides by their name and the names of their groups."""
+    """For ``create_app(auth=...)``: the user of the Django session. Superusers are operators. For other
+    users, ``roles`` decides by their name and groups."""
 
     def read(scope: Mapping[str, Any]) -> Identity | None:
         request = ASGIRequest({**scope, "method": "GET"}, BytesIO())
@@ -37,7 +37,7 @@ def dashboard_user(roles: Roles) -> Callable[[Mapping[str, Any]], Awaitable[Iden
         try:
             return _identity(get_user(request), roles)
         finally:
-            connections.close_all()  # those of this thread
+            connections.close_all()  # of this thread
 
     async def check(scope: Mapping[str, Any]) -> Identity | None:
         return await asyncio.to_thread(read, scope)

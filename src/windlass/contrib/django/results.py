@@ -1,4 +1,4 @@
-"""From a job to a ``TaskResult`` of Django."""
+"""Converts a job to a ``TaskResult`` of Django."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _STATUS = {
     JobState.FAILED: TaskResultStatus.FAILED,
     JobState.CANCELLED: TaskResultStatus.FAILED,
 }
-#: Stands for the workers of earlier runs: a job remembers its last one.
+#: Used for the workers of earlier runs, because a job only stores its last one.
 EARLIER = "earlier"
 
 
 def to_result(task: Any, backend: str, job: Job[Any]) -> Any:
-    """The result of ``task`` as the store knows it now."""
+    """The current result of ``task`` in the store."""
     runs = job.deliveries
     result = TaskResult(
         task=task,
@@ -48,7 +48,7 @@ def to_result(task: Any, backend: str, job: Job[Any]) -> Any:
 
 
 def to_error(error: ErrorInfo) -> Any:
-    """An error of an attempt. The class is named in full where the traceback names its module."""
+    """An error of an attempt. The class has its full path if the traceback names its module."""
     return TaskError(exception_class_path=_class_path(error), traceback=error.traceback or error.message)
 
 

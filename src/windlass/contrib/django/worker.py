@@ -16,7 +16,7 @@ from windlass.contrib.django.conf import get_app
 if not apps.ready:
     django.setup()
 
-#: The app of the setting ``WINDLASS``; it also runs what ``django.tasks`` enqueued, where that is there.
+#: The app of the setting ``WINDLASS``. It also runs tasks of ``django.tasks``, if that is installed.
 app: Windlass = get_app()
 autodiscover_modules("tasks")
 
@@ -34,7 +34,7 @@ def _task_backends() -> list[Any]:
     try:
         backend = importlib.import_module("windlass.contrib.django.backend")
     except ModuleNotFoundError:
-        return []  # a project without django.tasks
+        return []  # the project has no django.tasks
     found: list[Any] = backend.windlass_backends()
     if found:
         backend.install_runner(app)

@@ -1,7 +1,7 @@
 """Changes of many jobs, one bounded step per request.
 
-The caller sends the cursor of each answer with the next request: it shows progress, may stop at any time,
-and nothing is kept in the server. A job is met once, also when the change moves it.
+The caller sends the cursor of each answer with the next request. It can show progress and stop at any time,
+and the server keeps no state. A job is processed once, even if the change moves it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _AT_ONCE = 100
 async def change_many(
     store_view: TheStoreView, request: Request[Any, Any, Any], data: JSONBody[BulkBody]
 ) -> BulkAnswer:
-    """Retry, delete, cancel, kill or trigger many jobs: those named, or all of a filter, sorted by ``sort``.
+    """Retry, delete, cancel, kill or trigger many jobs: those named, or all that match a filter.
 
-    With ``dry_run`` nothing is changed: the answer counts what this step would do.
+    Jobs of a filter are taken in the order of ``sort``. With ``dry_run`` the answer only counts the jobs.
     """
     if (data.refs is None) == (data.filter is None):
         raise ConfigError("filter", "given, or refs, but not both")
@@ -83,7 +83,7 @@ async def change_many(
 
 
 def _filter_text(store_view: StoreView, given: Filter | None) -> str | None:
-    """A filter as the audit log shows it."""
+    """A filter in the form of the audit log."""
     if given is None:
         return None
     said = {name: value for name, value in msgspec.to_builtins(given).items() if value not in (None, [])}
@@ -93,7 +93,7 @@ def _filter_text(store_view: StoreView, given: Filter | None) -> str | None:
 
 
 async def _named(store_view: StoreView, refs: list[JobRef]) -> list[JobRecord]:
-    """The jobs that are there of those named."""
+    """The jobs among ``refs`` that exist."""
     for ref in refs:
         store_view.queue(ref.queue)
     answers = await store_view.store.execute(rq.GetJobs(refs=refs)) if refs else []
@@ -122,7 +122,7 @@ async def _meant(
 
 
 def _begun(store_view: StoreView, cursor: str | None) -> tuple[int, str | None]:
-    """When the first step was made, which cursors by time say first, and where the listing continues."""
+    """When the first step was made (the first part of cursors by time), and where the listing continues."""
     if cursor is None:
         return store_view.now_ms(), None
     began, _, rest = cursor.partition(".")
@@ -130,7 +130,7 @@ def _begun(store_view: StoreView, cursor: str | None) -> tuple[int, str | None]:
 
 
 def _untouched(listed: Listing, began_ms: int) -> Listing:
-    """Without jobs that ran since: the change may have moved them to where the listing comes by again."""
+    """Without jobs that ran since the first step: the change may have moved them ahead in the listing."""
     keep = listed.keep
 
     def stays(record: JobRecord) -> bool:
@@ -140,7 +140,7 @@ def _untouched(listed: Listing, began_ms: int) -> Listing:
 
 
 async def _remaining(store_view: StoreView, wanted: RequestFilter) -> int | None:
-    """How many are left, when the counters know."""
+    """How many jobs are left, if the counters know."""
     if not wanted.simple:
         return None
     infos = [info for info in await store_view.queues() if store_view.may(info.name)]
@@ -149,7 +149,7 @@ async def _remaining(store_view: StoreView, wanted: RequestFilter) -> int | None
 
 
 async def _change(store_view: StoreView, action: str, refs: list[JobRef], reason: str) -> int:
-    """Change jobs; returns how many were."""
+    """Change jobs; returns how many were changed."""
     store = store_view.store
     if action in ("cancel", "kill"):
         dead = action == "kill"

@@ -1,4 +1,4 @@
-"""Every job that a search finds, as one file: JSON lines that can be added again, or a table."""
+"""Exports all jobs of a search as one file: JSON lines that can be added again, or a table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Format = Annotated[
 Order = Annotated[
     Literal["newest", "oldest"], QueryParameter(description="The latest time first, or the earliest.")
 ]
-#: Jobs that are read and sent at once.
+#: Jobs that are read and sent in one step.
 _STEP = 500
 _TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"}
 _SPEC = {
@@ -59,7 +59,7 @@ _COLUMNS = (
     *("started_ms", "finished_ms", "duration_ms", "worker", "reason", "tags", "group", "schedule"),
     *("error_class", "error_message", "args_preview"),
 )
-#: What a spreadsheet takes for the begin of a formula.
+#: Characters with which a spreadsheet formula may begin.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -78,12 +78,13 @@ async def export_jobs(  # noqa: PLR0913 - each is one filter of the search page
     order: Order = "oldest",
     format: Format = "jsonl",
 ) -> Stream:
-    """Every job that fits, as a file that is sent while it is read.
+    """All matching jobs, as a file that is sent while it is read.
 
-    JSON lines have all that adds the same job again: ``windlass enqueue --file`` takes them. Values that the
-    mask hides are hidden here, too: a result, progress or signal of which a part is hidden, which is larger
-    than 64 kB or in a codec of the application is left out. A job whose arguments cannot be read, or that
-    waits for a job that the caller may not see, has a line that says so and adds nothing.
+    JSON lines contain everything needed to add the same job again with ``windlass enqueue --file``. Values
+    that the mask hides are hidden here too. A result, progress or signal is left out if a part of it is
+    hidden, if it is larger than 64 kB, or if it is in a codec of the application. A job whose arguments
+    cannot be read, or that waits for a job that the caller may not see, has a line that says so. Such a
+    line adds no job.
     """
     given = Filter(queue=queue or [], state=states or [], q=q, from_ms=from_ms, to_ms=to_ms, search=search)
     wanted = understand(store_view, given)
@@ -105,8 +106,8 @@ async def export_jobs(  # noqa: PLR0913 - each is one filter of the search page
 
 
 def _file(guard: Guard, request: Anyone, lines: AsyncGenerator[bytes, None], kind: str) -> Stream:
-    """A stream within the server's bound of open ones; it breaks off with the session of its caller, so that
-    no one takes what has come for the whole file."""
+    """A stream that counts towards the limit of open streams. It breaks off when its caller's session ends,
+    so that the client does not take the part for the whole file."""
     guard.count_stream(request.scope)
 
     async def content() -> AsyncGenerator[bytes, None]:
@@ -134,7 +135,7 @@ async def _json_lines(
 
 
 async def _edges(store_view: StoreView, records: Sequence[JobRecord]) -> dict[JobRef, list[Edge]]:
-    """What blocked jobs still wait for."""
+    """The edges for which blocked jobs still wait."""
     refs = [record.ref for record in records if record.state is JobState.BLOCKED]
     if not refs:
         return {}
@@ -153,7 +154,7 @@ def _written(
 
 def _line(record: JobRecord, mask: Mask, edges: list[Edge], store_view: StoreView) -> dict[str, Any]:
     if not all(store_view.shows(edge.child.queue) for edge in edges):
-        return _named(record, "incomplete")  # without them it would be added as a job that may run
+        return _named(record, "incomplete")  # without its edges it would be added as ready to run
     try:
         line = export_job(_shown(record, mask), edges, store_view.app.codecs, store_view.now_ms())
         return line if mask.nothing else line | _hidden_arguments(line, mask)
@@ -162,13 +163,13 @@ def _line(record: JobRecord, mask: Mask, edges: list[Edge], store_view: StoreVie
 
 
 def _named(record: JobRecord, why: str) -> dict[str, Any]:
-    """A line that names a job and cannot add it."""
+    """A line that names a job but cannot add it."""
     line = {"name": record.task, "queue": record.queue, "job_id": record.id}
     return {**line, "state": record.state.value, why: True}
 
 
 def _hidden_arguments(line: dict[str, Any], mask: Mask) -> dict[str, Any]:
-    """The arguments of a line, masked; tags would stand between a value and its name."""
+    """The arguments of a line, masked. Type tags would separate a value from its name."""
     arguments = {name: line[name] for name in ("data", "args", "kwargs") if name in line}
     if not line.get("types"):
         return {name: mask.hide(value) for name, value in arguments.items()}
@@ -176,7 +177,7 @@ def _hidden_arguments(line: dict[str, Any], mask: Mask) -> dict[str, Any]:
 
 
 def _shown(record: JobRecord, mask: Mask) -> JobRecord:
-    """The record without what the mask hides, and without the names of hidden queues."""
+    """The record without values that the mask hides, and without names of hidden queues."""
     codecs, output = mask.codecs, partial(mask.codecs.output, record.result_codec)
     has_result = _is_open(record.result, output, partial(codecs.read_result, record), mask)
     has_progress = _is_open(record.progress, output, partial(codecs.read_progress, record), mask)
@@ -205,10 +206,10 @@ def _shown(record: JobRecord, mask: Mask) -> JobRecord:
 
 
 def _is_open(data: bytes | None, codec: Callable[[], Codec], read: Callable[[], Any], mask: Mask) -> bool:
-    """Whether a stored value has no hidden part. Its bytes would show all of them.
+    """Whether a stored value has no hidden part. Its bytes would show all parts.
 
-    False as well when that takes long to see, or cannot be seen: a codec of the application may keep fields
-    in its bytes that the value does not show.
+    Also False if the check would take long or is not possible: a codec of the application may keep fields in
+    its bytes that the value does not show.
     """
     if mask.nothing or data is None:
         return True
@@ -246,7 +247,7 @@ def _cells(item: Item) -> list[Any]:
 
 
 def _cell(value: Any) -> Any:
-    """A cell that no spreadsheet takes for a formula."""
+    """A cell that no spreadsheet treats as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 

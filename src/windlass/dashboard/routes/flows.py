@@ -1,4 +1,4 @@
-"""Flows: add a tree, see the graph, cancel or delete all of it."""
+"""Flows: add a tree, show the graph, cancel or delete all jobs."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from windlass.dashboard.store_view import StoreView
 from windlass.flows.producer import FlowProducer
 from windlass.flows.tree import JobNode, own_jobs
 
-#: Nodes that are drawn at most, and steps up to the end of a flow.
+#: Maximum number of nodes in a graph, and of steps up to the last job of a flow.
 _NODES = 1_000
 _STEPS_UP = 100
-#: Flows of a list that are read before the time is looked at: each may have as many nodes.
+#: Flows that are read between checks of the time. Each may have the maximum number of nodes.
 _FLOWS = 4
 Anyone = Request[Any, Any, Any]
 
 
 @post(versioned("/api/flows"), status_code=201, tags=["flows"], access=of_queues("add"))
 async def add_flow(store_view: TheStoreView, request: Anyone, data: JSONBody[FlowBody]) -> Added:
-    """Add a tree of jobs in one atomic step; answers with its top, which runs last."""
+    """Add a tree of jobs in one atomic step; answers with its top job, which runs last."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
     node = await FlowProducer(store_view.app).add(_tree(store_view, data))
     nodes = list(node.walk())
@@ -69,9 +69,9 @@ async def list_flows(
     cursor: Cursor = None,
     limit: Annotated[int, QueryParameter(ge=1, le=100, description="Most flows of the answer.")] = 20,
 ) -> FlowPage:
-    """Flows whose last job is in one of these queues and states, the newest first, with what their jobs do.
+    """Flows whose last job is in one of these queues and states, newest first, with counts of their jobs.
 
-    A page of large flows may hold fewer than ``limit``; ``done`` false: ask again with ``next_cursor``.
+    A page of large flows may hold fewer than ``limit``. If ``done`` is false, continue with ``next_cursor``.
     """
     store_view.store.capabilities.require(store_view.store.name, "flows")
     for name in queue or []:
@@ -117,7 +117,7 @@ async def _flow_entry(store_view: StoreView, top: JobRecord) -> FlowEntry:
 
 @get(versioned("/api/flows/{queue:str}/{jid:str}"), tags=["flows"], access=of_queue())
 async def get_flow(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Flow:
-    """The whole flow that a job belongs to: from the job at its end down to all that it waits for."""
+    """The whole flow that a job belongs to: its last job, and all jobs that it waits for."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
     await store_view.job(queue, jid)
     asked = JobRef(queue, jid)
@@ -127,7 +127,7 @@ async def get_flow(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Fl
 
 
 async def _end_of(store_view: StoreView, ref: JobRef) -> JobRef:
-    """Up to the job that no other waits for, always by the first dependent."""
+    """Follow the first dependent up to the job for which no other waits."""
     seen = {ref}
     for _ in range(_STEPS_UP):
         found = (await store_view.store.execute(fl.GetDependencies(refs=[ref], values=False, limit=10)))[0]
@@ -203,7 +203,7 @@ async def cancel_flow(
     jid: JobId,
     data: JSONBody[ReasonBody | None] = None,
 ) -> Changed:
-    """Cancel a job and all that it waits for. Jobs that another job waits for are left alone."""
+    """Cancel a job and all jobs that it waits for, except those that another job waits for too."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
     await _all_shown(store_view, queue, jid)
     reason = data.reason if data is not None else ""
@@ -215,7 +215,7 @@ async def cancel_flow(
 
 @post("/api/v1/flows/{queue:str}/{jid:str}/retry", status_code=200, tags=["flows"], access=of_queue("retry"))
 async def retry_flow(store_view: TheStoreView, request: Anyone, queue: QueueName, jid: JobId) -> Changed:
-    """Run a flow again from a finished job on: that job, and all after it that have finished."""
+    """Run a flow again from a finished job: that job, and all finished jobs after it."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
     job = await store_view.job(queue, jid)
     if job.state not in FINISHED:
@@ -228,9 +228,9 @@ async def retry_flow(store_view: TheStoreView, request: Anyone, queue: QueueName
 
 
 async def _from_here(store_view: StoreView, ref: JobRef) -> list[JobRef]:
-    """A job and all that wait for it, directly or not, as far as they have finished.
+    """A job and all finished jobs that wait for it, directly or indirectly.
 
-    Refused when one of them is in a queue where the caller may not do that.
+    Raises an error if one of them is in a queue where the caller may not do this.
     """
     seen: dict[JobRef, None] = {ref: None}
     level = [ref]
@@ -248,7 +248,7 @@ async def _from_here(store_view: StoreView, ref: JobRef) -> list[JobRef]:
     versioned("/api/flows/{queue:str}/{jid:str}"), status_code=200, tags=["flows"], access=of_queue("delete")
 )
 async def delete_flow(store_view: TheStoreView, request: Anyone, queue: QueueName, jid: JobId) -> Changed:
-    """Delete a job and all that it waits for. Refused while one of them runs."""
+    """Delete a job and all jobs that it waits for. Refused while one of them runs."""
     store_view.store.capabilities.require(store_view.store.name, "flows")
     await _all_shown(store_view, queue, jid)
     count = await store_view.queue(queue).remove_flow(jid)
@@ -257,16 +257,16 @@ async def delete_flow(store_view: TheStoreView, request: Anyone, queue: QueueNam
 
 
 async def _all_shown(store_view: StoreView, queue: str, jid: str) -> None:
-    """Refuse a change that would reach into a queue which is not shown here, or where it is not allowed.
+    """Refuse a change that would reach a queue that is hidden, or where it is not allowed.
 
-    It looks at exactly those jobs that the change will look at, however deep the flow is.
+    This reads exactly the jobs that the change will read, at any depth.
     """
     levels = await own_jobs(store_view.queue(queue), JobRef(queue, jid))
     _check_reached(store_view, {ref.queue for level in levels for ref in level})
 
 
 def _check_reached(store_view: StoreView, reached: set[str]) -> None:
-    """Refuse (404) a change of queues that are not all shown, without their names; 403: not all allowed."""
+    """Refuse (404, without their names) if some of the queues are hidden, or (403) not allowed."""
     if not all(store_view.shows(name) for name in reached):
         raise not_found("the flow reaches into queues that are not shown here", "Change its jobs one by one.")
     for name in reached:

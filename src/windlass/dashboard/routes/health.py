@@ -1,4 +1,4 @@
-"""Health of the store, as ``windlass doctor`` sees it, and errors by their fingerprint."""
+"""The findings of ``windlass doctor``, and errors by fingerprint."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Hours = Annotated[int, QueryParameter(ge=1, le=24 * 90, description="Only errors
 
 @get("/api/v1/health", tags=["health"], access=of_queues())
 async def get_health(store_view: TheStoreView, lake: TheLake) -> HealthReport:
-    """What the checks of ``windlass doctor`` find now, workers that fell silent in the last day, and the
-    state of the lake, if there is one."""
+    """The current findings of ``windlass doctor``, workers that were lost in the last day, and the state of
+    the lake, if there is one."""
     infos = await store_view.queues()
     living, lost = await store_view.workers_seen()
     now_ms = store_view.now_ms()
@@ -53,7 +53,7 @@ async def list_errors(
     hours: Hours = 24,
     limit: Limit = 100,
 ) -> ErrorGroups:
-    """Errors of failed and retrying jobs by fingerprint: how often, since when, where, with a sample."""
+    """Errors of failed and retrying jobs by fingerprint: how many, since when, where, with a sample."""
     for name in queue or ():
         store_view.queue(name)
     infos = [info for info in await store_view.queues() if not queue or info.name in queue]

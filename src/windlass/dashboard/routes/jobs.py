@@ -1,4 +1,4 @@
-"""One job: all about it, and everything that can be done with it; and the search."""
+"""The search, and everything about one job."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Anyone = Request[Any, Any, Any]
 Order = Annotated[
     Literal["newest", "oldest"], QueryParameter(description="The latest time first, or the earliest.")
 ]
-#: Log lines of a job's page: the newest.
+#: Maximum number of log lines on a job's page; the newest are shown.
 _LINES = 200
 Values = Annotated[bool, QueryParameter(description="With arguments and result.")]
 Arguments = Annotated[
@@ -87,10 +87,10 @@ async def search_jobs(  # noqa: PLR0913 - each is one filter of the search page
     limit: Limit = 50,
     offset: Offset = 0,
 ) -> Items:
-    """Jobs of all queues or some, by any of these filters.
+    """Jobs of all or some queues that match these filters.
 
-    A search continues until the page is full, for about 150 ms at most; ``done`` false: ask again with
-    ``next_cursor``. The id of a job, as ``search`` or ``q``, is answered at once.
+    A search reads until the page is full, for at most about 150 ms. If ``done`` is false, continue with
+    ``next_cursor``. The id of a job, as ``search`` or ``q``, is found at once.
     """
     given = Filter(
         queue=queue or [],
@@ -162,7 +162,7 @@ async def get_job_page(
     jid: JobId,
     values: Values = True,
 ) -> Response[bytes]:
-    """All that a page about one job shows, in one answer; 304 when it is as ``If-None-Match`` knows it."""
+    """Everything that a page about one job shows; 304 if it is unchanged since ``If-None-Match``."""
     job = await store_view.job(queue, jid)
     _, count = await job.queue.get_job_logs(jid, 0, 1)
     detail = await _detail(store_view, job.record, count)
@@ -182,7 +182,7 @@ async def get_job_page(
 
 
 async def _edges(store_view: StoreView, record: JobRecord) -> tuple[list[EdgeEntry], list[EdgeEntry]]:
-    """What a job waits for, and who waits for it; those of hidden queues are left out."""
+    """The jobs that a job waits for, and those that wait for it. Jobs of hidden queues are left out."""
     if not record.linked or not store_view.store.capabilities.flows:
         return [], []
     found = (await store_view.store.execute(fl.GetDependencies(refs=[record.ref], values=False)))[0]
@@ -237,7 +237,7 @@ async def get_output(
     ] = 0,
     limit: Limit = 200,
 ) -> Output:
-    """What a job put out while it ran (``job.stream``), oldest first, as far as it is kept."""
+    """The output of a job (``job.stream``), oldest first, as far as it is kept."""
     store_view.store.capabilities.require(store_view.store.name, "streams")
     ref = (await store_view.job(queue, jid)).record.ref
     page = await store_view.store.execute(sm.ReadStream(ref=ref, after=after, limit=limit))
@@ -257,7 +257,7 @@ async def get_timeline(store_view: TheStoreView, queue: QueueName, jid: JobId) -
 
 @get(versioned("/api/jobs/{queue:str}/{jid:str}/why"), tags=["jobs"], access=of_queue())
 async def explain_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> Why:
-    """Why it is not running: what holds it now comes first, what would hold it next comes after."""
+    """Why a job is not running: what holds it back now first, then what would hold it back next."""
     return await _why(store_view, (await store_view.job(queue, jid)).record.ref)
 
 
@@ -279,7 +279,7 @@ async def _why(store_view: StoreView, ref: JobRef) -> Why:
     access=of_queue("retry"),
 )
 async def retry_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> None:
-    """Run a finished job again with a fresh budget; make a retrying one ready now."""
+    """Run a finished job again with all its attempts, or make a retrying one ready now."""
     await store_view.queue(queue).retry(jid)
 
 
@@ -293,9 +293,9 @@ async def add_again(
     jid: JobId,
     data: JSONBody[AgainBody | None] = None,
 ) -> Added:
-    """Add a new job like this one, with the same options; ``data`` may be edited.
+    """Add a new job like this one, with the same options. ``data`` may be edited.
 
-    Values that the mask hides keep what they were when they come back as they were shown.
+    Hidden values that are sent back as they were shown keep their stored content.
     """
     old = (await store_view.job(queue, jid)).record
     call = views.call_of(old, store_view.app.codecs)
@@ -338,7 +338,7 @@ async def cancel_job(
     jid: JobId,
     data: JSONBody[ReasonBody | None] = None,
 ) -> CancelAnswer:
-    """Cancel it: at once while pending, by notifying its worker while it runs."""
+    """Cancel a job: a pending one at once, a running one through its worker."""
     reason = data.reason if data is not None else ""
     note(request, reason=reason)
     result = await store_view.queue(queue).cancel(jid, reason)
@@ -352,7 +352,7 @@ async def cancel_job(
     versioned("/api/jobs/{queue:str}/{jid:str}"), status_code=204, tags=["jobs"], access=of_queue("delete")
 )
 async def delete_job(store_view: TheStoreView, queue: QueueName, jid: JobId) -> None:
-    """Delete its record. A running job is refused: cancel it."""
+    """Delete the record of a job. A running job is refused: cancel it first."""
     await store_view.queue(queue).remove(jid)
 
 
@@ -393,7 +393,7 @@ def _edited(store_view: StoreView, job: Job[Any], given: Any) -> Any:
 async def signal_job(
     store_view: TheStoreView, request: Anyone, queue: QueueName, jid: JobId, data: JSONBody[SignalBody]
 ) -> None:
-    """Send a signal: a job that is suspended on it runs again."""
+    """Send a signal. A job that is suspended on it runs again."""
     await store_view.queue(queue).signal(jid, data.name, data.data)
     note(request, signal=data.name)
 

@@ -39,7 +39,7 @@ def _given_rate(rate: RateValue | None) -> core.Rate | None:
 
 
 def _rate_text(rate: RateValue | None) -> str | None:
-    """A rate as the audit log shows it."""
+    """A rate in the form of the audit log."""
     return None if rate is None else f"{rate.max} in {rate.seconds:g} s"
 
 
@@ -59,7 +59,7 @@ def _group_limits(limits: core.GroupLimits) -> GroupLimits:
 
 @get(versioned("/api/job-queues/{queue:str}/limits"), tags=["limits"], access=of_queue())
 async def get_limits(store_view: TheStoreView, queue: QueueName) -> Limits:
-    """Limits of a queue, and of every group that has none of its own."""
+    """Limits of a queue, and the default limits of its groups."""
     store_view.queue(queue)
     found = await store_view.store.execute(lrq.GetLimits(queue=queue))
     infos = [info for info in await store_view.queues() if info.name == queue]
@@ -87,7 +87,7 @@ async def get_limits(store_view: TheStoreView, queue: QueueName) -> Limits:
 async def set_limits(
     store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[QueueLimitsBody]
 ) -> None:
-    """Set the limits of a queue, over all workers; what is left out is no limit."""
+    """Set the limits of a queue, over all workers. Limits that are left out are removed."""
     store_view.queue(queue)
     await store_view.store.execute(
         lrq.SetQueueLimits(
@@ -118,7 +118,7 @@ async def remove_limits(store_view: TheStoreView, queue: QueueName) -> None:
 async def hold_queue(
     store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[HoldBody]
 ) -> None:
-    """Start nothing of a queue for this long; 0 ends it."""
+    """Start no job of a queue for this long; 0 ends the hold."""
     await store_view.queue(queue).rate_limit(data.seconds)
     note(request, seconds=data.seconds)
 
@@ -127,7 +127,7 @@ async def hold_queue(
 async def list_groups(
     store_view: TheStoreView, queue: QueueName, cursor: GroupCursor = None, limit: Limit = 100
 ) -> Groups:
-    """Groups with unfinished jobs or settings of their own, by name."""
+    """Groups with unfinished jobs or with their own settings, by name."""
     store_view.queue(queue)
     page = await store_view.store.execute(lrq.ListGroups(queue=queue, cursor=cursor or None, limit=limit))
     names = tuple(info.name for info in page.groups)
@@ -151,7 +151,7 @@ async def list_groups(
 
 @get(versioned("/api/job-queues/{queue:str}/groups/{group:str}/limits"), tags=["limits"], access=of_queue())
 async def get_group_limits(store_view: TheStoreView, queue: QueueName, group: PathText) -> GroupLimits:
-    """The limits that hold for a group; ``*``: for every group that has none of its own."""
+    """The limits of a group; ``*``: the default limits of all groups."""
     return _group_limits(await store_view.queue(queue).get_group_limits(_named(group)))
 
 
@@ -168,7 +168,7 @@ async def set_group_limits(
     group: PathText,
     data: JSONBody[GroupLimitsBody],
 ) -> None:
-    """Set the limits of a group; ``*``: of every group that has none of its own."""
+    """Set the limits of a group; ``*``: the default limits of all groups."""
     bucket = data.bucket
     await store_view.queue(queue).set_group_limits(
         _named(group),
@@ -197,7 +197,7 @@ async def set_group_limits(
     access=of_queue("limits"),
 )
 async def remove_group_limits(store_view: TheStoreView, queue: QueueName, group: PathText) -> None:
-    """Remove the limits of a group; ``*``: those of every group."""
+    """Remove the limits of a group; ``*``: the default limits of all groups."""
     await store_view.queue(queue).remove_group_limits(_named(group))
 
 

@@ -1,4 +1,4 @@
-"""Server-sent events: the figures of all queues, the events of one queue, the life of one job."""
+"""Server-sent events: figures of all queues, events of one queue, changes of one job."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from windlass.dashboard.timeline import event_entry
 Anyone = Request[Any, Any, Any]
 L = TypeVar("L")
 T = TypeVar("T")
-#: A comment is sent this often when nothing happens, so that proxies keep the stream open.
+#: Interval of comments on an idle stream, so that proxies keep it open.
 _KEEPALIVE_MS = 15_000
-#: A job is looked at this often, hints or not; and not more often, however much it reports.
+#: How often a job is read without hints, and the minimum time between reads.
 _LOOK_MS = 1_000
 _GAP_MS = 400
-#: Chunks of a job's output that are sent at once, the newest of a longer one.
+#: Chunks of a job's output that are sent at once; of longer output, the newest.
 _CHUNKS = 200
 _HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _SPEC = {
@@ -62,19 +62,19 @@ def frame(event: str, data: Any, event_id: int | None = None) -> bytes:
 
 
 class Until:
-    """When a stream ends: after ``seconds``, by the server's own clock."""
+    """The end of a stream: after ``seconds``, by the server's monotonic clock."""
 
     def __init__(self, store_view: StoreView, seconds: float) -> None:
         self._clock = store_view.app.clock
         self._end_ms = self._clock.monotonic_ms() + seconds * 1000
 
     def left_ms(self, most_ms: float) -> float:
-        """How long to wait at most; 0: it is over."""
+        """How long to wait, at most ``most_ms``; 0 if the time is over."""
         return max(min(self._end_ms - self._clock.monotonic_ms(), most_ms), 0)
 
 
 def _stream(guard: Guard, request: Anyone, make: Callable[[], AsyncGenerator[bytes, None]]) -> Stream:
-    """A stream within the server's bound of open ones; it ends with the session of its caller."""
+    """A stream that counts towards the limit of open streams. It ends with the session of its caller."""
     guard.count_stream(request.scope)
 
     async def content() -> AsyncGenerator[bytes, None]:
@@ -100,11 +100,11 @@ async def live_figures(
     changes: Changes = False,
     seconds: StreamSeconds = 3_600,
 ) -> Stream:
-    """Counts, rates and workers about once a second: event ``tick``, each complete in itself.
+    """Counts, rates and workers about once a second, as complete ``tick`` events.
 
-    With ``changes``, only the first tick has all queues and workers, and each after it those that changed or
-    are new; one of which ``names`` or ``worker_ids`` says nothing any more is gone. Event
-    ``store_unreachable`` when the store does not answer; ticks continue when it does.
+    With ``changes``, only the first tick has all queues and workers. Later ticks have those that changed or
+    are new; one that ``names`` or ``worker_ids`` no longer lists is gone. The event ``store_unreachable``
+    means that the store does not answer; ticks continue when it does.
     """
     until = Until(store_view, seconds)
     ticker = tickers.of(store_view)
@@ -129,27 +129,27 @@ async def live_figures(
 
 
 class Differences:
-    """What of each tick a listener does not know yet."""
+    """Reduces each tick to what a listener does not know yet."""
 
     def __init__(self) -> None:
         self._queues: Difference[Queue] = Difference()
         self._workers: Difference[WorkerLoad] = Difference()
 
     def of(self, tick: Tick) -> Tick:
-        """The tick with only the queues and workers that changed; all names when one came or went."""
+        """The tick with only changed queues and workers. It has all names if one was added or removed."""
         queues, names = self._queues.of({queue.name: queue for queue in tick.queues})
         workers, ids = self._workers.of({worker.id: worker for worker in tick.workers})
         return msgspec.structs.replace(tick, queues=queues, names=names, workers=workers, worker_ids=ids)
 
 
 class Difference(Generic[T]):
-    """Things of one kind by name, as a listener knows them."""
+    """Items of one kind by name, as the listener knows them."""
 
     def __init__(self) -> None:
         self._known: dict[str, T] | None = None
 
     def of(self, now: dict[str, T]) -> tuple[list[T], list[str] | None]:
-        """Those that changed, and the names of all when one came or went."""
+        """The changed items, and the names of all if one was added or removed."""
         known, self._known = self._known, now
         names = list(now) if known is None or list(known) != list(now) else None
         before = known or {}
@@ -170,10 +170,10 @@ async def queue_events(
     last_event_id: LastEventId = None,
     seconds: StreamSeconds = 3_600,
 ) -> Stream:
-    """The events of a queue as they happen, each with its id; ``Last-Event-ID`` continues without a gap.
+    """Events of a queue as they happen, each with its id. ``Last-Event-ID`` continues without a gap.
 
-    Event ``gap`` says that events before its ``oldest`` are not kept any more, or, when its ``reason`` is
-    ``lost``, that the store lost its data: what follows is all that is there.
+    The event ``gap`` means that events before its ``oldest`` are no longer kept or, with the reason ``lost``,
+    that the store lost its data: what follows is all that exists.
     """
     store_view.queue(queue)
     until = Until(store_view, seconds)
@@ -217,9 +217,9 @@ async def job_events(
     jid: JobId,
     seconds: StreamSeconds = 3_600,
 ) -> Stream:
-    """One job as it goes: ``job`` (as in lists) whenever it changed, ``log`` with new lines, ``output`` with
-    what it put out with ``job.stream``, ``end`` when it has finished (the stream ends), ``gone`` when its
-    record was removed. It begins with all that is there; of the output, with the newest part."""
+    """Changes of one job: ``job`` (as in lists) when it changes, ``log`` with new lines, ``output`` with new
+    output of ``job.stream``, ``end`` when it has finished (the stream ends), ``gone`` when its record was
+    removed. The stream begins with the current state, and with the newest part of the output."""
     job = await store_view.job(queue, jid)
     until = Until(store_view, seconds)
 
@@ -242,7 +242,7 @@ async def job_events(
 
 
 class JobFollower:
-    """Sends what is new about one job."""
+    """Sends the changes of one job."""
 
     def __init__(self, store_view: StoreView, record: JobRecord) -> None:
         self._view = store_view
@@ -253,7 +253,7 @@ class JobFollower:
         self.ended = False
 
     async def look(self) -> list[bytes]:
-        """Frames of what changed since the last look."""
+        """Frames of what changed since the last call."""
         record = await self._view.store.get(self._ref)
         if record is None:
             self.ended = True
@@ -298,7 +298,7 @@ class JobFollower:
 
 
 def new_lines(before: list[L], now: list[L]) -> list[L]:
-    """Lines that came since: the longest end of ``before`` that ``now`` begins with is known already."""
+    """Lines that are new: ``now`` without the longest end of ``before`` with which it begins."""
     for start in range(len(before) + 1):
         known = before[start:]
         if now[: len(known)] == known:

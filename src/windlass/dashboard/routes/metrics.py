@@ -58,7 +58,7 @@ Period = Annotated[
 ]
 StepName = Annotated[Literal["minute", "hour", "day"], QueryParameter(description="Width of a window.")]
 _STEPS = {"minute": MINUTE_MS, "hour": STEP_MS["hour"], "day": DAY_MS}
-#: Points and tasks that one answer holds at most.
+#: Maximum number of points and tasks in one answer.
 _POINTS = 2_000
 _TASKS = 200
 
@@ -94,7 +94,7 @@ def _counts(found: list[dict[str, int]]) -> dict[str, int]:
 
 @get("/api/overview", tags=["figures"], access=of_queues())
 async def get_overview(store_view: TheStoreView, figures: TheFigures) -> Overview:
-    """Counts, the last hour by minutes, the last 30 days."""
+    """Counts, the last hour by minute, and the last 30 days."""
     infos, workers = await store_view.queues(), await store_view.workers()
     names = [info.name for info in infos]
     totals = await queue_totals(store_view)
@@ -142,7 +142,7 @@ async def _names(store_view: StoreView, queues: list[str] | None) -> list[str]:
 
 
 def _chosen(store_view: StoreView, queues: list[str] | None, known: list[QueueInfo]) -> list[str]:
-    """The queues that were named, or all that are known."""
+    """The queues that were named, or all known ones."""
     for name in queues or []:
         store_view.queue(name)
     return queues or [info.name for info in known]
@@ -160,8 +160,8 @@ async def list_metrics(
 ) -> list[JobMetric]:
     """Every task over a period: totals, mean and percentiles of its run times, success rate.
 
-    ``period`` counts back from now; ``from_ms`` and ``to_ms`` name a span instead. Up to a day it is by whole
-    minutes, beyond by whole hours.
+    ``period`` counts back from now; ``from_ms`` and ``to_ms`` set a span instead. Periods of up to a day
+    are rounded to minutes, longer ones to hours.
     """
     now_ms = store_view.now_ms()
     until_ms = now_ms + 1 if to_ms is None else to_ms
@@ -198,7 +198,7 @@ async def list_metrics(
 
 
 class _Ask(NamedTuple):
-    """What a series is about."""
+    """The subject and period of a series."""
 
     names: list[str]
     task: str | None
@@ -208,14 +208,14 @@ class _Ask(NamedTuple):
 
     @property
     def fine(self) -> Step:
-        """The roll-ups that it is made of."""
+        """The step of the roll-ups that it is made of."""
         return "minute" if self.step == "minute" else "hour"
 
     async def rows(self, figures: Figures) -> Rows:
         return await figures.rows(self.names, self.fine, self.since_ms, self.until_ms, self.task)
 
     def points(self, rows: Iterable[MetricsRow], now_ms: int) -> list[Point]:
-        """The windows of these roll-ups, with what is not over yet said to be so."""
+        """The windows of these roll-ups, with those that have not ended marked as such."""
         width_ms = _STEPS[self.step]
         return left_open(points(rows, width_ms, self.since_ms, self.until_ms), width_ms, now_ms)
 
@@ -235,7 +235,7 @@ def _span(store_view: StoreView, step: str, from_ms: int | None, to_ms: int | No
 
 
 async def _series(store_view: StoreView, lake: LakeFigures | None, ask: _Ask, rows: Rows) -> Series:
-    """From the lake when there is one, else from the roll-ups."""
+    """The series from the lake if there is one, else from the roll-ups."""
     now_ms = store_view.now_ms()
     if lake is None:
         found = ask.points((row for mine in rows.values() for row in mine), now_ms)
@@ -260,7 +260,7 @@ async def get_series(
     from_ms: Instant = None,
     to_ms: Instant = None,
 ) -> Series:
-    """Figures over time: of all queues and tasks, or of those named. From the lake, when there is one."""
+    """Figures over time for all or some queues and tasks. From the lake, if there is one."""
     span = _span(store_view, step, from_ms, to_ms)
     ask = _Ask(await _names(store_view, queue), job_class or None, step, *span)
     return await _series(store_view, lake, ask, {} if lake is not None else await ask.rows(figures))
@@ -277,8 +277,8 @@ async def get_metrics(
     from_ms: Instant = None,
     to_ms: Instant = None,
 ) -> Metrics:
-    """Figures over time of all queues and tasks, or of those named: runs, waiting, percentiles, histograms,
-    what waits now, marks, and the versions of the workers."""
+    """Figures over time for all or some queues and tasks: runs, waiting jobs, percentiles, histograms, the
+    current backlog, marks, and the versions of the workers."""
     since_ms, until_ms = _span(store_view, step, from_ms, to_ms)
     known = await store_view.queues()
     ask = _Ask(_chosen(store_view, queue, known), task or None, step, since_ms, until_ms)
@@ -304,7 +304,7 @@ async def get_metrics(
 
 
 async def _deploys(store_view: StoreView) -> list[Deploy]:
-    """Versions of workers that live or fell silent in the last day, oldest first."""
+    """Versions of workers that are alive or were lost in the last day, oldest first."""
     living, lost = await store_view.workers_seen()
     found: dict[str, Deploy] = {}
     for info in [*living, *lost]:
@@ -325,7 +325,7 @@ async def get_task_series(
     from_ms: Instant = None,
     to_ms: Instant = None,
 ) -> list[TaskSeries]:
-    """Each task over time, for small charts; 200 tasks at most, the busiest."""
+    """Each task over time, for small charts. At most 200 tasks, the busiest ones."""
     since_ms, until_ms = _span(store_view, step, from_ms, to_ms)
     if (until_ms - since_ms) // _STEPS[step] > 200:
         raise ApiError(422, "config", "at most 200 windows for all tasks", "Take a wider step.")
@@ -360,7 +360,7 @@ async def get_usage(store_view: TheStoreView) -> Usage:
 
 @get(versioned("/api/marks"), tags=["figures"], access=of_queues())
 async def list_marks(store_view: TheStoreView, from_ms: Instant = None) -> list[Mark]:
-    """Marks on the time line, oldest first."""
+    """Marks on the timeline, oldest first."""
     marks = await store_view.app.marks((from_ms or 0) / 1000)
     return [Mark(id=mark.id, at_ms=mark.at_ms, label=mark.label) for mark in marks]
 
@@ -369,7 +369,7 @@ async def list_marks(store_view: TheStoreView, from_ms: Instant = None) -> list[
 async def add_mark(
     store_view: TheStoreView, request: Request[Any, Any, Any], data: JSONBody[MarkBody]
 ) -> Mark:
-    """Put a mark now: a deploy, say."""
+    """Add a mark at the current time, for example for a deploy."""
     mark = await store_view.app.mark(data.label)
     note(request, id=mark.id, label=mark.label)
     return Mark(id=mark.id, at_ms=mark.at_ms, label=mark.label)

@@ -1,4 +1,4 @@
-"""The seven pages: for a browser the application, for a program the figures as JSON."""
+"""The pages: HTML for a browser, the figures as JSON for other clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from windlass.dashboard.static import NOT_BUILT, Asset, Static
 Anyone = Request[Any, Any, Any]
 _HTML = "text/html"
 _IMMUTABLE = "public, max-age=31536000, immutable"
-#: Paths that are pages only.
+#: Paths that only serve pages.
 VIEWS = [
     "/",
     "/schedules",
@@ -51,7 +51,7 @@ def _page(request: Anyone, static: Static) -> Response[bytes]:
 
 
 def unknown(request: Anyone, static: Static) -> Response[bytes]:
-    """The page that says that there is no such view."""
+    """The page for unknown addresses."""
     answer = _page(request, static)
     return Response(answer.content, status_code=404, media_type=_HTML)
 

@@ -20,14 +20,14 @@ from windlass.dashboard.shapes.wire import Process, WorkerJob
 from windlass.dashboard.shapes.workers import Workers, WorkerStacks
 from windlass.dashboard.store_view import StoreView
 
-#: Active jobs that are looked at, and those that are shown for one process.
+#: Maximum number of active jobs that are read, and that are shown for one process.
 _LOOKED = 1_000
 _SHOWN = 100
 ActionName = Annotated[Literal["quiet", "resume", "stop", "dump"], PathParameter(description="The command.")]
 
 
 async def _running(store_view: StoreView, infos: list[QueueInfo]) -> dict[str, list[WorkerJob]]:
-    """What runs now, by worker."""
+    """Running jobs by worker."""
     names = holding(infos, [JobState.ACTIVE])
     running: dict[str, list[WorkerJob]] = {}
     found = await listing(store_view, Search(state=JobState.ACTIVE)).page(names, None, _LOOKED)
@@ -41,7 +41,7 @@ async def _running(store_view: StoreView, infos: list[QueueInfo]) -> dict[str, l
 
 @get("/api/processes", tags=["processes"], access=of_queues())
 async def list_processes(store_view: TheStoreView) -> list[Process]:
-    """Workers that were alive in the last 45 seconds, with what they run."""
+    """Workers that were alive in the last 45 seconds, with their running jobs."""
     running = await _running(store_view, await store_view.queues())
     return [views.process_view(info, running.get(info.id, [])) for info in await store_view.workers()]
 
@@ -67,7 +67,7 @@ def _gone(name: str) -> ApiError:
 
 @get("/api/v1/workers", tags=["processes"], access=of_queues())
 async def list_workers(store_view: TheStoreView) -> Workers:
-    """Workers with what they run, and lost ones with what they ran."""
+    """Live workers with their running jobs, and lost workers with the jobs that they held."""
     infos = await store_view.queues()
     running = await _running(store_view, infos)
     living, lost = await store_view.workers_seen()
@@ -79,7 +79,7 @@ async def list_workers(store_view: TheStoreView) -> Workers:
 
 @get("/api/v1/workers/{identity:str}/stacks", tags=["processes"], access=of_store("workers"))
 async def get_stacks(store_view: TheStoreView, identity: PathText) -> WorkerStacks:
-    """Where the threads and tasks of a worker stand: send it the command ``dump`` first."""
+    """The stacks of a worker's threads and tasks. Send it the command ``dump`` first."""
     info = await _find(store_view, unescape(identity))
     return WorkerStacks(id=info.id, beat_ms=info.beat_ms, text=info.stacks)
 
@@ -91,7 +91,7 @@ async def get_stacks(store_view: TheStoreView, identity: PathText) -> WorkerStac
     access=of_store("workers"),
 )
 async def tell_process(store_view: TheStoreView, identity: PathText, action: ActionName) -> None:
-    """Take no new jobs (quiet), continue (resume), finish and exit (stop), or report all stacks (dump).
+    """Send a command: quiet (take no new jobs), resume, stop (finish and exit), or dump (report all stacks).
 
     The worker receives it at once or with its next heartbeat.
     """

@@ -1,4 +1,4 @@
-"""Queues: look at them, add to them, stop and clear them."""
+"""Queues: show them, add jobs, pause and clear them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from windlass.dashboard.totals import queue_totals
 from windlass.errors import ConfigError, GroupFullError, OrderedGroupError, WaitTimeoutError
 from windlass.jobs.job import Job
 
-#: Jobs that one request adds at most: one atomic step.
+#: Maximum number of jobs that one request adds, in one atomic step.
 MANY = 1_000
 _DRAIN_STEPS = 10
 Anyone = Request[Any, Any, Any]
@@ -82,7 +82,7 @@ async def list_queue_jobs(
     limit: Limit = 100,
     offset: Offset = 0,
 ) -> Response[list[WireJob]]:
-    """Jobs of a queue as on the wire: those that wait, unless ``state`` says otherwise; oldest first."""
+    """Jobs of a queue in the wire format, oldest first; by default those that wait."""
     store_view.queue(queue)
     wanted = states or [JobState.WAITING]
     infos = [info for info in await store_view.queues() if info.name == queue]
@@ -97,7 +97,7 @@ async def list_queue_jobs(
 
 
 def _call_of(body: NewJobBody) -> tuple[str, Any]:
-    """Task and data of a job to add."""
+    """Task and data of a new job."""
     if (body.task is msgspec.UNSET) == (body.class_ is msgspec.UNSET):
         raise ConfigError("task", "given, either as task or as class")
     task = body.class_ if isinstance(body.class_, str) else str(body.task)
@@ -175,7 +175,7 @@ async def add_jobs(
 async def add_and_wait(
     store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[WaitBody]
 ) -> Response[WaitAnswer]:
-    """Add a job and wait for its end: request and response. 202: it did not finish in time, and continues."""
+    """Add a job and wait for its end. 202: it did not finish in time, and continues."""
     task, payload = _call_of(data)
     options = _options(data.options)
     options.setdefault("result_ttl", max(data.timeout, 60))
@@ -202,7 +202,7 @@ async def add_and_wait(
 
 
 def _options(given: dict[str, Any]) -> dict[str, Any]:
-    """Options of a job; the names that mean the call itself are not among them."""
+    """Options of a job, without the names that belong to the call itself."""
     for name in ("name", "data", "children", "then", "depends_on", "parent"):
         if name in given:
             raise ConfigError(f"options.{name}", "left out here (flows are added at /api/flows)")
@@ -216,7 +216,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     versioned("/api/job-queues/{queue:str}/pause"), status_code=204, tags=["queues"], access=of_queue("pause")
 )
 async def pause_queue(store_view: TheStoreView, queue: QueueName) -> None:
-    """Give out no more jobs of this queue, on any worker."""
+    """Start no more jobs of this queue, on any worker."""
     await store_view.queue((await store_view.info(queue)).name).pause()
 
 
@@ -237,7 +237,7 @@ async def resume_queue(store_view: TheStoreView, queue: QueueName) -> None:
 async def drain_queue(
     store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[DrainBody | None] = None
 ) -> Changed:
-    """Delete jobs that wait, 10,000 at most; with ``delayed`` also those that are due later."""
+    """Delete waiting jobs, at most 10,000; with ``delayed`` also jobs that are due later."""
     info = await store_view.info(queue)
     states = [JobState.WAITING, JobState.BLOCKED, JobState.PARKED]
     if data is not None and data.delayed:
@@ -259,7 +259,7 @@ async def drain_queue(
 async def clean_queue(
     store_view: TheStoreView, request: Anyone, queue: QueueName, data: JSONBody[CleanBody]
 ) -> Changed:
-    """Delete old jobs in some states, at most 1,000 in one call."""
+    """Delete old jobs in some states, at most 1,000 per request."""
     info = await store_view.info(queue)
     if JobState.ACTIVE in data.states:
         raise ApiError(422, "config", "active jobs cannot be cleaned", "Cancel them.")

@@ -68,7 +68,7 @@ def _entry(store_view: StoreView, info: ScheduleInfo) -> ScheduleEntry:
 
 
 def _upcoming(store_view: StoreView, info: ScheduleInfo) -> list[int]:
-    """The next slots, as far as the rule can be computed here."""
+    """The next slots, if the rule can be computed here."""
     record = info.record
     slot = record.next_ms
     found: list[int] = []
@@ -97,7 +97,7 @@ async def preview_schedule(
     every: Annotated[float | None, QueryParameter(ge=0.1, le=3_155_760_000, description="Seconds.")] = None,
     timezone: Annotated[str, QueryParameter(max_length=64, description="Of the fields.")] = "UTC",
 ) -> SchedulePreview:
-    """A rule in words, and when it would be due next: one of ``cron`` and ``every``."""
+    """A rule in words, and its next times: one of ``cron`` and ``every``."""
     given = {"cron": cron, "every": every, "timezone": timezone}
     rule = to_schedule({key: value for key, value in given.items() if value is not None}).rule
     slots: list[int] = []
@@ -112,7 +112,7 @@ async def preview_schedule(
 async def list_schedule_runs(
     store_view: TheStoreView, queue: QueueName, name: PathText, cursor: Cursor = None, limit: Limit = 20
 ) -> Items:
-    """The jobs that a schedule made and that are still kept, the newest first."""
+    """The jobs of a schedule that are still kept, newest first."""
     real = (await _get(store_view, queue, unescape(name))).name
     listed = listing(store_view, Search(), keep=lambda record: record.options.schedule == real)
     found = await listed.page([queue], cursor, limit)
@@ -143,9 +143,9 @@ async def get_schedule(store_view: TheStoreView, queue: QueueName, name: PathTex
 async def put_schedule(
     store_view: TheStoreView, request: Anyone, queue: QueueName, name: PathText, data: JSONBody[ScheduleBody]
 ) -> ScheduleEntry:
-    """Make or change a schedule. One whose rule stays the same keeps its next slot.
+    """Create or change a schedule. If its rule is unchanged, it keeps its next slot.
 
-    With neither ``task`` nor ``data`` nor ``options``, the jobs of a schedule that is there stay as they are.
+    Without ``task``, ``data`` and ``options``, the jobs of an existing schedule stay unchanged.
     """
     real = unescape(name)
     rule = {
@@ -180,7 +180,7 @@ async def put_schedule(
     access=of_queue("schedules"),
 )
 async def remove_schedule(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
-    """Forget a schedule; jobs that it made stay."""
+    """Remove a schedule. Jobs that it added stay."""
     real = unescape(name)
     if not await store_view.queue(queue).remove_job_scheduler(real):
         raise not_found(f"queue {queue!r} has no schedule {real!r}", "Look at /api/schedules.")
@@ -193,7 +193,7 @@ async def remove_schedule(store_view: TheStoreView, queue: QueueName, name: Path
     access=of_queue("schedules"),
 )
 async def pause_schedule(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
-    """Let its slots pass without a job."""
+    """Skip the slots of a schedule until it is resumed."""
     await store_view.queue(queue).pause_job_scheduler(unescape(name))
 
 
@@ -204,7 +204,7 @@ async def pause_schedule(store_view: TheStoreView, queue: QueueName, name: PathT
     access=of_queue("schedules"),
 )
 async def resume_schedule(store_view: TheStoreView, queue: QueueName, name: PathText) -> None:
-    """Continue with the first slot from now on."""
+    """Continue with the next slot."""
     await store_view.queue(queue).resume_job_scheduler(unescape(name))
 
 
@@ -215,7 +215,7 @@ async def resume_schedule(store_view: TheStoreView, queue: QueueName, name: Path
     access=of_queue("schedules"),
 )
 async def run_schedule(store_view: TheStoreView, request: Anyone, queue: QueueName, name: PathText) -> Added:
-    """Add its job now, besides its slots."""
+    """Add the schedule's job now, in addition to its slots."""
     job = await store_view.queue(queue).run_job_scheduler(unescape(name))
     note(request, id=job.id)
     return Added(queue=queue, id=job.id, outcome="queued", state=job.state)

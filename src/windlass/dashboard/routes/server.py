@@ -29,7 +29,7 @@ Refused = Annotated[
     bool, QueryParameter(description="A sample of the requests that were not let in, instead of changes.")
 ]
 Everywhere = Annotated[bool, QueryParameter(description="All sessions of the user, not only this one.")]
-#: Strangers send it.
+#: The maximum size of a sign-in body, which unknown clients may send.
 _SIGN_IN_BYTES = 16_384
 
 
@@ -58,7 +58,7 @@ def _session(store_view: StoreView, identity: Identity | None) -> Session:
 
 @get("/api/session", tags=["server"], access=public())
 async def get_session(store_view: TheStoreView, request: Anyone) -> Session:
-    """Who asks, and what they may do. Open to every request; strangers learn only how to sign in."""
+    """The caller and their rights. Open to all requests; without a sign-in it only shows how to sign in."""
     return _session(store_view, identity_of(request.scope))
 
 
@@ -92,13 +92,13 @@ async def sign_out(guard: TheGuard, request: Anyone, everywhere: Everywhere = Fa
 async def get_audit(
     store_view: TheStoreView, cursor: Skip = None, limit: Limit = 100, refused: Refused = False
 ) -> Audit:
-    """Changes that were made or tried through this API, newest first; or a sample of what was refused."""
+    """Changes that were made or tried through this API, newest first, or a sample of refused requests."""
     return store_view.audit.page(int(cursor or 0), limit, refused=refused)
 
 
 @get("/api/v1/version", tags=["server"], access=of_queues())
 async def get_version(request: Anyone) -> Version:
-    """The release that answers."""
+    """The version of the server."""
     return Version(version=__version__, api="v1")
 
 
@@ -121,16 +121,16 @@ async def get_live(store_view: TheStoreView, request: Anyone) -> Health:
     access=public(),
 )
 async def get_ready(store_view: TheStoreView, request: Anyone) -> Response[Health]:
-    """The store answers; else 503, with the reason for those who signed in. Looks once a second at most."""
+    """Whether the store answers, else 503, with the reason for signed-in callers. Cached for a second."""
     health = _health(store_view, request, await store_view.readiness.reason())
     return Response(health, status_code=200 if health.ready else 503)
 
 
 def _health(store_view: StoreView, request: Anyone, reason: str) -> Health:
-    """Strangers learn neither which store it is nor where."""
+    """The health, without the store's name and reason for callers who are not signed in."""
     known = identity_of(request.scope) is not None
-    told = reason if known or not reason else "the store does not answer"
-    return Health(live=True, ready=not reason, reason=told, backend=store_view.store.name if known else "")
+    shown = reason if known or not reason else "the store does not answer"
+    return Health(live=True, ready=not reason, reason=shown, backend=store_view.store.name if known else "")
 
 
 @get(

@@ -1,4 +1,4 @@
-"""Three sets: scheduled jobs, retries, dead jobs."""
+"""Three lists: scheduled jobs, retries, dead jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Anyone = Request[Any, Any, Any]
 async def _found(
     store_view: StoreView, request: Anyone, jid: str, state: JobState, queue: str | None
 ) -> Job[Any]:
-    """The job of that id, which the audit log names."""
+    """Find a job by id and note it for the audit log."""
     job = await store_view.find(jid, [state], queue)
     note(request, queue=job.queue_name, task=job.name)
     return job
@@ -53,7 +53,7 @@ async def list_scheduled(
 async def trigger_scheduled(
     store_view: TheStoreView, request: Anyone, jid: JobId, queue: OptionalQueue = None
 ) -> None:
-    """Run it now. It is not left in the list: it runs once."""
+    """Run a scheduled job now. It leaves the list and runs once."""
     await (await _found(store_view, request, jid, JobState.SCHEDULED, queue)).promote()
 
 
@@ -82,7 +82,7 @@ async def list_retries(
 async def retry_now(
     store_view: TheStoreView, request: Anyone, jid: JobId, queue: OptionalQueue = None
 ) -> None:
-    """Run it now instead of at its time."""
+    """Run a job now instead of at its due time."""
     await (await _found(store_view, request, jid, JobState.RETRYING, queue)).retry()
 
 
@@ -90,7 +90,7 @@ async def retry_now(
 async def kill_retry(
     store_view: TheStoreView, request: Anyone, jid: JobId, queue: OptionalQueue = None
 ) -> None:
-    """Give it no further attempt: it joins the dead jobs, reason ``killed``, and can be retried by hand."""
+    """Give a job no further attempt: it becomes a dead job (reason ``killed``) and can be retried by hand."""
     job = await _found(store_view, request, jid, JobState.RETRYING, queue)
     if await job.queue.kill(jid) is not CancelResult.CANCELLED:
         raise ApiError(409, "moved_on", f"job {jid!r} is no longer waiting for a retry", "Look at the job.")
@@ -121,7 +121,7 @@ async def list_dead(
 async def retry_dead(
     store_view: TheStoreView, request: Anyone, jid: JobId, queue: OptionalQueue = None
 ) -> None:
-    """Run it again with all its attempts (retry_count 0). Its error history stays."""
+    """Run a dead job again with all its attempts (retry_count 0). Its errors are kept."""
     await (await _found(store_view, request, jid, JobState.FAILED, queue)).retry()
 
 

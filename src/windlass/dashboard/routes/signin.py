@@ -1,4 +1,4 @@
-"""Sign-in at an OpenID Connect provider: there, and back."""
+"""Sign-in at an OpenID Connect provider."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Word = Annotated[str, QueryParameter(max_length=1_000)]
 
 @get("/api/session/openid", status_code=302, tags=["server"], access=public())
 async def begin_openid(guard: TheGuard, request: Anyone) -> Response[None]:
-    """Go to the provider to sign in."""
+    """Redirect to the provider to sign in."""
     url, cookie = await guard.reception.begin_openid(request.scope)
     return Response(None, status_code=302, headers={"Location": url, "Set-Cookie": cookie})
 
@@ -29,7 +29,7 @@ async def begin_openid(guard: TheGuard, request: Anyone) -> Response[None]:
 async def finish_openid(
     guard: TheGuard, request: Anyone, returned: State = "", code: Word = "", error: Word = ""
 ) -> Response[None]:
-    """Come back from the provider: begins a session and goes to the pages."""
+    """The return from the provider: creates a session and redirects to the pages."""
     if error:
         raise ApiError(401, "unauthenticated", "the provider did not sign you in", "Sign in again.")
     cookie = await guard.reception.finish_openid(request.scope, returned, code)

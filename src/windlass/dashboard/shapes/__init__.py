@@ -1,1 +1,1 @@
-"""What the API answers and takes, beside the shapes of ``wire``. Times are integer milliseconds UTC."""
+"""Requests and responses of the API, except those of ``wire``. Times are integer milliseconds UTC."""

@@ -1,4 +1,4 @@
-"""What all shapes share: bases of answers and of bodies, and texts with bounds."""
+"""The bases of requests and responses, and bounded texts."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ class Shape(msgspec.Struct, kw_only=True):
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a request carries. Unknown names are refused."""
+    """The body of a request. Unknown names are refused."""

@@ -1,4 +1,4 @@
-"""What is added and changed."""
+"""Requests that add and change jobs, and their responses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class WaitBody(NewJobBody):
 
 
 class Added(Shape):
-    """A job that was added, or that was there."""
+    """A job that was added, or that existed already."""
 
     queue: str
     id: str
@@ -50,14 +50,14 @@ class AddedMany(Shape):
 
 
 class WaitAnswer(Shape):
-    """A job that was waited for. ``finished`` false (202): it continues; see the job's own route."""
+    """The result of waiting for a job. ``finished`` false (202): it continues; see the job's own route."""
 
     queue: str
     id: str
     state: JobState
     finished: bool
     result: Any
-    #: It completed, and its result is past its time.
+    #: It completed, and its result has expired.
     result_expired: bool
     error_class: str
     error_message: str
@@ -70,7 +70,7 @@ class ReasonBody(Body):
 
 
 class ChangeBody(Body):
-    """Changes of a pending job; what is left out stays. ``delay`` is in seconds from now."""
+    """Changes of a pending job. Fields that are left out stay. ``delay`` is in seconds from now."""
 
     priority: Annotated[int, msgspec.Meta(ge=-1_048_576, le=1_048_575)] | msgspec.UnsetType = msgspec.UNSET
     delay: Seconds | msgspec.UnsetType = msgspec.UNSET
@@ -104,7 +104,7 @@ class Ref(Body):
 
 
 class Filter(Body):
-    """Which jobs. Nothing said: any."""
+    """Selects jobs. Without any field, all jobs."""
 
     queue: list[QueueText] = msgspec.field(default_factory=list)
     state: list[JobState] = msgspec.field(default_factory=list)
@@ -128,31 +128,31 @@ class BulkBody(Body):
     """One bounded step of a change of many jobs. Send the ``next_cursor`` of the answer to continue."""
 
     action: Literal["retry", "delete", "cancel", "kill", "trigger"]
-    #: Either these jobs, or all that the filter means (it must name one state at least).
+    #: Either these jobs, or all that match the filter (which must name at least one state).
     refs: Annotated[list[Ref], msgspec.Meta(max_length=1_000)] | None = None
     filter: Filter | None = None
-    #: In which order the jobs of the filter are taken: as lists sort them. By due time or by end, a job that
-    #: was started since the first step is left out.
+    #: The order in which the jobs of the filter are taken. By due time or end, a job that was started since
+    #: the first step is left out.
     sort: Sort = Sort.ADDED
     order: Literal["oldest", "newest"] = "oldest"
     cursor: str | None = None
-    #: Jobs that this step looks at.
+    #: Maximum number of jobs in this step.
     limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 1_000
     reason: ShortText = ""
-    #: Change nothing: only count which jobs the action would concern.
+    #: Change nothing: only count the jobs that the action would change.
     dry_run: bool = False
 
 
 class BulkAnswer(Shape):
-    """What one step did: ``done`` changed, ``failed`` could not be (their state forbids it, or gone).
+    """The result of one step: ``done`` were changed, ``failed`` could not be (wrong state, or gone).
 
-    Of a dry run: what it would do, as the jobs stand now.
+    For a dry run: what it would do, according to the current states.
     """
 
     done: int
     failed: int
     next_cursor: str | None
-    #: About how many are left, from the counters; null when only a scan could count them.
+    #: About how many are left, from the counters; null if only a scan could count them.
     remaining: int | None
     #: Jobs of this step by their state before it.
     states: dict[str, int] = msgspec.field(default_factory=dict)
@@ -160,7 +160,7 @@ class BulkAnswer(Shape):
 
 
 class Changed(Shape):
-    """How many jobs a change concerned. ``more``: there are more of them, ask again."""
+    """How many jobs were changed. ``more``: there are more, repeat the request."""
 
     count: int
     more: bool = False

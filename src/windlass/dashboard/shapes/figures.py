@@ -15,7 +15,7 @@ class Day(Shape):
 
 
 class Point(Shape):
-    """One window of time. Percentiles are null where nothing ran."""
+    """One window of time. Percentiles are null if nothing ran."""
 
     start_ms: int
     total: int
@@ -29,26 +29,26 @@ class Point(Shape):
     duration_p50_ms: float | None
     duration_p95_ms: float | None
     duration_p99_ms: float | None
-    #: How many jobs waited at a time, on average, of those that ran in this window: all their waiting
-    #: together, over its width. Null: the lake does not keep it.
+    #: The average number of waiting jobs: the total waiting time of the jobs that ran in this window, divided
+    #: by its width. Null: the lake does not keep it.
     waiting_avg: float | None = None
-    #: The most jobs that waited at once, and the longest that one had waited, of the samples that a worker
-    #: took in this window; jobs that are not claimed count. Null: nothing waited, or no worker ran.
+    #: The maximum number of waiting jobs, and the longest wait of one, from the samples of a worker in this
+    #: window; unclaimed jobs count too. Null: nothing waited, or no worker ran.
     waiting_max: int | None = None
     oldest_max_ms: int | None = None
-    #: The window is over. The last one usually is not: it holds less than it will.
+    #: Whether the window has ended. The last one usually has not.
     complete: bool = True
 
 
 class QueueEntry(Queue):
     """A queue with its last hour."""
 
-    #: Runs per minute of the last hour, oldest first; empty where the store keeps no roll-ups.
+    #: Runs per minute of the last hour, oldest first; empty if the store keeps no roll-ups.
     per_minute: list[int]
 
 
 class Overview(Shape):
-    """The dashboard at a glance."""
+    """The figures of the overview page."""
 
     now_ms: int
     processed_today: int
@@ -64,10 +64,10 @@ class Overview(Shape):
     active_processes: int
     busy_workers: int
     slots: int
-    #: The last 60 minutes, all queues together; the last 30 days. Empty where the store keeps no roll-ups.
+    #: The last 60 minutes of all queues together; the last 30 days. Empty if the store keeps no roll-ups.
     minutes: list[Point]
     days: list[Day]
-    #: The last hour as one.
+    #: The sum of the last hour.
     hour: Point | None
 
 
@@ -75,13 +75,13 @@ class LakeSource(Shape):
     """A store that fills the lake."""
 
     source: str
-    #: When its newest batch was read, and when its newest attempt in the lake ended (null: none is there).
+    #: When its newest batch was read, and when its newest attempt in the lake ended (null: there is none).
     read_ms: int
     newest_ms: int | None
 
 
 class LakeFailure(Shape):
-    """What stopped the last run of the pipeline."""
+    """The last failure of the pipeline."""
 
     source: str
     error: str
@@ -89,33 +89,33 @@ class LakeFailure(Shape):
 
 
 class LakeState(Shape):
-    """How the lake stands beside this store."""
+    """The state of the lake in relation to this store."""
 
-    #: The name under which a store that fills it knows it; empty: the lake cannot be read.
+    #: The archiver name of the lake in stores that fill it; empty if the lake cannot be read.
     archiver: str
     sources: list[LakeSource]
     #: Attempts in the lake, and records that were trimmed before they were read. Null: the caller does not
     #: see all queues.
     attempts: int | None
     lost: int | None
-    #: Null: a batch went through since.
+    #: Null: a later batch succeeded.
     failure: LakeFailure | None
-    #: Records of the queues shown here that the lake lacks. Null: this store does not fill it.
+    #: Records of the visible queues that the lake lacks. Null: this store does not fill it.
     behind: int | None = None
 
 
 class Series(Shape):
-    """Figures over time. ``source`` says where they come from: ``store`` or ``lake``."""
+    """Figures over time. ``source`` is where they come from: ``store`` or ``lake``."""
 
     step: str
     source: str
     points: list[Point]
-    #: When they come from the lake: how fresh that is.
+    #: For figures from the lake: how recent they are.
     lake: LakeState | None = None
 
 
 class Bucket(Shape):
-    """Runs that took or waited from ``from_ms`` to less than ``to_ms`` (null: without end)."""
+    """Runs that took or waited from ``from_ms`` to less than ``to_ms`` (null: no upper bound)."""
 
     from_ms: int
     to_ms: int | None
@@ -123,7 +123,7 @@ class Bucket(Shape):
 
 
 class Deploy(Shape):
-    """A version of the workers' program, and when the first worker of it started that is still known."""
+    """A version of the workers' program, and when its first known worker started."""
 
     version: str
     first_ms: int
@@ -131,17 +131,17 @@ class Deploy(Shape):
 
 
 class Backlog(Shape):
-    """What waits now."""
+    """The jobs that wait now."""
 
     waiting: int
-    #: Since when the longest waiting job waits; null: none does.
+    #: Since when the longest waiting job has waited; null if none does.
     oldest_ms: int | None
 
 
 class Metrics(Shape):
-    """Figures over time, with all that a page about them draws.
+    """Figures over time, with everything that their page shows.
 
-    ``source`` is ``lake`` when the points come from there; histograms are always the store's, over the same
+    ``source`` is ``lake`` if the points come from there. Histograms always come from the store, for the same
     time, as far as it keeps roll-ups.
     """
 
@@ -153,7 +153,7 @@ class Metrics(Shape):
     backlog: Backlog
     marks: list[Mark]
     deploys: list[Deploy]
-    #: When the points come from the lake: how fresh that is.
+    #: For points from the lake: how recent they are.
     lake: LakeState | None = None
 
 
@@ -166,7 +166,7 @@ class TaskSeries(Shape):
 
 
 class Mark(Shape):
-    """Something people want to see beside the figures: a deploy, say."""
+    """An event to show beside the figures, such as a deploy."""
 
     id: str
     at_ms: int
@@ -174,13 +174,13 @@ class Mark(Shape):
 
 
 class MarkBody(Body):
-    """A mark to put now."""
+    """A new mark at the current time."""
 
     label: TaskText
 
 
 class TaskEntry(Shape):
-    """A task that a queue has seen, with its lifetime totals by outcome."""
+    """A task of a queue, with its lifetime totals by outcome."""
 
     queue: str
     task: str
@@ -188,7 +188,7 @@ class TaskEntry(Shape):
 
 
 class Usage(Shape):
-    """Lifetime totals: of all, and per queue, by outcome (``enqueued`` among them)."""
+    """Lifetime totals by outcome (including ``enqueued``): in total, and per queue."""
 
     totals: dict[str, int]
     queues: dict[str, dict[str, int]]

@@ -22,12 +22,12 @@ class FlowNode(Shape):
     finished_ms: int | None
     duration_ms: int | None
     gone: bool
-    #: It waits for more jobs than are shown.
+    #: It waits for more jobs than are listed.
     truncated: bool
 
 
 class FlowEdge(Shape):
-    """``dependent`` waits for ``child``; both are numbers of ``nodes``."""
+    """``dependent`` waits for ``child``; both are indexes into ``nodes``."""
 
     child: int
     dependent: int
@@ -36,7 +36,7 @@ class FlowEdge(Shape):
 
 
 class Flow(Shape):
-    """A flow as a graph. ``root`` is the number of the job at its end, ``asked`` of the one asked for."""
+    """A flow as a graph. ``root`` is the index of its last job, ``asked`` of the requested one."""
 
     root: int
     asked: int
@@ -46,24 +46,24 @@ class Flow(Shape):
 
 
 class FlowEntry(Shape):
-    """A flow in a list, named by the job at its end. ``name`` is the task of that job."""
+    """A flow in a list, identified by its last job. ``name`` is the task of that job."""
 
     queue: str
     id: str
     name: str
     state: JobState
-    #: Its jobs by state, and how many they are; ``truncated``: there are more than were looked at.
+    #: Its jobs by state, and their number; ``truncated``: there are more than were read.
     counts: dict[str, int]
     jobs: int
     truncated: bool
     enqueued_ms: int
-    #: When the first of its jobs started, and when the last one ended; null: not yet.
+    #: When its first job started, and when its last one ended; null: not yet.
     started_ms: int | None
     ended_ms: int | None
 
 
 class FlowPage(Shape):
-    """Flows, the newest first. ``done`` false: ask again with ``next_cursor``, even without items."""
+    """Flows, newest first. If ``done`` is false, continue with ``next_cursor``, even without items."""
 
     items: list[FlowEntry]
     next_cursor: str | None

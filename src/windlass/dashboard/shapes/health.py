@@ -1,4 +1,4 @@
-"""Health, and errors by their fingerprint."""
+"""Health, and errors by fingerprint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from windlass.dashboard.shapes.workers import LostWorker
 
 
 class FindingEntry(Shape):
-    """One thing that the checks saw.
+    """One finding of the checks.
 
     ``check`` is its stable name, such as ``unserved``; ``level`` is ``warning`` or ``problem``.
     """
@@ -20,14 +20,14 @@ class FindingEntry(Shape):
     queue: str | None
     worker: str | None
     group: str | None
-    #: How many jobs it concerns, when known.
+    #: How many jobs are affected, if known.
     count: int | None
-    #: Since when, when known.
+    #: Since when, if known.
     since_ms: int | None
 
 
 class HealthReport(Shape):
-    """What ``windlass doctor`` finds in the store that can change from minute to minute."""
+    """The findings of ``windlass doctor`` that can change from minute to minute."""
 
     healthy: bool
     at_ms: int
@@ -53,7 +53,7 @@ class ErrorGroup(Shape):
 
     fingerprint: str
     error_class: str
-    #: Jobs that ended or wait for a retry with it.
+    #: Jobs that failed or wait for a retry with this error.
     count: int
     first_ms: int
     last_ms: int
@@ -69,7 +69,7 @@ class ErrorGroup(Shape):
 class ErrorGroups(Shape):
     """Errors of failed and retrying jobs, the most frequent first.
 
-    ``done`` false: only the newest of each queue were looked at, ``scanned`` in all.
+    ``done`` false: only the newest of each queue were read, ``scanned`` in all.
     """
 
     groups: list[ErrorGroup]

@@ -1,4 +1,4 @@
-"""Jobs in lists and one by one."""
+"""Jobs in lists, and single jobs."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ class Item(Shape):
     schedule: str | None
     #: A short text of the masked arguments.
     args_preview: str
-    #: What can be done with it in its state: ``retry``, ``cancel``, ``delete``; ``retry_flow``: from
-    #: here on, when another job of its flow comes after it.
+    #: Actions that its state allows: ``retry``, ``cancel``, ``delete``; ``retry_flow`` (from this job on) if
+    #: another job of its flow depends on it.
     can: list[str]
 
 
 class Items(Shape):
-    """One page of jobs. ``next_cursor`` null: that was all.
+    """One page of jobs. ``next_cursor`` null: there are no more.
 
-    A page may hold fewer jobs than asked for and still have a next one. ``total`` comes from the counters;
-    it is null when the filter says more than states and queues.
+    A page may hold fewer jobs than requested and still have a next one. ``total`` comes from the counters. It
+    is null if the filter contains more than states and queues.
     """
 
     items: list[Item]
     next_cursor: str | None
     total: int | None
-    #: Records that were looked at for this page.
+    #: Records that were read for this page.
     scanned: int = 0
-    #: Records that there are in these queues and states: what a search looks at, at most, by all its pages.
+    #: Records in these queues and states: the most that all pages of a search read.
     to_scan: int = 0
-    #: The search has come to its end; else ``next_cursor`` continues it.
+    #: Whether the search has ended; if not, ``next_cursor`` continues it.
     done: bool = True
 
 
@@ -88,7 +88,7 @@ class EdgeEntry(Shape):
     task: str
     #: Null: the record is gone.
     state: JobState | None
-    #: What the waiting one knows: ``open``, ``done``, ``failed``, ``ignored``.
+    #: The state of the edge, as the dependent stores it: ``open``, ``done``, ``failed``, ``ignored``.
     status: str
     on_failure: str
 
@@ -98,11 +98,11 @@ class Detail(Item):
 
     args: list[Any]
     kwargs: dict[str, Any]
-    #: What ``queue.add`` was given.
+    #: The data given to ``queue.add``.
     data: Any
     result: Any
     has_result: bool
-    #: It completed, and its result is past its time.
+    #: It completed, and its result has expired.
     result_expired: bool
     result_until_ms: int | None
     errors: list[ErrorEntry]
@@ -118,11 +118,11 @@ class Detail(Item):
     unique_key: str | None
     trace: dict[str, str]
     slot_ms: int | None
-    #: What this job waits for, and who waits for it (at most 1,000 of each).
+    #: The jobs that this one waits for, and those that wait for it (at most 1,000 of each).
     children: list[EdgeEntry]
     parents: list[EdgeEntry]
     log_lines: int
-    #: Some values are hidden by the server's mask.
+    #: Whether the server's mask hides some values.
     masked: bool
 
 
@@ -136,10 +136,10 @@ class QueueTimeEntry(Shape):
 
 
 class AttemptEntry(Shape):
-    """One run, or (``attempt`` 0) the end of a job without one."""
+    """One run, or (``attempt`` 0) the end of a job without a run."""
 
-    #: The number of the run in the life of the job, which is never given twice: ``attempt`` begins again
-    #: after a retry by hand. 0: only its error is left.
+    #: The number of the run over the job's whole life, which is never reused: ``attempt`` starts again after
+    #: a manual retry. 0: only its error is known.
     run: int
     attempt: int
     delivery: int
@@ -153,7 +153,7 @@ class AttemptEntry(Shape):
     outcome: str
     error_class: str | None
     message: str
-    #: Null: it waited for nothing but a worker, or that is not known.
+    #: Null: it waited only for a worker, or this is not known.
     queue_time: QueueTimeEntry | None
 
 
@@ -170,7 +170,7 @@ class EventEntry(Shape):
 
 
 class Timeline(Shape):
-    """What happened to a job, as far as its store still knows. ``complete`` false: logs were trimmed."""
+    """The history of a job, as far as the store still has it. ``complete`` false: logs were trimmed."""
 
     attempts: list[AttemptEntry]
     events: list[EventEntry]
@@ -178,21 +178,21 @@ class Timeline(Shape):
 
 
 class LogLine(Shape):
-    """One line; ``number`` counts from 0 among the lines that are kept."""
+    """One line; ``number`` is its index (from 0) among the lines that are kept."""
 
     number: int
     text: str
-    #: When it was written; null: an earlier release kept no times.
+    #: When it was written; null if an earlier release wrote it without a time.
     at_ms: int | None
     #: ``debug``, ``info``, ``warning`` or ``error``.
     level: str
-    #: The attempt that wrote it (0: none ran yet), and the run: see ``AttemptEntry.run``.
+    #: The attempt that wrote it (0: before the first), and the run: see ``AttemptEntry.run``.
     attempt: int
     run: int
 
 
 class Logs(Shape):
-    """Log lines. Ask again with ``start`` = ``next`` for those that come."""
+    """Log lines. Request ``start`` = ``next`` for the following ones."""
 
     lines: list[LogLine]
     next: int
@@ -200,7 +200,7 @@ class Logs(Shape):
 
 
 class OutputChunk(Shape):
-    """One piece of what a job put out (``job.stream``), as text; ``run`` as in ``AttemptEntry``."""
+    """One chunk of a job's output (``job.stream``), as text; ``run`` as in ``AttemptEntry``."""
 
     index: int
     run: int
@@ -210,17 +210,17 @@ class OutputChunk(Shape):
 
 
 class Output(Shape):
-    """What a job put out. Ask again with ``after`` = ``next`` for what comes."""
+    """The output of a job. Request ``after`` = ``next`` for the following chunks."""
 
     chunks: list[OutputChunk]
     next: int
-    #: The numbers of the newest and of the oldest chunk that is kept; 0: nothing yet.
+    #: The numbers of the newest and the oldest chunk that is kept; 0: there is none.
     last: int
     oldest: int
 
 
 class Cause(Shape):
-    """One thing that keeps a job from running.
+    """One reason why a job is not running.
 
     ``kind``: ``queue_paused``, ``no_worker``, ``workers_quiet``, ``workers_busy``, ``behind``,
     ``queue_concurrency``, ``queue_rate``, ``queue_hold``, ``group_paused``, ``group_concurrency``,
@@ -229,39 +229,39 @@ class Cause(Shape):
     """
 
     kind: str
-    #: One sentence for people.
+    #: One sentence for users.
     text: str
     #: What to do about it; may be empty.
     advice: str = ""
-    #: When it ends by itself, if that is known.
+    #: When it ends by itself, if known.
     until_ms: int | None = None
-    #: The limit that holds it back.
+    #: The limit that holds the job back.
     limit: int | None = None
     #: How much of the limit is used.
     used: int | None = None
-    #: Jobs that hold the limit, or that this one waits for (at most 20).
+    #: Jobs that use up the limit, or that this one waits for (at most 20).
     jobs: list[EdgeEntry] = msgspec.field(default_factory=list)
-    #: How many such jobs there are in all, when known.
+    #: How many such jobs there are in total, if known.
     job_count: int | None = None
 
 
 class Why(Shape):
-    """Why a job is not running: the first cause decides, the others would come next."""
+    """Why a job is not running. The first cause decides; the others would be next."""
 
     queue: str
     id: str
     state: JobState
     causes: list[Cause]
-    #: How many jobs would be claimed before it, plus one; null: it is not in line, or far back.
+    #: Its place in line, from 1; null if it is not in line, or far back.
     place: int | None
-    #: Waiting jobs that were looked at to find the place.
+    #: Waiting jobs that were read to find the place.
     waiting: int
 
 
 class JobPage(Shape):
-    """All that a page about one job shows. ``why`` is null when it has ended.
+    """Everything that the page of a job shows. ``why`` is null if the job has ended.
 
-    Asked for with ``values=false``, the job's arguments and result are left out: they do not change while it
+    With ``values=false``, the job's arguments and result are left out, since they do not change while it
     runs.
     """
 

@@ -24,21 +24,21 @@ class BucketValue(Shape, forbid_unknown_fields=True):
 
 
 class QueueLimitsBody(Body):
-    """Limits of a queue; what is left out or null is no limit."""
+    """Limits of a queue. A field that is left out or null is no limit."""
 
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     rate: RateValue | None = None
 
 
 class GroupLimitsBody(Body):
-    """Limits of a group; what is left out or null is no limit."""
+    """Limits of a group. A field that is left out or null is no limit."""
 
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | None = None
     rate: RateValue | None = None
     bucket: BucketValue | None = None
     ordered: bool = False
     max_size: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | None = None
-    #: With ``ordered``: a job whose first run is due later holds up none that was added after it.
+    #: With ``ordered``: a job whose first run is due later does not hold up jobs that were added after it.
     skip_delayed: bool = False
 
 
@@ -54,31 +54,31 @@ class GroupLimits(Shape):
 
 
 class Limits(Shape):
-    """Limits of a queue, and of every group that has none of its own."""
+    """Limits of a queue, and the default limits of its groups."""
 
     queue: str
     concurrency: int | None
     rate: RateValue | None
-    #: Nothing starts before this; null: no hold.
+    #: Nothing starts before this time; null: no hold.
     hold_until_ms: int | None
     every_group: GroupLimits
-    #: How much of it is used: jobs that run now, those that a group holds back, those that wait.
+    #: Current use: running jobs, jobs parked by a group, waiting jobs.
     active: int
     parked: int
     waiting: int
     paused: bool
-    #: How long rate and hold let nothing more start; 0: something may start now.
+    #: How long rate and hold prevent further starts; 0: a job may start now.
     opens_in_ms: int
 
 
 class HoldBody(Body):
-    """Start nothing for this many seconds; 0 ends it."""
+    """Start no job for this many seconds; 0 ends the hold."""
 
     seconds: Annotated[float, msgspec.Meta(ge=0, le=31_622_400)]
 
 
 class Group(Shape):
-    """A group at a glance."""
+    """The state of a group."""
 
     name: str
     size: int
@@ -87,9 +87,9 @@ class Group(Shape):
     active: int
     next_ms: int | None
     paused: bool
-    #: Its own limits; null: those of every group.
+    #: Its own limits; null: the default limits of all groups apply.
     limits: GroupLimits | None
-    #: Nothing of it starts before this; null: no hold.
+    #: None of its jobs starts before this time; null: no hold.
     hold_until_ms: int | None
 
 

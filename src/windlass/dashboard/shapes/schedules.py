@@ -17,14 +17,14 @@ class ScheduleEntry(Shape):
     task: str
     #: The rule: a cron text, "every 60 s", or a strategy's name.
     rule: str
-    #: The same for people: "at 09:30, on Monday to Friday".
+    #: The rule in words: "at 09:30, on Monday to Friday".
     words: str
     cron: str | None
     every: float | None
     strategy: str | None
     timezone: str
     paused: bool
-    #: The application whose code declares it; empty when it was made by hand.
+    #: The application whose code declares it; empty if it was created manually.
     source: str
     next_ms: int | None
     last_ms: int | None
@@ -36,23 +36,23 @@ class ScheduleEntry(Shape):
     end_ms: int | None
     missed: str
     overlap: str
-    #: The next slots, five at most.
+    #: The next slots, at most five.
     upcoming: list[int]
     data: Any
 
 
 class SchedulePreview(Shape):
-    """What a rule means, before it is a schedule's."""
+    """A rule in words, with its next slots."""
 
     words: str
-    #: The next slots, five at most.
+    #: The next slots, at most five.
     upcoming: list[int]
 
 
 class ScheduleBody(Body):
-    """A schedule: one of ``cron`` and ``every`` (seconds); ``task`` is its own name unless given.
+    """A schedule: one of ``cron`` and ``every`` (seconds). The default for ``task`` is the schedule's name.
 
-    Of a schedule that is there, what its jobs are may be left out: ``task``, ``data`` and ``options``.
+    For an existing schedule, ``task``, ``data`` and ``options`` may be left out; its jobs stay unchanged.
     """
 
     cron: ShortText | None = None

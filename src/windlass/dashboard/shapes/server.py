@@ -7,7 +7,7 @@ from windlass.dashboard.shapes.wire import Queue
 
 
 class AuditEntry(Shape):
-    """One request that changed something, or was to, or was refused."""
+    """One request that was a change, or that was refused."""
 
     id: int
     at_ms: int
@@ -15,19 +15,19 @@ class AuditEntry(Shape):
     role: str
     client: str
     method: str
-    #: The route, such as ``POST /api/dead-jobs/{jid}/retry``, and the path as it was.
+    #: The route, such as ``POST /api/dead-jobs/{jid}/retry``, and the actual path.
     action: str
     target: str
     status: int
     #: ``ok``, ``refused`` (4xx) or ``failed`` (5xx).
     outcome: str
-    #: Which jobs, queue, schedule; the filter and the counts of a bulk action; ``unwritten_before``: how many
-    #: refused requests were only counted since the one that was written before.
+    #: The jobs, queue or schedule; the filter and the counts of a bulk action; ``unwritten_before``: how many
+    #: refused requests were only counted since the previous entry.
     facts: dict[str, str | float | bool | None]
 
 
 class Audit(Shape):
-    """Newest first. ``next_cursor`` null: that was all that is kept."""
+    """Newest first. ``next_cursor`` null: there are no older entries."""
 
     items: list[AuditEntry]
     next_cursor: str | None
@@ -36,7 +36,7 @@ class Audit(Shape):
 
 
 class Health(Shape):
-    """``ready`` false: see ``reason``."""
+    """Whether the server and the store work. ``ready`` false: see ``reason``."""
 
     live: bool
     ready: bool
@@ -45,7 +45,7 @@ class Health(Shape):
 
 
 class WorkerLoad(Shape):
-    """What a worker used at its last heartbeat: slots, memory, and percent of one processor."""
+    """The load of a worker at its last heartbeat: slots, memory, and percent of one processor."""
 
     id: str
     busy: int
@@ -54,13 +54,13 @@ class WorkerLoad(Shape):
 
 
 class Tick(Shape):
-    """What ``/api/live`` sends about once a second."""
+    """The event of ``/api/live``, about once a second."""
 
     at_ms: int
     counts: dict[str, int]
-    #: All of them; with ``changes`` only those that changed since the tick before.
+    #: All queues; with ``changes`` only those that changed since the previous tick.
     queues: list[Queue]
-    #: Since the tick before, per second.
+    #: Per second, since the previous tick.
     enqueued_per_s: float
     completed_per_s: float
     failed_per_s: float
@@ -70,15 +70,15 @@ class Tick(Shape):
     busy_workers: int
     quiet_workers: int
     slots: int
-    #: All of them; with ``changes`` only those that changed since the tick before.
+    #: All workers; with ``changes`` only those that changed since the previous tick.
     workers: list[WorkerLoad]
-    #: With ``changes``: the names of all queues, when one came or went, and the same of workers.
+    #: With ``changes``: the names of all queues, if one was added or removed, and the same for workers.
     names: list[str] | None = None
     worker_ids: list[str] | None = None
 
 
 class Version(Shape):
-    """The release that answers, and the version of the API under which it does."""
+    """The version of the server, and of its API."""
 
     version: str
     api: str

@@ -1,4 +1,4 @@
-"""Problems, and who asks."""
+"""Problems, and the caller's session."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Problem(Shape, omit_defaults=True):
 
 
 class Session(Shape):
-    """Who asks, what they may do, and what stands behind the API."""
+    """The caller, their rights, and the features of the server."""
 
     authenticated: bool
     user: str
     role: Literal["operator", "reader", "none"]
-    #: Nothing can be changed, whatever the role.
+    #: Nothing can be changed, in any role.
     read_only: bool
     auth: list[str]
     version: str
@@ -40,11 +40,11 @@ class Session(Shape):
     capabilities: list[str]
     #: Figures can come from a lake.
     lake: bool
-    #: The address of a job's trace elsewhere, with fields such as ``{trace_id}``; empty: none was given.
+    #: The URL of a job's trace in another tool, with fields such as ``{trace_id}``; empty if not set.
     trace_url: str
     now_ms: int
-    #: The names of all stores of this dashboard (none: only this one), and of this one. The pages of another
-    #: are beside those of this one, under its name.
+    #: The names of all stores of this dashboard (empty: only this one), and of this one. The pages of another
+    #: store are next to these, under its name.
     stores: list[str]
     store: str
 

@@ -1,6 +1,6 @@
 """The JSON shapes of the job-queue routes: times in float seconds, ``jid``, ``class``, ``retry_count``.
 
-Fields beyond the wire format are additions that readers of it ignore.
+Fields beyond the wire format are additions that other readers ignore.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 
 class WireJob(msgspec.Struct, kw_only=True, rename={"class_": "class"}):
-    """A job as any program in any language reads it."""
+    """A job in the wire format, which programs in any language read."""
 
     jid: str
     class_: str
@@ -60,12 +60,12 @@ class DeadJob(msgspec.Struct, kw_only=True):
     error_class: str
     backtrace: str
     job: WireJob
-    #: Why there is no next attempt: ``attempts``, ``unrecoverable``, ``stalled``, ``expired``, ...
+    #: Why there is no further attempt: ``attempts``, ``unrecoverable``, ``stalled``, ``expired``, ...
     reason: str
 
 
 class WorkerJob(msgspec.Struct, kw_only=True):
-    """What a worker runs now."""
+    """A job that a worker runs now."""
 
     queue: str
     id: str
@@ -75,7 +75,7 @@ class WorkerJob(msgspec.Struct, kw_only=True):
 
 
 class WorkerStatus(msgspec.Struct, kw_only=True):
-    """What the last heartbeat of a worker said."""
+    """The content of a worker's last heartbeat."""
 
     hostname: str
     pid: int
@@ -84,16 +84,16 @@ class WorkerStatus(msgspec.Struct, kw_only=True):
     version: str
     started_ms: int
     beat_ms: int
-    #: Jobs that run, of this many at once.
+    #: Running jobs, and the maximum number of them.
     busy: int
     concurrency: int
     rss_kb: int
-    #: How much of one processor it used lately, in percent: 200 means two processors.
+    #: Recent use of one processor, in percent: 200 means two processors.
     cpu_percent: float
     #: Takes no new jobs: paused or stopping.
     quiet: bool
     leader: bool
-    #: The last command that it was given: ``quiet``, ``resume``, ``stop``, ``dump``.
+    #: The last command that it received: ``quiet``, ``resume``, ``stop``, ``dump``.
     command: str | None
 
 
@@ -103,12 +103,12 @@ class Process(WorkerStatus, kw_only=True):
     type: str = "heartbeat"
     identity: str
     beat: float
-    #: Jobs that run there now, at most 100; those of hidden queues are left out.
+    #: Running jobs, at most 100; those of hidden queues are left out.
     running: list[WorkerJob]
 
 
 class Queue(msgspec.Struct, kw_only=True):
-    """A queue at a glance."""
+    """The state of a queue."""
 
     name: str
     paused: bool
@@ -116,7 +116,7 @@ class Queue(msgspec.Struct, kw_only=True):
     size: int
     #: Jobs in each state.
     counts: dict[str, int]
-    #: How long the longest waiting job waits for a worker.
+    #: How long the longest waiting job has waited for a worker.
     latency_ms: int
     #: Lifetime totals of runs.
     processed: int
@@ -137,7 +137,7 @@ class JobQueues(msgspec.Struct, kw_only=True):
 
 
 class JobMetric(msgspec.Struct, kw_only=True):
-    """What a task did over a period. Times are milliseconds; null when there was no run."""
+    """The runs of a task over a period. Times are milliseconds; null if there was no run."""
 
     job_class: str
     queue: str

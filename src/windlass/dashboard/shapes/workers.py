@@ -1,4 +1,4 @@
-"""Workers: those that live, and those that fell silent."""
+"""Live workers, and lost ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ class WorkerEntry(WorkerStatus, kw_only=True):
     """A worker that is alive."""
 
     id: str
-    #: At most 100; those of hidden queues are left out.
+    #: At most 100; jobs of hidden queues are left out.
     running: list[WorkerJob]
 
 
 class LostJob(Shape):
-    """A job that a lost worker held, as it stands now."""
+    """A job that a lost worker held, in its current state."""
 
     queue: str
     id: str
@@ -25,25 +25,25 @@ class LostJob(Shape):
 
 
 class LostWorker(WorkerStatus, kw_only=True):
-    """A worker that fell silent in the last day, without a goodbye."""
+    """A worker whose heartbeats stopped in the last day, without a regular end."""
 
     id: str
-    #: Jobs that it held (at most 50).
+    #: The jobs that it held (at most 50).
     jobs: list[LostJob]
 
 
 class WorkerStacks(Shape):
-    """Where the threads and tasks of a worker stand."""
+    """The stacks of a worker's threads and tasks."""
 
     id: str
     beat_ms: int
-    #: From its last ``dump``, for a minute; empty while the worker has not answered.
+    #: From its last ``dump``, kept for a minute; empty until the worker has answered.
     text: str
 
 
 class Workers(Shape):
-    """Workers that gave a sign in the last 45 seconds, and those that fell silent in the last day with what
-    they ran."""
+    """Workers with a heartbeat in the last 45 seconds, and workers that were lost in the last day, with the
+    jobs that they held."""
 
     workers: list[WorkerEntry]
     lost: list[LostWorker]

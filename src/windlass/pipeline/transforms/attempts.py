@@ -1,4 +1,4 @@
-"""From what a log gave to unique attempts."""
+"""From records of a log to unique attempts."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def days_of(ms: Any) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # Whole days towards the past, also before 1970; division alone would go towards zero.
+    # Floor division, also before 1970; division alone rounds towards zero.
     days = pc.floor(pc.divide(pc.cast(ms, pa.float64()), float(GRAIN_MS["day"])))
     return pc.cast(pc.cast(days, pa.int32()), pa.date32())
 
 
 def as_bronze(attempts: pa.RecordBatch | pa.Table, source: str, number: int) -> pa.Table:
-    """Records with where they came from and the day on which each ended. One row per row, in Arrow.
+    """Records with their source, batch and the day on which they ended. One row per row, in Arrow.
 
-    Columns that the records do not have are null.
+    Columns that the records lack are null.
     """
     import pyarrow as pa
 
@@ -51,7 +51,7 @@ def as_bronze(attempts: pa.RecordBatch | pa.Table, source: str, number: int) -> 
 
 
 def hashed(run_id: Column) -> Column:
-    """What an erased attempt is remembered by."""
+    """The hash that identifies an erased attempt."""
     return F.sha2(run_id, 256)
 
 
@@ -61,7 +61,7 @@ def as_silver(bronze: DataFrame) -> DataFrame:
 
 
 def unique_attempts(known: DataFrame | None) -> Transform:
-    """One row per source and ``run_id`` (that which ended first), without those in ``known``."""
+    """One row per source and ``run_id`` (the one that ended first), without those in ``known``."""
     keys = list(schemas.SILVER_ATTEMPTS.keys)
 
     def apply(attempts: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Every gold table: what some attempts come to, and rows of the same key added up."""
+"""Every gold table: rows for attempts, and the merge of rows with the same key."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 _GRAINS = {table.path: grain for grain, table in schemas.ROLLUPS.items()}
 _MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
-#: Without a fingerprint, the class of an error stands for it.
+#: If there is no fingerprint, the class of the error is used.
 _FINGERPRINT = "coalesce(nullif(error_fingerprint, ''), error_class)"
 _LEFT = "coalesce(started_ms, finished_ms)"
 
-#: Rows of a table from the table ``attempts``; the same key may come several times.
+#: SQL for rows of a table from the table ``attempts``. A key may occur several times.
 _PARTS = {
     schemas.GOLD_ERRORS.path: f"""
         SELECT date, source, queue, task, {_FINGERPRINT} AS error_fingerprint, error_class,
@@ -37,7 +37,7 @@ _PARTS = {
                max(finished_ms) AS last_ms, {day("any_value(finished_ms)")} AS date
         FROM attempts WHERE worker IS NOT NULL GROUP BY ALL
     """,
-    # The minute in which an attempt became ready, and that in which it stopped waiting.
+    # The minute in which an attempt became ready, and the minute in which it stopped waiting.
     schemas.GOLD_BACKLOG.path: f"""
         SELECT *, {day("window_start")} AS date FROM (
             SELECT source, {window("ready_ms", _MINUTE_MS)} AS window_start, queue, count(*) AS ready,
@@ -74,7 +74,7 @@ _MERGED = {
 def attempt_rows(
     connection: DuckDBPyConnection, attempts: pa.Table, tables: Sequence[schemas.Table]
 ) -> list[pa.Table]:
-    """What attempts, which ``connection`` knows as a table of that name, come to in gold; each key once."""
+    """Gold rows of the attempts in the table ``attempts`` of ``connection``, each key once."""
     grains = [_GRAINS[table.path] for table in tables if table.path in _GRAINS]
     rollups = iter(attempt_rollups(connection, attempts, grains))
     return [
@@ -84,7 +84,7 @@ def attempt_rows(
 
 
 def merged_rows(table: schemas.Table, rows: pa.Table) -> pa.Table:
-    """Rows of a gold table, each key once, in its order: the same rows are the same bytes."""
+    """Rows of a gold table, each key once, sorted, so that equal rows give equal bytes."""
     if table.path in _GRAINS:
         return merged_rollups(rows)
     with engine(rows=rows) as connection:

@@ -1,4 +1,4 @@
-"""How long windows are; free of Spark, so that readers without a JVM can use it."""
+"""Lengths of windows. Imports no Spark, so that readers without a JVM can use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From attempts to jobs: what became of each, however often it ran or was seen."""
+"""From attempts and snapshots to jobs: one row for each job, with its latest state."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 from windlass.core.states import FINISHED, JobState
 from windlass.pipeline import schemas
 from windlass.pipeline.transforms.attempts import days_of
-from windlass.pipeline.transforms.sights import sights_of
+from windlass.pipeline.transforms.snapshots import snapshot_parts
 from windlass.pipeline.transforms.sql import as_rows, ask, engine
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Columns that attempts and jobs have under the same name, and that the newest record decides.
-_STORY = ("max_attempts", "error_message", "priority", "schedule", "slot_ms", "parent", "root", "cost")
-#: Facts of a job's newest record.
+#: Columns that attempts and jobs share, with the value of the newest record.
+_SHARED = ("max_attempts", "error_message", "priority", "schedule", "slot_ms", "parent", "root", "cost")
+#: Columns with the values of a job's newest record.
 _LAST = (
     "task", "group", "tags", "finished_ms", "outcome", "final", "worker", "error_class", "error_fingerprint",
-    "last_run_id", *_STORY,
+    "last_run_id", *_SHARED,
 )  # fmt: skip
 
 
-#: Columns of a job row that are those of an attempt, under another name or the same.
+#: Columns of a job row by the column of an attempt that they come from.
 _TAKEN = {
     **{name: name for name in ("source", "queue", "job_id", "enqueued_ms", "task", "group", "tags")},
     "attempts": "attempt",
@@ -36,9 +36,9 @@ _TAKEN = {
     "error_class": "error_class",
     "error_fingerprint": "error_fingerprint",
     "last_run_id": "run_id",
-    **{name: name for name in (*_STORY, *schemas.PAYLOADS)},
+    **{name: name for name in (*_SHARED, *schemas.PAYLOADS)},
 }
-#: Columns of an attempt that job rows are made of.
+#: Columns of an attempt that job rows need.
 PART_COLUMNS = [*dict.fromkeys(_TAKEN.values()), "duration_ms"]
 
 
@@ -63,7 +63,7 @@ def job_parts(attempts: pa.Table) -> pa.Table:
 
 
 def _state_after(outcome: Any) -> Any:
-    """The state of jobs by their newest outcome; null while they are alive, since they moved on since."""
+    """The state of jobs by their newest outcome; null for jobs that are alive, whose state is not known."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -73,14 +73,14 @@ def _state_after(outcome: Any) -> Any:
     )
 
 
-#: States after which a job runs no more.
+#: States after which a job does not run again.
 _ENDED = tuple(sorted(state.value for state in FINISHED))
 #: SQL for ``_state_after``.
 _STATE_AFTER = (
     f"CASE WHEN outcome = 'expired' THEN 'failed' WHEN outcome IN {schemas.FINAL_OUTCOMES} THEN outcome END"
 )
-#: Which of a job's rows says how it stands: the newest record, and without any the newest sight. A job that
-#: changed its state while jobs were listed may have two; the later state in the order of its life is right.
+#: A key for ``arg_max``: the row that decides the state of a job. Records rank above snapshots, then the
+#: newest wins. A job that changed its state during a listing may have two rows; the later state wins.
 _NEWEST = f"""
     {{'ran': (records > 0)::INTEGER, 'at': CASE WHEN records > 0 THEN finished_ms ELSE seen_ms END,
       'delivery': deliveries, 'final': final::INTEGER, 'run': coalesce(last_run_id, ''),
@@ -90,7 +90,7 @@ _SEEN = f"{{'at': seen_ms, 'state': list_position({[state.value for state in Job
 
 
 def merged_jobs(rows: pa.Table) -> pa.Table:
-    """Job rows that speak of the same job, as one; the newest record or sight says how it stands."""
+    """Merge rows of the same job into one. The newest record or snapshot decides its state."""
     keys = ", ".join(schemas.SILVER_JOBS.keys)
     last = ", ".join(f"""'{name}': "{name}" """ for name in _LAST)
     sql = f"""
@@ -114,29 +114,29 @@ def merged_jobs(rows: pa.Table) -> pa.Table:
 
 
 def _kept(name: str) -> str:
-    """SQL for a text and its size, of the newest row that was read with them."""
+    """SQL for a text and its size, from the newest row that has them."""
     both = f"{{'{name}': {name}, '{name}_bytes': {name}_bytes}}"
     return f"unnest(arg_max({both}, {_NEWEST}) FILTER ({name}_bytes IS NOT NULL))"
 
 
 def parts_of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``job_parts`` of attempts that Spark hands over."""
+    """``job_parts`` for a partition of attempts in Spark."""
     import pyarrow as pa
 
     for batch in batches:
         yield from job_parts(pa.Table.from_batches([batch])).to_batches()
 
 
-def sights_of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``sights_of`` of rows that Spark hands over."""
+def snapshot_parts_of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """``snapshot_parts`` for a partition of rows in Spark."""
     import pyarrow as pa
 
     for batch in batches:
-        yield from sights_of(pa.Table.from_batches([batch])).to_batches()
+        yield from snapshot_parts(pa.Table.from_batches([batch])).to_batches()
 
 
 def merge_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """``merged_jobs`` of rows that Spark has brought together by job."""
+    """``merged_jobs`` for a partition of rows in Spark that holds all rows of its jobs."""
     import pyarrow as pa
 
     found = list(batches)

@@ -1,8 +1,7 @@
-"""Attempts by minute, hour and day, with histograms that add up.
+"""Attempts by minute, hour and day, with histograms that can be added up.
 
-What a task makes of its attempts are rows of the table already, percentiles and all. Rows of the same window
-add up, whether a task or an earlier batch made them; most windows are known to one task only and need no
-adding.
+A task already turns its attempts into rows of the table, with percentiles. Rows of the same window are added
+up, whether a task or an earlier batch made them. Most windows come from one task only and need no merge.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _COUNTS = ["attempts", *schemas.OUTCOME_COLUMNS.values()]
-#: What is known of each attempt besides its kind; a logarithm makes the bucket.
+#: Derived columns of each attempt: its minute, and the buckets of its measures.
 _MEASURED = (
     f"SELECT {window('finished_ms', MINUTE_MS)} // {MINUTE_MS} AS minute, "
     + ", ".join(f"coalesce({bucket_sql(f'{m}_ms')}, -1) AS {m}_bucket" for m in schemas.MEASURES)
     + " FROM attempts"
 )
-#: Attempts of the table ``numbered`` as one row for each number.
+#: SQL that aggregates attempts of the table ``numbered`` to one row for each number.
 _COUNTED = ", ".join(
     [
         "count(*) AS attempts",
@@ -43,7 +42,7 @@ _COUNTED = ", ".join(
         *(f"sum({cause}_ms)::BIGINT AS {cause}_sum_ms" for cause in schemas.CAUSES),
     ]
 )
-#: Roll-ups of the table ``numbered`` as one row for each number.
+#: SQL that aggregates roll-ups of the table ``numbered`` to one row for each number.
 _SUMS = [
     *_COUNTS,
     *(f"{m}_{what}" for m in schemas.MEASURES for what in ("count", "sum_ms")),
@@ -58,7 +57,7 @@ _ADDED = ", ".join(
 def attempt_rollups(
     connection: DuckDBPyConnection, attempts: pa.Table, grains: Sequence[str]
 ) -> list[pa.Table]:
-    """Roll-ups of attempts, which ``connection`` knows as a table of that name, for each grain."""
+    """Roll-ups for each grain of the attempts in the table ``attempts`` of ``connection``."""
     if not grains:
         return []
     kinds, measured = Kinds(attempts), ask(connection, _MEASURED)
@@ -83,7 +82,7 @@ def attempt_rollups(
 
 
 def merged_rollups(rows: pa.Table) -> pa.Table:
-    """Roll-ups of one grain, each window once, in the order of their keys."""
+    """Roll-ups of one grain, each window once, sorted by their keys."""
     import numpy as np
     import pyarrow as pa
 
@@ -101,7 +100,7 @@ def merged_rollups(rows: pa.Table) -> pa.Table:
 
 
 def _added(rows: pa.Table, windows: Windows, numbers: Any) -> pa.Table:
-    """One row for each number."""
+    """Add up rows with the same number."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -117,7 +116,7 @@ def _added(rows: pa.Table, windows: Windows, numbers: Any) -> pa.Table:
 
 
 def _grouped(connection: DuckDBPyConnection, rows: pa.Table, numbers: Any, sql: str) -> pa.Table:
-    """Columns by ``sql``, one row for each number, in order."""
+    """Aggregate by ``sql``: one row for each number, in order."""
     import pyarrow as pa
 
     if "number" in rows.column_names:
@@ -127,7 +126,7 @@ def _grouped(connection: DuckDBPyConnection, rows: pa.Table, numbers: Any, sql: 
 
 
 def _finished(totals: pa.Table, windows: Windows, cells: Mapping[str, tuple[Any, Any]]) -> pa.Table:
-    """Rows of the table, from sums by number and the cells of each measure."""
+    """Rows of the table, from the sums by number and the histogram cells of each measure."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,7 +1,7 @@
-"""How transforms run: SQL over Arrow tables, by DuckDB, in the task that holds the rows.
+"""How transforms run: DuckDB executes SQL over Arrow tables, in the task that holds the rows.
 
-Spark spreads the tasks and knows which of them count. Within a task nothing leaves Arrow: rows of the JVM
-cost several times what the work itself does.
+Spark distributes the tasks and decides which results count. Within a task, data stays in Arrow, because
+converting rows for the JVM takes several times as long as the work itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def engine(**tables: pa.Table) -> Iterator[DuckDBPyConnection]:
-    """A database in memory that sees these tables. One thread: Spark has given the task one core."""
+    """An in-memory database that can read these tables. One thread, because a Spark task has one core."""
     import duckdb
 
     with duckdb.connect(config={"threads": 1}) as connection:
@@ -33,12 +33,12 @@ def ask(connection: DuckDBPyConnection, sql: str) -> pa.Table:
 
 
 def as_rows(rows: pa.Table, table: Table) -> pa.Table:
-    """Rows under the schema of a table."""
+    """Rows cast to the schema of a table."""
     return rows.select(table.names).cast(table.arrow)
 
 
 def window(ms: str, width_ms: int) -> str:
-    """SQL for the start of the window that holds a time, also before 1970."""
+    """SQL for the start of the window that contains a time, also before 1970."""
     return f"({ms} - (({ms} % {width_ms}) + {width_ms}) % {width_ms})"
 
 

@@ -1,7 +1,7 @@
-"""Which row belongs to which window, queue and task, as one number each; and histograms by these numbers.
+"""Numbers that encode the window, queue and task of a row, and histograms by these numbers.
 
-Sorting numbers takes a tenth of the time that grouping by three texts and a time does, or that a map from
-bucket to count for every window does. Each value of a histogram is one number too: that of its window, and
+Sorting numbers takes a tenth of the time of grouping by three texts and a time, or of keeping a map from
+bucket to count for every window. Each value of a histogram is one number too, which encodes its window and
 its bucket.
 """
 
@@ -15,16 +15,16 @@ from windlass.pipeline.histogram import values_until
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What a row is counted by, beside its window.
+#: The columns that rows are counted by, besides the window.
 _NAMES = ("source", "queue", "task")
 MINUTE_MS = 60_000
-#: More than there are buckets: that of the largest 64-bit number is about 1,050.
+#: An upper bound for the number of buckets: the bucket of the largest 64-bit number is about 1,050.
 _BUCKETS = 1 << 11
 _LARGEST = 2**63 - 1
 
 
 class Kinds:
-    """Source, queue and task of rows: each combination once, in order, and which of them a row has."""
+    """The distinct combinations of source, queue and task, in order, and the combination of each row."""
 
     def __init__(self, rows: pa.Table) -> None:
         import numpy as np
@@ -41,7 +41,7 @@ class Kinds:
             words.append(sorted(known))
         used = hashsets.unique(codes)
         self.of_rows = np.searchsorted(used, codes)
-        #: The number of each one's source, in order.
+        #: The number of the source of each combination, in order.
         self.sources = used // max(len(words[1]) * len(words[2]), 1)
         self.columns: dict[str, pa.Array] = {}
         for name, known in zip(reversed(_NAMES), reversed(words), strict=True):
@@ -53,16 +53,16 @@ class Kinds:
 
     @property
     def places(self) -> int:
-        """How many numbers one window needs: one for each source and combination."""
+        """How many numbers one window uses: one for each source and combination."""
         return (int(self.sources[-1]) + 1) * len(self) if len(self) else 0
 
 
 class Windows:
     """The windows of rows, ``width`` minutes long.
 
-    ``numbers``: of each row; they sort as ``source, window_start, queue, task`` do. A window counts by its
-    distance from the first one; where a time is so far off that cells would not fit into 64 bits, by its
-    place among the windows that there are.
+    ``numbers``: one for each row; they sort like ``source, window_start, queue, task``. A window is numbered
+    by its distance from the first one. If a time is so far off that cells would not fit into 64 bits, it is
+    numbered by its index among the windows that occur.
     """
 
     def __init__(self, kinds: Kinds, of_rows: Any, minutes: Any, width: int = 1) -> None:
@@ -84,12 +84,12 @@ class Windows:
         return numbers % len(self._kinds)
 
     def minutes_of(self, numbers: Any) -> Any:
-        """When windows begin, in minutes."""
+        """The start of windows, in minutes."""
         windows = numbers // len(self._kinds) % self._span + self._low
         return (windows if self._known is None else self._known[windows]) * self._width
 
     def keys(self, numbers: Any) -> dict[str, pa.Array]:
-        """The columns that name windows."""
+        """The key columns of windows."""
         import numpy as np
         import pyarrow as pa
 
@@ -101,10 +101,10 @@ class Windows:
 
 
 class Histograms:
-    """Histograms of windows, as lists and as one line of numbers.
+    """The histograms of windows, as lists and as flat arrays.
 
-    ``cells``: by ``cells_of``, each once, in order; ``counts``: how often each comes; ``numbers``: the
-    windows, in order, those without any value among them.
+    ``cells``: distinct values of ``cells_of``, sorted; ``counts``: how often each occurs; ``numbers``: the
+    windows, sorted, including those without any value.
     """
 
     def __init__(self, cells: Any, counts: Any, numbers: Any) -> None:
@@ -121,12 +121,12 @@ class Histograms:
         self.lists = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), entries, type=kind)
         self._buckets = buckets
         seen = np.concatenate([[0], np.cumsum(counts)])
-        #: How many are in all histograms before each one, and at its end.
+        #: The number of values in all histograms before each one, and up to its end.
         self._before, self._until = seen[offsets[:-1]], seen[offsets[1:]]
         self._seen = seen[1:]
 
     def percentile(self, per_mille: int) -> pa.Array:
-        """Nearest rank, as ``core.histogram.percentile``; null where nothing was measured."""
+        """The percentile by nearest rank, as ``core.histogram.percentile``; null if nothing was measured."""
         import numpy as np
         import pyarrow as pa
 
@@ -139,12 +139,12 @@ class Histograms:
 
 
 def cells_of(numbers: Any, buckets: Any) -> Any:
-    """A number for each value: its window and its bucket."""
+    """A number for each value, which encodes its window and its bucket."""
     return numbers * _BUCKETS + buckets
 
 
 def added_up(cells: Any, counts: Any) -> tuple[Any, Any]:
-    """Each cell once, in order, with the sum of its counts."""
+    """The distinct cells, sorted, with the sums of their counts."""
     import numpy as np
 
     order = np.argsort(cells, kind="stable")

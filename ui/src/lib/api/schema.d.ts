@@ -1044,7 +1044,7 @@ export interface components {
         };
         /**
          * Tick
-         * @description What ``/api/live`` sends about once a second.
+         * @description The event of ``/api/live``, about once a second.
          */
         Tick: {
             at_ms: number;
@@ -1069,7 +1069,7 @@ export interface components {
         };
         /**
          * WorkerLoad
-         * @description What a worker used at its last heartbeat: slots, memory, and percent of one processor.
+         * @description The load of a worker at its last heartbeat: slots, memory, and percent of one processor.
          */
         WorkerLoad: {
             id: string;

@@ -1,1 +1,1 @@
-"""Parts of Celery's API that stand in ``celery.contrib``."""
+"""Parts of Celery's API from ``celery.contrib``."""

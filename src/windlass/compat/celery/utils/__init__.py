@@ -1,4 +1,4 @@
-"""Small things that Celery's users import from ``celery.utils``."""
+"""Parts of Celery's API from ``celery.utils``."""
 
 from windlass.core.ids import new_id as uuid
 

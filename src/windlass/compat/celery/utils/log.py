@@ -1,4 +1,4 @@
-"""``get_task_logger``: a standard logger; lines that a task writes name its job anyway."""
+"""``get_task_logger``: returns a standard logger. Log lines of a task name its job in any case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Management commands that hand all their words to the command line of Windlass."""
+"""Management commands that pass all their arguments to the command line of Windlass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOTHING_SAID = {
 
 
 class PassingCommand(BaseCommand):
-    """Takes any words: Windlass reads them, with its own help and its own errors."""
+    """Takes any arguments. Windlass parses them, with its own help and errors."""
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
         parser = super().create_parser(prog_name, subcommand, **kwargs)
@@ -33,7 +33,7 @@ class PassingCommand(BaseCommand):
         return parser
 
     def handle(self, *args: str, **options: Any) -> None:
-        """Run the words on the project's store; a code other than 0 ends the process with it."""
+        """Run the command on the project's store. Exits with its code if that is not 0."""
         os.environ["WINDLASS_URL"] = get_app().url
         try:
             tree.main(
@@ -44,5 +44,5 @@ class PassingCommand(BaseCommand):
                 sys.exit(done.code)
 
     def words(self, given: list[str]) -> list[str]:
-        """The words for Windlass."""
+        """The arguments for Windlass."""
         return given

@@ -21,7 +21,7 @@ def start_worker(
     queues: Iterable[str] | str | None = None,
     **needless: Any,
 ) -> Iterator[Worker]:
-    """Run a worker of ``app`` meanwhile, for ``queues`` or for all that the app knows."""
+    """Run a worker of ``app`` for the duration of the block, for ``queues`` or all queues of the app."""
     names = queues.split(",") if isinstance(queues, str) else list(queues or app.queue_names())
     worker = Worker(names, url_or_app=app.windlass, concurrency=concurrency, grace=shutdown_timeout)
     wait_for(worker.start())

@@ -1,4 +1,4 @@
-"""How the API meets requests that are nearly right: unknown parameters, HEAD, addresses without a page."""
+"""Checks of query parameters, and HEAD requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parameters_of(handler: HTTPRouteHandler) -> frozenset[str]:
 
 
 def check_parameters(given: Mapping[str, Any] | Iterable[str], known: frozenset[str]) -> None:
-    """Refuse a parameter that the route does not take: a filter that is misspelt would return everything."""
+    """Refuse a parameter that the route does not take: a misspelt filter would return everything."""
     for name in given:
         if name not in known:
             shown = clean_text(name, _SHOWN_CHARS)
@@ -37,10 +37,10 @@ def check_parameters(given: Mapping[str, Any] | Iterable[str], known: frozenset[
             raise ApiError(422, "unknown_parameter", f"there is no parameter {shown!r} here", advice)
 
 
-class Headless:
-    """A GET request that was sent as HEAD: the same answer without its body.
+class HeadRequest:
+    """Handles a HEAD request like GET, without the body of the response.
 
-    A stream sees its client leave as soon as its head was sent.
+    A stream sees its client disconnect as soon as the head is sent.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,11 +50,11 @@ class Headless:
         self._begun = False
 
     async def receive(self) -> Any:
-        """What the client sends: nothing but that it leaves."""
+        """Only reports that the client disconnects."""
         return {"type": "http.disconnect"} if self._begun else await self._receive()
 
     async def send(self, message: Any) -> None:
-        """The head of the answer, and its end at once."""
+        """Send the head of the response and end it."""
         if message["type"] == "http.response.start":
             self._begun = True
             await self._send(message)

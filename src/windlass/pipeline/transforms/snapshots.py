@@ -1,7 +1,7 @@
-"""From a job's record to a row of ``silver/jobs``: what is known of a job that was seen in its store.
+"""Rows of ``silver/jobs`` from job records that a snapshot listed.
 
-Such a row counts no record and no attempt; these come from the log alone. Of a job that is in the log, it
-only says in which state it was seen, and when.
+Such a row counts no records and no attempts; those come from the log alone. For a job that is in the log, it
+only adds the state in which the job was listed, and when.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from windlass.pipeline.payloads import Payloads
 
-#: What a row has from the log, as it is without any.
+#: The columns that come from the log, with the values for a job without records.
 _UNRECORDED: dict[str, Any] = {
     "records": 0,
     "attempts": 0,
@@ -32,14 +32,14 @@ _UNRECORDED: dict[str, Any] = {
     "outcome": None,
     "last_run_id": None,
 }
-#: Facts that options say under the name of the column.
+#: Columns that are options of the job with the same name.
 _OPTIONS = ("group", "max_attempts", "schedule", "slot_ms", "parent", "root", "cost")
 
 
-def sighted(
+def snapshot_rows(
     records: Iterable[JobRecord], source: str, seen_ms: int, payloads: Payloads | None = None
 ) -> pa.Table:
-    """Rows of jobs that a store holds."""
+    """Rows for jobs that a store holds."""
     import pyarrow as pa
 
     facts = {"source": source, "seen_ms": seen_ms, "schema_version": schemas.SCHEMA_VERSION}
@@ -76,8 +76,8 @@ def _row(record: JobRecord) -> dict[str, Any]:
     return row
 
 
-def sights_of(jobs: pa.Table) -> pa.Table:
-    """What rows of jobs say from having been seen, without what they have from the log."""
+def snapshot_parts(jobs: pa.Table) -> pa.Table:
+    """The part of job rows that comes from snapshots, without what comes from the log."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
