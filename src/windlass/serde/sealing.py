@@ -7,8 +7,8 @@ queue, task or field are refused. ``windlass.serde.codecs`` is the only caller.
 The labels (each is a list of texts as JSON, which is unambiguous) contain:
 
 * for a payload: its queue, its task, and the job's id; or the schedule's name; or the unique key of an add
-  that may replace the data of a pending job (``debounce``, ``keep_last``), because there the store decides which
-  job gets the bytes;
+  that may replace the data of a pending job (``debounce``, ``keep_last``), because there the store decides
+  which job gets the bytes;
 * for a result, progress and a chunk of output: the queue and the id of the job;
 * for a signal: the queue and the id of the job, and the signal's name.
 """

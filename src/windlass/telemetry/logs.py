@@ -145,7 +145,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 def parse_levels(text: str) -> dict[str, str]:
-    """Parse levels by logger: ``info`` or ``warning,windlass.attempt=info``. The root logger's name is empty."""
+    """Parse ``info`` or ``warning,windlass.attempt=info`` to levels by logger; the root logger is ""."""
     levels = {"": "info"}
     for part in text.split(","):
         logger, equals, level = part.strip().rpartition("=")

@@ -94,9 +94,7 @@ class OpenTelemetry:
         if record.started_ms is not None:
             self._wait.record(max(record.started_ms - record.ready_ms, 0) / 1000, labels)
         self._active.add(1, labels)
-        parent = self._propagator.extract(
-            job.trace, Context()
-        )  # an empty context, not the one in which the worker was started
+        parent = self._propagator.extract(job.trace, Context())  # not the worker's own context
         try:
             with self._tracer.start_as_current_span(
                 f"process {record.queue}",
