@@ -8,7 +8,7 @@
     │   ├── OrderedGroupError             a priority or ``lifo`` in a group that is ordered
     │   └── DependencyError               a job that cannot be waited for, or cannot wait
     │       └── CycleError                jobs that would wait for each other
-    ├── GroupFullError                    the job's group has its ``max_size``
+    ├── GroupFullError                    the job's group has reached its ``max_size``
     ├── UnsupportedByBackendError         the chosen store cannot do this
     ├── StorageError (ConnectionError)    the store is unreachable, locked, full or damaged
     │   ├── HistoryTrimmedError           a cursor points below the oldest kept record
@@ -21,29 +21,29 @@
     ├── IllegalTransitionError            the job's state does not allow the request
     ├── LeaseLostError                    the job belongs to a newer lease
     ├── ResultError                       a handler's result cannot be stored
-    ├── ResultExpiredError (LookupError)  the job completed, but its result was not kept that long
-    ├── WaitTimeoutError (TimeoutError)   nothing finished in time; the job continues
-    ├── JobFailedError                    the awaited job failed for good
-    │   └── MaxRetriesError               ... because its attempts are spent
+    ├── ResultExpiredError (LookupError)  the job completed, but its result has expired
+    ├── WaitTimeoutError (TimeoutError)   the job did not finish in time; it continues
+    ├── JobFailedError                    the awaited job failed permanently
+    │   └── MaxRetriesError               ... because no attempt is left
     ├── JobCancelledError                 the awaited job was cancelled
     ├── JobTimeoutError (TimeoutError)    an attempt ran longer than its ``timeout``
-    ├── AbortedError                      a handler left its work because it was asked to stop
+    ├── AbortedError                      a handler stopped early because it was asked to
     ├── WorkerCrashError                  the child process of an attempt died
-    ├── RemoteError                       what a handler raised in a child process
+    ├── RemoteError                       an error that a handler raised in another process
     ├── SignatureError (ValueError)       stored bytes are not what their writer signed or encrypted
     ├── BatchError                        raised by a batch handler: some of its jobs failed
     └── UnrecoverableError                raised by a handler: fail now, never retry
 
-    JobSignal                             raised by a handler to steer its job; not an error
-    ├── Snooze(delay)                     run me again later; costs no attempt
-    ├── Retry(delay)                      this attempt failed; run me again after ``delay``
+    JobSignal                             raised by a handler to control its job; not an error
+    ├── Snooze(delay)                     run the job again later; no attempt is counted
+    ├── Retry(delay)                      this attempt failed; run the job again after ``delay``
     ├── Cancel(reason)                    end as cancelled
-    ├── RateLimitError(delay)             the other side is busy; costs no attempt
-    ├── WaitForChildren()                 run me again when my children have ended; costs no attempt
-    └── Suspend(signal, timeout)          run me again when that signal comes; costs no attempt
+    ├── RateLimitError(delay)             an external service is busy; no attempt is counted
+    ├── WaitForChildren()                 run the job again when its children have ended
+    └── Suspend(signal, timeout)          run the job again when that signal comes
 
-Each error carries a stable ``code`` (for logs, HTTP answers and metrics) and its facts as
-attributes, so that no program has to parse a sentence.
+Each error has a stable ``code`` (for logs, HTTP answers and metrics) and its data as attributes,
+so that programs need not parse messages.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
-#: The longest delay that a signal may ask for: 100 years, as everywhere.
+#: The longest delay of a signal: 100 years, as for all durations.
 _MAX_SECONDS = 100 * 366 * 86_400
-#: Most characters of a refused value that an error shows.
+#: The maximum length of a refused value in a message.
 _SHOWN_CHARS = 200
 
 
 class WindlassError(Exception):
-    """Base of every error that Windlass raises on purpose."""
+    """Base of all errors that Windlass raises. ``code`` is a stable name of the kind of error."""
 
     code: ClassVar[str] = "error"
 
 
 class ConfigError(WindlassError, ValueError):
-    """An option cannot work. ``option``, ``want`` and ``got`` say which, and why."""
+    """An option, name or argument is invalid. ``option``, ``want`` and ``got`` say which one and why."""
 
     code = "config"
 
@@ -78,7 +78,7 @@ class ConfigError(WindlassError, ValueError):
 
 
 def _shown(value: object) -> str:
-    """A refused value as an error may show it: it can be huge, or be unable to describe itself."""
+    """Return a refused value for a message. It may be very long, or its ``repr`` may raise."""
     try:
         text = repr(value)
     except Exception:
@@ -87,7 +87,7 @@ def _shown(value: object) -> str:
 
 
 class PayloadTooLargeError(ConfigError):
-    """Encoded arguments are larger than the cap (1 MB unless the app says otherwise)."""
+    """The encoded arguments exceed the limit (1 MB unless the app sets another one)."""
 
     code = "payload_too_large"
 
@@ -102,10 +102,10 @@ class PayloadTooLargeError(ConfigError):
 
 
 class OrderedGroupError(ConfigError):
-    """A priority or ``lifo`` is refused in an ordered group, whose jobs run as they were added.
+    """A priority or ``lifo`` is not allowed in an ordered group, whose jobs run in the order of adding.
 
-    ``refused`` are the ids of jobs that were not added for that; ``added`` are the other jobs of the same
-    call, which were added.
+    ``refused`` are the ids of the jobs that were not added. ``added`` are the jobs of the same call that
+    were.
     """
 
     code = "ordered_group"
@@ -130,7 +130,7 @@ class OrderedGroupError(ConfigError):
     def at_add(
         cls, queue: str, group: str, refused: Sequence[str], added: Sequence[Any]
     ) -> OrderedGroupError:
-        """Jobs with a priority or ``lifo`` were not added to an ordered group."""
+        """Return the error for jobs with a priority or ``lifo`` that were not added."""
         want = (
             f"left out for jobs of group {group!r} of queue {queue!r}, which is ordered: "
             f"{len(refused)} job(s) were not added; add them without, or in another group"
@@ -139,7 +139,7 @@ class OrderedGroupError(ConfigError):
 
     @classmethod
     def at_change(cls, queue: str, job_id: str) -> OrderedGroupError:
-        """The priority of a job of an ordered group was not changed."""
+        """Return the error for a job whose priority was not changed."""
         want = (
             f"left as it is for job {job_id!r} of queue {queue!r}: its group is ordered, and runs its jobs "
             "in the order in which they were added"
@@ -148,7 +148,7 @@ class OrderedGroupError(ConfigError):
 
     @classmethod
     def at_switch(cls, queue: str, group: str) -> OrderedGroupError:
-        """A group was not made ordered, because jobs of it have a priority or are ``lifo``."""
+        """Return the error for a group that was not made ordered because of its jobs' priorities."""
         want = (
             f"left off for now: unfinished jobs of group {group!r} of queue {queue!r} have a priority or are "
             "lifo; wait until they have finished, or remove them, then set it again"
@@ -157,9 +157,9 @@ class OrderedGroupError(ConfigError):
 
 
 class GroupFullError(WindlassError):
-    """Jobs were not added: their group has as many unfinished ones as its ``max_size`` allows.
+    """Jobs were not added because their group has reached its ``max_size`` of unfinished jobs.
 
-    ``refused`` are their ids; ``added`` are the other jobs of the same call, which were added.
+    ``refused`` are their ids. ``added`` are the jobs of the same call that were added.
     """
 
     code = "group_full"
@@ -176,7 +176,7 @@ class GroupFullError(WindlassError):
 
 
 class DependencyError(ConfigError):
-    """A flow names a job that is not there, or one that has finished as a parent. Nothing was added."""
+    """A flow names a job that does not exist, or a parent that has finished. Nothing was added."""
 
     code = "dependency"
 
@@ -192,7 +192,7 @@ class CycleError(DependencyError):
 
 
 class UnsupportedByBackendError(WindlassError):
-    """The backend declares this capability missing. Nothing was changed."""
+    """The store does not support this feature. Nothing was changed."""
 
     code = "unsupported"
 
@@ -205,16 +205,16 @@ class UnsupportedByBackendError(WindlassError):
 
 
 class StorageError(WindlassError, ConnectionError):
-    """The store did not answer, refused, or is damaged. The message says what to do.
+    """The store did not answer, refused the request, or is damaged. The message says what to do.
 
-    After this error a write may or may not have happened; every verb can be repeated safely.
+    A write may or may not have happened. Every request can be repeated safely.
     """
 
     code = "storage"
 
 
 class HistoryTrimmedError(StorageError):
-    """The log was trimmed past the requested position: records in between are gone."""
+    """The log was trimmed past the requested position, so records in between are gone."""
 
     code = "history_trimmed"
 
@@ -230,9 +230,9 @@ class HistoryTrimmedError(StorageError):
 
 
 class StoreReplacedError(StorageError):
-    """Files of the store were deleted or replaced while this process had them open. Nothing is acknowledged.
+    """A file of the store was deleted or replaced while this process had it open.
 
-    What was written since went to files that no other process reads. ``path`` is what is gone.
+    Writes since then went to a file that no other process reads. ``path`` names the file.
     """
 
     code = "store_replaced"
@@ -247,7 +247,7 @@ class StoreReplacedError(StorageError):
 
 
 class StoreFullError(StorageError):
-    """The server has no memory left, and refuses what would need more. Nothing was changed."""
+    """The server has no memory left and refuses requests that need more. Nothing was changed."""
 
     code = "store_full"
 
@@ -268,7 +268,7 @@ class ForkedError(StorageError):
 
 
 class ClosedError(WindlassError):
-    """It was closed: calls after that, and waits that were under way, end with this. ``what`` names it."""
+    """A closed object was used, or it was closed during a wait. ``what`` names it."""
 
     code = "closed"
 
@@ -278,7 +278,7 @@ class ClosedError(WindlassError):
 
 
 class JobNotFoundError(WindlassError, LookupError):
-    """No such job: the id is wrong, or the record was pruned or removed."""
+    """The job does not exist: the id is wrong, or the record was pruned or removed."""
 
     code = "job_not_found"
 
@@ -289,7 +289,7 @@ class JobNotFoundError(WindlassError, LookupError):
 
 
 class ScheduleNotFoundError(WindlassError, LookupError):
-    """No such schedule: the name is wrong, or it was removed."""
+    """The schedule does not exist: the name is wrong, or it was removed."""
 
     code = "schedule_not_found"
 
@@ -303,7 +303,7 @@ class ScheduleNotFoundError(WindlassError, LookupError):
 
 
 class IllegalTransitionError(WindlassError):
-    """The job's state does not allow what was asked. Nothing was changed."""
+    """The job's state does not allow the request. Nothing was changed."""
 
     code = "illegal_transition"
 
@@ -315,7 +315,9 @@ class IllegalTransitionError(WindlassError):
 
 
 class LeaseLostError(WindlassError):
-    """Another lease is newer, or the job ended: this attempt may not change it any more."""
+    """The lease of this attempt was lost: another one is newer, or the job has ended. It cannot change the
+    job.
+    """
 
     code = "lease_lost"
 
@@ -330,13 +332,13 @@ class LeaseLostError(WindlassError):
 
 
 class ResultError(WindlassError):
-    """A handler returned something that cannot be encoded, or that is too large to store."""
+    """A handler's return value cannot be encoded, or is too large to store."""
 
     code = "result"
 
 
 class ResultExpiredError(WindlassError, LookupError):
-    """The job completed, but its result is past its ``result_ttl``. ``None`` is only ever a returned None."""
+    """The job completed, but its result is past its ``result_ttl`` and was not kept."""
 
     code = "result_expired"
 
@@ -350,7 +352,7 @@ class ResultExpiredError(WindlassError, LookupError):
 
 
 class WaitTimeoutError(WindlassError, TimeoutError):
-    """The awaited job did not finish in time. It continues; only the waiting ended."""
+    """The awaited job did not finish in time. The job continues."""
 
     code = "wait_timeout"
 
@@ -364,7 +366,7 @@ class WaitTimeoutError(WindlassError, TimeoutError):
 
 
 class LimiterTimeoutError(WindlassError, TimeoutError):
-    """A ``Limiter`` had no room in time. Nothing is held."""
+    """A ``Limiter`` could not be acquired in time."""
 
     code = "limiter_timeout"
 
@@ -378,11 +380,11 @@ class LimiterTimeoutError(WindlassError, TimeoutError):
 
 
 class JobFailedError(WindlassError):
-    """The awaited job failed for good.
+    """The awaited job failed permanently.
 
-    The original error is its ``__cause__`` (``original_error``): a ``RemoteError`` of the same class name,
-    below the built-in class of that name, with its message and trace. In the callbacks of a worker it is the
-    very object that was raised.
+    ``__cause__`` (``original_error``) is the original error: a ``RemoteError`` with its class name, message
+    and traceback, which is also an instance of the built-in class of that name. In callbacks of a worker it
+    is the raised object itself.
     """
 
     code = "job_failed"
@@ -400,12 +402,12 @@ class JobFailedError(WindlassError):
 
     @property
     def original_error(self) -> BaseException | None:
-        """What the handler raised last; None when the job failed without a run."""
+        """The last error that the handler raised; None when the job failed without a run."""
         return self.__cause__
 
 
 class MaxRetriesError(JobFailedError):
-    """The job failed because every attempt failed. Carries what a dead-letter handler needs."""
+    """The job failed because all its attempts failed. It carries the job's ``attempts`` and ``payload``."""
 
     code = "max_retries"
 
@@ -441,9 +443,9 @@ class JobTimeoutError(WindlassError, TimeoutError):
 
 
 class AbortedError(WindlassError):
-    """A handler stopped early because its ``abort_signal`` asked it to. ``reason`` says why it was asked.
+    """A handler stopped early because its ``abort_signal`` was set. ``reason`` is the reason of the stop.
 
-    Any error does that: how the job continues is decided by the reason of the stop.
+    A handler may raise any other error instead. The reason of the stop decides how the job continues.
     """
 
     code = "aborted"
@@ -460,10 +462,10 @@ class WorkerCrashError(WindlassError):
 
 
 class RemoteError(WindlassError):
-    """An exception that a handler raised in a child process.
+    """An exception that a handler raised in another process.
 
-    ``error_class`` and ``module`` name the original class, ``message`` is its text, ``remote_traceback`` that
-    of its traceback in the child. ``type(error).__name__`` is the original's name as well.
+    ``error_class`` and ``module`` name the original class, ``message`` is its text and ``remote_traceback``
+    its traceback. ``type(error).__name__`` is also the name of the original class.
     """
 
     code = "remote"
@@ -485,23 +487,23 @@ class RemoteError(WindlassError):
 
 
 class UnrecoverableError(WindlassError):
-    """Raise it in a handler to fail the job at once, whatever attempts are left."""
+    """Raise this in a handler to fail the job at once, without further attempts."""
 
     code = "unrecoverable"
 
 
 class SignatureError(WindlassError, ValueError):
-    """Stored bytes were changed, or written with a key that is not known here."""
+    """Stored bytes were changed, or were written with a key that is not known here."""
 
     code = "signature"
 
 
 class BatchError(WindlassError):
-    """Raise it in a batch handler when some of its jobs failed; the others are completed.
+    """Raise this in a batch handler when some of its jobs failed. The others are completed.
 
-    ``errors`` maps a job's number in the batch, or its id, to what became of it: any exception, also
-    ``Snooze``, ``Retry`` and ``Cancel``. ``results`` are the results of the whole batch, if there are any
-    (those of failed jobs are ignored).
+    ``errors`` maps a job's position in the batch, or its id, to an exception, which may be ``Snooze``,
+    ``Retry`` or ``Cancel``. ``results`` are the results of the whole batch, if there are any; those of failed
+    jobs are ignored.
     """
 
     code = "batch"
@@ -517,10 +519,12 @@ class BatchError(WindlassError):
 
 
 class JobSignal(Exception):
-    """Raised by a handler to steer its own job. Never logged as a failure."""
+    """Base of exceptions that a handler raises to control its job. They are not logged as failures."""
 
 
 class _DelaySignal(JobSignal):
+    """Base of signals with a delay in seconds."""
+
     def __init__(self, delay: float | timedelta = 0) -> None:
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         if (
@@ -536,11 +540,11 @@ class _DelaySignal(JobSignal):
 
 
 class Snooze(_DelaySignal):
-    """Put the running job back for ``delay``. The attempt does not count."""
+    """Run the job again after ``delay``. No attempt is counted."""
 
 
 class Retry(_DelaySignal):
-    """Count this attempt as failed and run the job again after ``delay`` (if attempts are left)."""
+    """Count this attempt as failed and run the job again after ``delay``, if attempts are left."""
 
     def __init__(self, delay: float | timedelta = 0, reason: str = "") -> None:
         super().__init__(delay)
@@ -548,7 +552,7 @@ class Retry(_DelaySignal):
 
 
 class RateLimitError(_DelaySignal):
-    """The service behind the handler said "slow down": run again after ``delay``, at no cost."""
+    """An external service is rate limiting: run the job again after ``delay``. No attempt is counted."""
 
 
 class Cancel(JobSignal):
@@ -560,9 +564,10 @@ class Cancel(JobSignal):
 
 
 class WaitForChildren(JobSignal):
-    """Block the running job until its children have ended, then run it again. The attempt does not count.
+    """Block the running job until its children have ended, then run it again. No attempt is counted.
 
-    Without an open child it runs again at once; the second time, with no new child in between, it has failed.
+    Without an open child the job runs again at once. If that happens again without a new child, the job
+    fails.
     """
 
     def __init__(self) -> None:
@@ -570,10 +575,10 @@ class WaitForChildren(JobSignal):
 
 
 class Suspend(JobSignal):
-    """Suspend the running job until ``queue.signal(job_id, signal, data)``, or until ``timeout`` passed.
+    """Suspend the running job until ``queue.signal(job_id, signal, data)``, or until ``timeout`` has passed.
 
-    Then it runs again, from the start: ``job.signals`` holds what came. The attempt does not count. A signal
-    that came before ends the suspension at once.
+    Then the job runs again from the start, with the received signals in ``job.signals``. No attempt is
+    counted. A signal that was received before ends the suspension at once.
     """
 
     def __init__(self, signal: str, timeout: float | timedelta | None = None) -> None:
@@ -585,7 +590,7 @@ class Suspend(JobSignal):
 
 
 def _is_text(value: str) -> bool:
-    """Whether it can be stored: half of a surrogate pair cannot."""
+    """Whether the text can be encoded. An unpaired surrogate cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:

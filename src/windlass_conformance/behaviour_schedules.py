@@ -16,7 +16,7 @@ from windlass.backend.store import Store
 from windlass.errors import ScheduleNotFoundError
 from windlass.testing.clock import START_MS
 from windlass.worker.duty import all_steps
-from windlass.worker.scheduler import PATIENCE_MS, Scheduler
+from windlass.worker.scheduler import LEADER_HEAD_START_MS, Scheduler
 from windlass_conformance.harness import Harness
 from windlass_conformance.needs import needs
 from windlass_conformance.stage import QUEUE, Gate, Stage
@@ -312,8 +312,8 @@ async def test_without_a_leader_the_others_fire_a_second_later(harness: Harness)
         follower = Scheduler(stage.app.store, leads=lambda: False)
         await stage.advance(5)
         assert await all_steps(follower) == 0
-        assert follower.every_ms == PATIENCE_MS
-        await stage.advance(ms=PATIENCE_MS)
+        assert follower.every_ms == LEADER_HEAD_START_MS
+        await stage.advance(ms=LEADER_HEAD_START_MS)
         assert await all_steps(follower) == 1
 
 

@@ -1,4 +1,4 @@
-"""What applications use first: the app, its queues, its tasks, events, search, the same without asyncio.
+"""The public API: the app, its queues and tasks, events, search, and the same without asyncio.
 
-What happens behind a call: ``docs/internals/walk.md``.
+``docs/internals/walk.md`` follows a call through the layers.
 """

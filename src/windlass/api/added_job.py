@@ -11,7 +11,7 @@ from windlass.jobs.job import Job
 if TYPE_CHECKING:
     from windlass.jobs.interfaces import JobQueue
 
-#: Attributes of the event, which callbacks received in its place before, and how to get them now.
+#: Attributes of the event, which callbacks used to receive, and their replacements.
 _OF_EVENT = {
     "type": 'queue.on("enqueued") or queue.on("scheduled"), whose callbacks receive the event',
     "at_ms": "job.record.enqueued_ms",
@@ -21,7 +21,7 @@ _OF_EVENT = {
 
 
 class AddedJob(Job[Any]):
-    """A job that was added. The attributes of its event still work, with a ``DeprecationWarning``."""
+    """A job that was added. The attributes of its event still work, but are deprecated."""
 
     __slots__ = ("_event",)
 

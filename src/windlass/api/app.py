@@ -1,7 +1,7 @@
-"""``Windlass``: one store, its queues, its tasks.
+"""``Windlass``: one store with its queues and tasks.
 
-Applications start here; ``Queue`` and ``Worker`` can also be used without an app. Tasks are registered in
-``app_tasks``, hooks and the resources of workers in ``app_hooks``.
+Applications start here. ``Queue`` and ``Worker`` can also be used without an app. ``app_tasks`` registers
+tasks; ``app_hooks`` registers hooks and the resources of workers.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ log: Final = logging.getLogger("windlass.app")
 class Windlass(TaskVerbs, HookVerbs, ForeignNames):
     """A job system on one store.
 
-    ``url`` names the store; without it ``$WINDLASS_URL``, else ``sqlite:///windlass.db``. Nothing is opened
-    until the first use, or ``async with app``. ``compress`` stores payloads and results over 2 kB compressed.
-    ``accept`` lists codecs that jobs may come in besides the app's own; an app whose codec is JSON or
-    MessagePack accepts these two, any other app nothing else.
-    ``name`` distinguishes the schedules of this code from those of other applications on the same store.
+    ``url`` names the store. The default is ``$WINDLASS_URL``, then ``sqlite:///windlass.db``. The app
+    connects on first use, or with ``async with app``. ``compress`` stores payloads and results over 2 kB
+    compressed. ``accept`` lists further codecs that the app reads; JSON and MessagePack apps always read both
+    of these. ``context`` is passed to every handler as ``job.context``. ``name`` separates the schedules of
+    this code from those of other applications on the same store.
     """
 
     _called = "an app"
@@ -78,13 +78,13 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         mask: Sequence[str] = DEFAULT_MASK,
         error_messages: bool = True,
     ) -> None:
-        #: Whose code this is: schedules that it no longer declares go when a worker starts. The module that
-        #: makes the app, unless it is named.
+        #: Identifies this code as the owner of its schedules; by default the module that creates the app.
+        #: Schedules of this owner that the code no longer declares are removed when a worker starts.
         self.name: str = caller_module(2) if name is None else check_task_name(name)
         self.url: str = url or os.environ.get("WINDLASS_URL") or DEFAULT_URL
         self.store: Store = Store(open_backend(self.url), clock)
         self.clock = clock
-        #: What writes arguments, and which codecs are read.
+        #: The codecs that write and read arguments and results.
         self.codecs: Codecs = Codecs(
             _as_codec(codec, compress),
             results=None if result_codec is None else _as_codec(result_codec, compress),
@@ -94,7 +94,7 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         self.max_payload_bytes = max_payload_bytes
         if isinstance(mask, str) or not all(isinstance(name, str) for name in mask):
             raise ConfigError("mask", "a list of names, such as ['password', '*token*']", mask)
-        #: What history keeps of error messages: without the values of the names in ``mask``, or nothing.
+        #: Hides values of the names in ``mask`` in the error messages of the history, or drops the messages.
         self.messages: MessageMask = MessageMask(mask, keep=error_messages)
         self.defaults: JobOptions = (
             defaults if isinstance(defaults, JobOptions) else DEFAULT_OPTIONS.merged(defaults or {})
@@ -104,10 +104,10 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         self.defaults.check()
         self.backoff_strategies: dict[str, Strategy] = dict(backoff_strategies or {})
         check_spelling(to_backoff(self.defaults.backoff), self.backoff_strategies)
-        #: Custom rules for schedules: name -> function from a datetime to the next slot after it.
+        #: Custom schedule rules by name: functions from a datetime to the next slot after it.
         self.schedule_strategies: dict[str, ScheduleStrategy] = dict(schedule_strategies or {})
         self._code_schedules = DeclaredSchedules(self.schedule_strategies)
-        #: Handed to every handler as ``job.context``.
+        #: The value of ``job.context`` in every handler.
         self.context = context
         TaskVerbs.__init__(self)
         HookVerbs.__init__(self, self.codecs)
@@ -118,7 +118,7 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
 
     @property
     def codec(self) -> Codec:
-        """What writes arguments."""
+        """The codec that writes arguments."""
         return self.codecs.own
 
     def __repr__(self) -> str:
@@ -140,13 +140,13 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         await self.close()
 
     async def open(self) -> None:
-        """Connect now instead of at the first call; also the way to use a closed app again. Idempotent."""
+        """Connect now instead of on first use. Also reopens a closed app. Idempotent."""
         await self.store.reopen()
 
     async def close(self) -> None:
-        """Disconnect. Waits under way, and calls from now on, raise ``ClosedError``. Idempotent.
+        """Disconnect. Pending waits and later calls raise ``ClosedError``. Idempotent.
 
-        ``async with app`` or ``open`` opens it again, with its queues and tasks: for tests, and for servers
+        ``open`` or ``async with app`` reopens the app with its queues and tasks, for tests and for servers
         that restart within one process.
         """
         for queue in self._queues.values():
@@ -154,30 +154,31 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         await self.store.close()
 
     def use_store(self, url: str) -> None:
-        """Change the store, before anything was opened: ``--url`` overrules what the code says."""
+        """Replace the store, before the app was opened; for a ``--url`` option that overrides the code."""
         self.url = url
         self.store = Store(open_backend(url), self.clock)
         self._queues.clear()
 
     def queue(self, name: str) -> Queue:
-        """The queue of that name (made on first use; the same object every time until it is closed)."""
+        """Return the queue of that name. The same object is returned until that queue is closed."""
         found = self._queues.get(name)
         if found is None or found.is_closed:
             found = self._queues[name] = Queue(name, self)
         return found
 
     async def queues(self) -> list[QueueInfo]:
-        """Every queue the store knows, with its counts."""
+        """Return every queue of the store, with its counts."""
         return await self.store.execute(rq.ListQueues())
 
     async def workers(self) -> list[WorkerInfo]:
-        """Workers that were alive in the last 45 seconds."""
+        """Return the workers that sent a heartbeat in the last 45 seconds."""
         return await self.store.execute(rq.ListWorkers())
 
     async def command_worker(self, worker_id: str, action: Action) -> bool:
-        """Make a worker go ``quiet``, ``resume``, ``stop`` or ``dump`` its stacks; False when unknown.
+        """Send a worker a command: ``quiet``, ``resume``, ``stop`` or ``dump`` (its stacks).
 
-        The worker receives it at once or with its next heartbeat; ``workers`` shows when a worker is quiet.
+        Returns False when the worker is unknown. The worker receives the command at once, or with its next
+        heartbeat. ``workers`` shows which workers are quiet.
         """
         if action not in get_args(Action):
             raise ConfigError("action", f"one of {', '.join(get_args(Action))}", action)
@@ -187,15 +188,15 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         return await self.store.execute(request)
 
     async def mark(self, label: str) -> Mark:
-        """Put a mark on the time line of the figures: a deploy, say."""
+        """Add a labelled mark to the timeline of the metrics, for example for a deploy."""
         return await self.store.execute(mq.AddMark(id=new_id(), label=check_task_name(label)))
 
     async def marks(self, start: datetime | float = 0) -> list[Mark]:
-        """Marks since ``start``, oldest first."""
+        """Return the marks since ``start``, oldest first."""
         return await self.store.execute(mq.ListMarks(since_ms=instant_to_ms(start, "start")))
 
     async def schedules(self) -> list[ScheduleInfo]:
-        """Every schedule of the store, by queue and name."""
+        """Return every schedule of the store, by queue and name."""
         return await list_schedules(self)
 
     def schedule(
@@ -208,10 +209,11 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         queue: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """Declare a schedule in the code: ``app.schedule("nightly", {"cron": "0 3 * * *"}, report, 7)``.
+        """Declare a schedule in code: ``app.schedule("nightly", {"cron": "0 3 * * *"}, report, 7)``.
 
-        ``args`` and ``kwargs`` are the task's. A task given by its name needs ``queue``. It gets into the
-        store when a worker starts (``deploy_schedules``), and out of it when the code no longer has it.
+        ``args`` and ``kwargs`` are the task's arguments. A task given by name needs ``queue``. When a worker
+        starts, it stores the schedule (``deploy_schedules``) and removes schedules that the code no longer
+        declares.
         """
         if isinstance(task, str):
             if queue is None:
@@ -225,10 +227,10 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         self._code_schedules.declare(make_record(self, name, to_schedule(schedule), template))
 
     async def deploy_schedules(self) -> None:
-        """Make the store's schedules those that this code declares; workers do it when they start.
+        """Store the schedules that this code declares. Workers do this when they start.
 
-        Schedules that the code of the same ``name`` declared before and no longer has are removed; those
-        made by hand or by other applications are left alone.
+        Schedules that code with the same app ``name`` declared before and no longer has are removed.
+        Schedules that were created by hand or by other applications are not changed.
         """
         if not self.store.capabilities.schedules and not self._code_schedules:
             return
@@ -239,12 +241,12 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
 
     @property
     def sync(self) -> SyncApp:
-        """The producer verbs for code without an event loop."""
+        """The producer methods for code without an event loop."""
         return SyncApp(self)
 
 
 def as_app(url_or_app: str | Windlass | None) -> Windlass:
-    """The app itself, or a new one on that URL."""
+    """Return the app itself, or a new one for the URL."""
     if isinstance(url_or_app, Windlass):
         return url_or_app
     if url_or_app is None or isinstance(url_or_app, str):
@@ -263,29 +265,29 @@ def _as_codec(codec: str | Codec, compress: bool) -> Codec:
 
 
 class SyncApp:
-    """An app's producer verbs for code without an event loop."""
+    """The producer methods of an app for code without an event loop."""
 
     def __init__(self, app: Windlass) -> None:
         self._app = app
 
     def queue(self, name: str) -> SyncQueue:
-        """The queue of that name."""
+        """Return the queue of that name; see ``Windlass.queue``."""
         return SyncQueue(self._app.queue(name))
 
     def queues(self) -> list[QueueInfo]:
-        """All queues, with their counts; see ``Windlass.queues``."""
+        """Return all queues with their counts; see ``Windlass.queues``."""
         return PORTAL.run(self._app.queues())
 
     def workers(self) -> list[WorkerInfo]:
-        """The workers that are alive; see ``Windlass.workers``."""
+        """Return the workers that are alive; see ``Windlass.workers``."""
         return PORTAL.run(self._app.workers())
 
     def schedules(self) -> list[ScheduleInfo]:
-        """All schedules; see ``Windlass.schedules``."""
+        """Return all schedules; see ``Windlass.schedules``."""
         return PORTAL.run(self._app.schedules())
 
     def deploy_schedules(self) -> None:
-        """Make the schedules in the store those of the code; see ``Windlass.deploy_schedules``."""
+        """Store the schedules of the code; see ``Windlass.deploy_schedules``."""
         PORTAL.run(self._app.deploy_schedules())
 
     def command_worker(self, worker_id: str, action: Action) -> bool:
@@ -293,11 +295,11 @@ class SyncApp:
         return PORTAL.run(self._app.command_worker(worker_id, action))
 
     def mark(self, label: str) -> Mark:
-        """Put a mark beside the metrics; see ``Windlass.mark``."""
+        """Add a mark to the timeline of the metrics; see ``Windlass.mark``."""
         return PORTAL.run(self._app.mark(label))
 
     def marks(self, start: datetime | float = 0) -> list[Mark]:
-        """The marks beside the metrics; see ``Windlass.marks``."""
+        """Return the marks of the timeline; see ``Windlass.marks``."""
         return PORTAL.run(self._app.marks(start))
 
     def open(self) -> None:

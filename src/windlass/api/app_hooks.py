@@ -1,4 +1,4 @@
-"""What an app runs around enqueues and jobs: middleware, error hooks, context variables, resources."""
+"""Hooks around enqueues and jobs: middleware, error hooks, context variables, resources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HookVerbs:
     """The part of ``Windlass`` that registers hooks and the resources of workers."""
 
     def __init__(self, codecs: Codecs) -> None:
-        #: What runs around every enqueue and every run; see ``use``.
+        #: The hooks around every enqueue and every run; see ``use``.
         self.hooks: Hooks = Hooks(codecs)
         self.carrier: ContextPropagator = ContextPropagator()
         self._lifespan: Lifespan | None = None
@@ -31,44 +31,42 @@ class HookVerbs:
     def use(self, middleware: Any) -> None:
         """Add a middleware: an object with ``enqueue``, ``execute``, ``ended`` or ``failed``.
 
-        The first is outermost. ``failed`` is called as a hook of ``on_error`` is.
+        The first one added is the outermost. ``failed`` is called like a hook of ``on_error``.
         """
         self.hooks.use(middleware)
 
     def around_enqueue(self, hook: H) -> H:
-        """Put a function around every enqueue; also a decorator. ``windlass.handlers.hooks`` explains its
-        forms."""
+        """Run a function around every enqueue. Usable as a decorator; see ``windlass.handlers.hooks``."""
         self.hooks.around_enqueue(hook)
         return hook
 
     def around_execute(self, hook: H) -> H:
-        """Put a function around every run of a job; also a decorator. ``windlass.handlers.hooks`` has its
-        forms."""
+        """Run a function around every run of a job. Usable as a decorator, like ``around_enqueue``."""
         self.hooks.around_execute(hook)
         return hook
 
     def on_error(self, hook: H) -> H:
-        """Call ``hook(job, error, final)`` when a run failed, for an error tracker; also a decorator.
+        """Call ``hook(job, error, final)`` when a run failed, for error trackers. Usable as a decorator.
 
-        ``final`` is false when the job will be retried. Signals like ``Snooze`` are no errors.
+        ``final`` is false when the job will be retried. Signals such as ``Snooze`` are not errors.
         """
         self.hooks.on_error(hook)
         return hook
 
     def on_death(self, hook: H) -> H:
-        """Call ``hook(job, error)`` when a run failed its job for good; also a decorator.
+        """Call ``hook(job, error)`` when a run failed its job permanently. Usable as a decorator.
 
-        ``error`` is a ``MaxRetriesError`` when attempts are spent, with the raised error as its cause. It is
-        called in the worker of that run; jobs that fail without one (expired, lost too often, a child that
-        failed) have the event ``failed``.
+        ``error`` is a ``MaxRetriesError`` when no attempt is left, with the raised error as its cause. The
+        hook runs in the worker of that run. Jobs that fail without a run (expired, stalled too often, a
+        failed child) only have the event ``failed``.
         """
         self.hooks.on_death(hook)
         return hook
 
     def carry(self, variable: ContextVar[Any], name: str | None = None) -> None:
-        """Let a context variable (a locale, a tenant, a request id) travel from the producer to the handler.
+        """Pass a context variable (a locale, a tenant, a request id) from the producer to the handler.
 
-        Its value must be one that JSON can hold. A variable that is not set is not carried.
+        Its value must be serialisable as JSON. A variable that is not set is not passed.
         """
         first = not self.carrier
         self.carrier.add(variable, name or variable.name)
@@ -76,9 +74,10 @@ class HookVerbs:
             self.hooks.use(self.carrier)
 
     def lifespan(self, resources: L) -> L:
-        """Register what a worker opens before its first job and closes after its last; also a decorator.
+        """Register resources that a worker opens before its first job and closes after its last.
 
-        ``resources(app)`` is an async generator that yields once. What it yields is every job's ``context``.
+        ``resources(app)`` is an async generator that yields once; the value becomes ``job.context``. Usable
+        as a decorator, once per app.
         """
         if not inspect.isasyncgenfunction(resources):
             raise ConfigError("lifespan", "an async generator of one parameter, the app", resources)
@@ -88,5 +87,5 @@ class HookVerbs:
         return resources
 
     def open_lifespan(self) -> AbstractAsyncContextManager[Any]:
-        """The resources of one worker; empty when the app has none."""
+        """Return the context manager of a worker's resources; an empty one when the app has none."""
         return nullcontext() if self._lifespan is None else self._lifespan(self)

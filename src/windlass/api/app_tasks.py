@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class TaskVerbs:
-    """The part of ``Windlass`` that knows the tasks of the code."""
+    """The part of ``Windlass`` that registers tasks and handlers."""
 
     if TYPE_CHECKING:
         codecs: Codecs
@@ -40,7 +40,7 @@ class TaskVerbs:
 
     @property
     def tasks(self) -> dict[str, Task[Any, Any]]:
-        """Registered tasks by name."""
+        """The registered tasks by name."""
         return dict(self._tasks)
 
     @overload
@@ -93,16 +93,17 @@ class TaskVerbs:
     ) -> Any:
         """Register a function as a task: ``@app.task`` or ``@app.task(queue="mail", max_attempts=5)``.
 
-        ``async def`` runs on the worker's loop, ``def`` in a thread; ``isolation="process"`` runs either in a
-        child process, where ``memory_limit`` (bytes) can hold. With ``batch`` (a size, or a ``Batch``) the
+        ``async def`` runs on the worker's loop, ``def`` in a thread. ``isolation="process"`` runs either in a
+        child process, which ``memory_limit`` (bytes) can limit. With ``batch`` (a size, or a ``Batch``) the
         function takes a list and is called once for many jobs, each enqueued with one item. All job options
-        are checked here, at import.
+        are checked here, when the module is imported.
 
-        ``cron="*/5 * * * *"`` (in ``timezone``) runs it again and again, without arguments; ``schedule`` is
-        the long form of that. The schedule is called as the task is.
+        ``cron="*/5 * * * *"`` (in ``timezone``) runs the task repeatedly, without arguments; ``schedule`` is
+        the general form. The schedule has the name of the task.
 
-        ``rate=(5, 1)`` starts at most 5 of its jobs in any second, over all workers: they are in a group of
-        the task's name, whose rate workers set when they start. Jobs added by name need that ``group``.
+        ``rate=(5, 1)`` starts at most 5 of its jobs in any second, over all workers. It is the rate of a
+        group with the task's name, which workers set when they start. Jobs that are added by name need that
+        ``group``.
         """
         if cron is not None:
             if schedule is not None:
@@ -185,16 +186,18 @@ class TaskVerbs:
         *,
         batch: Batch | Mapping[str, Any] | int | None = None,
     ) -> None:
-        """Register a handler that receives the ``Job``, for all queues or for one; with ``batch`` many."""
+        """Register a handler that receives the ``Job``, or a list of jobs with ``batch``; for one queue or
+        all.
+        """
         self.registry.add(name, job_handler(handler, batch), queue)
 
     def typed_result(self, task: str, value: Any) -> Any:
-        """A stored result as the annotation of its task says; as it came when no such task is known here."""
+        """Convert a stored result to the return type of its task. Unchanged when the task is unknown here."""
         known = self._tasks.get(task)
         return value if known is None else known.signature.decode_result(value)
 
     def arguments(self, task: str, payload: bytes) -> dict[str, Any]:
-        """The arguments of a packed call by name, as far as the task's signature names them."""
+        """Return the arguments of an encoded call by name, or by number where the name is unknown."""
         call = unpack(self.codecs.unpacked(payload))
         known = self._tasks.get(task)
         names = known.signature.names if known is not None else ()
@@ -203,7 +206,7 @@ class TaskVerbs:
 
 
 def _check_function(fn: Any) -> None:
-    """Refuse what cannot be run as a task."""
+    """Raise ``ConfigError`` for an object that cannot be a task."""
     if not callable(fn):
         raise ConfigError("task", "a function (give names as @app.task(name=..., queue=...))", fn)
     if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
@@ -214,13 +217,13 @@ def _check_function(fn: Any) -> None:
 
 
 def _is_method(fn: FunctionType) -> bool:
-    """Whether it was defined in the body of a class and takes ``self``."""
+    """Whether ``fn`` was defined in a class body and takes ``self``."""
     home = fn.__qualname__.split(".")[:-1]
     return bool(home) and home[-1] != "<locals>" and fn.__code__.co_varnames[:1] == ("self",)
 
 
 def _check_scheduled(task: Task[Any, Any]) -> None:
-    """Refuse to run a task by a schedule, which passes no arguments, that needs some."""
+    """Raise ``ConfigError`` for a scheduled task that has required parameters."""
     try:
         task.check((), {})
     except ConfigError as exc:

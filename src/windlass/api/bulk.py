@@ -1,4 +1,4 @@
-"""Changing many jobs of a queue at once: by search, by age, or all of them."""
+"""Changing many jobs of a queue: by search, by age, or all of them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 #: Jobs per step of a bulk change.
 _CHUNK = 1_000
-#: Changes of single jobs that are under way at once.
+#: The maximum number of concurrent changes of single jobs.
 _AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What ``clean`` removed."""
+    """The jobs that ``clean`` removed."""
 
     count: int
     ids: list[str]
@@ -51,10 +51,10 @@ class BulkVerbs:
     async def retry_jobs(
         self, /, *, state: States = JobState.FAILED, count: int | None = None, **search: Unpack[SearchOptions]
     ) -> int:
-        """Retry jobs in ``state`` (failed by default), oldest first; returns how many.
+        """Retry jobs in ``state`` (failed by default), oldest first. Returns how many were retried.
 
-        ``search`` says which of them: ``name``, ``tag``, ``error``, ``data``, ``query``, as in
-        ``search_jobs``: ``retry_jobs(error="SMTPError")``.
+        ``search`` filters them as in ``search_jobs``, by ``name``, ``tag``, ``error``, ``data`` and
+        ``query``: ``retry_jobs(error="SMTPError")``.
         """
         done = 0
         async for refs in self._chunks(state, search, count):
@@ -65,9 +65,9 @@ class BulkVerbs:
     async def remove_jobs(
         self, /, *, state: States, count: int | None = None, **search: Unpack[SearchOptions]
     ) -> int:
-        """Delete jobs in ``state``, oldest first; returns how many. Active ones are left alone.
+        """Delete jobs in ``state``, oldest first, except active ones. Returns how many were deleted.
 
-        ``search`` says which of them, as in ``search_jobs``.
+        ``search`` filters them as in ``search_jobs``.
         """
         done = 0
         async for refs in self._chunks(state, search, count):
@@ -83,9 +83,9 @@ class BulkVerbs:
         count: int | None = None,
         **search: Unpack[SearchOptions],
     ) -> int:
-        """Make jobs that are due later ready now, oldest first; returns how many.
+        """Make scheduled and retrying jobs ready now, oldest first. Returns how many were promoted.
 
-        ``search`` says which of them, as in ``search_jobs``.
+        ``search`` filters them as in ``search_jobs``.
         """
         done = 0
         async for refs in self._chunks(state, search, count):
@@ -97,9 +97,9 @@ class BulkVerbs:
     async def cancel_jobs(
         self, /, *, state: States, reason: str = "", count: int | None = None, **search: Unpack[SearchOptions]
     ) -> int:
-        """Cancel jobs in ``state``, oldest first; returns how many were cancelled or asked to stop.
+        """Cancel jobs in ``state``, oldest first. Returns how many were cancelled or asked to stop.
 
-        ``search`` says which of them, as in ``search_jobs``.
+        ``search`` filters them as in ``search_jobs``.
         """
         done, reason = 0, to_reason(reason)
         async for refs in self._chunks(state, search, count):
@@ -127,7 +127,7 @@ class BulkVerbs:
         limit: int = 1_000,
         state: Iterable[JobState | str] | JobState | str = JobState.COMPLETED,
     ) -> Cleaned:
-        """Remove up to ``limit`` jobs that are in ``state`` for longer than ``grace``, oldest first."""
+        """Remove up to ``limit`` jobs that have been in ``state`` for longer than ``grace``, oldest first."""
         states = to_states(state)
         if not states or JobState.ACTIVE in states:
             raise ConfigError("state", "one or more states other than active", state)
@@ -144,18 +144,22 @@ class BulkVerbs:
         return Cleaned(len(removed), removed)
 
     async def drain(self, delayed: bool = False) -> int:
-        """Another word for ``clear``: it deletes. (``Worker.drain`` runs what waits.)"""
+        """Alias of ``clear``, which deletes jobs. (``Worker.drain`` runs the waiting jobs.)"""
         return await self.clear(delayed)
 
     async def clear(self, delayed: bool = False) -> int:
-        """Remove all waiting jobs, with ``delayed`` also those due later; returns how many."""
+        """Delete all waiting jobs, with ``delayed`` also jobs that are due later. Returns how many were
+        deleted.
+        """
         states = [JobState.WAITING, JobState.BLOCKED, JobState.PARKED]
         if delayed:
             states += [JobState.SCHEDULED, JobState.RETRYING, JobState.SUSPENDED]
         return await self._purge_all(states)
 
     async def obliterate(self, force: bool = False) -> int:
-        """Remove every job and the queue itself. Refused while jobs run, unless ``force``."""
+        """Delete the queue with all its jobs. Raises ``IllegalTransitionError`` while jobs run, unless
+        ``force``.
+        """
         counts = await self.get_job_counts()
         if counts[JobState.ACTIVE] and not force:
             raise IllegalTransitionError(

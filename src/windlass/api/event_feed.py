@@ -1,8 +1,8 @@
 """A queue's events as an async iterator or as callbacks, with replay.
 
-Events live in the store: every change of state has exactly one, in order, with an id that never repeats.
-A reader that remembers the last id misses nothing that is still kept (10,000 per queue), and receives a
-``gap`` when something was missed. Nothing in Windlass depends on them for correctness.
+Events are kept in the store. Every change of state has exactly one event, in order, with an id that never
+repeats. A reader that continues from its last id misses no event that is still kept (10,000 per queue), and
+receives a ``gap`` if it missed any. No part of Windlass depends on events for correctness.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ log: Final = logging.getLogger("windlass.events")
 
 
 class Match(NamedTuple):
-    """Events of one type, all of them or those whose data holds ``key`` = ``value`` (None: no such key)."""
+    """Matches events of one type, or only those whose data has ``key`` = ``value`` (None: no such key)."""
 
     type: EventType
     key: str = ""
     value: str | None = None
 
     def fits(self, event: Event) -> bool:
+        """Whether the data of ``event``, which has this type, matches."""
         return not self.key or event.data.get(self.key) == self.value
 
 
@@ -41,8 +42,8 @@ _SNOOZES = tuple(
     for kind in (EventType.SCHEDULED, EventType.RELEASED)
     for reason in ("snoozed", "rate_limited")
 )
-#: Names of other systems for our events. A job that is added for later, or whose delay is changed, has the
-#: event ``added`` too.
+#: Names of these events in other job systems. ``added`` also matches jobs that are added for later, or whose
+#: delay is changed.
 ALIASES: dict[str, tuple[Match, ...]] = {
     "added": (Match(EventType.ENQUEUED, "reason"), Match(EventType.SCHEDULED, "reason")),
     "waiting": (Match(EventType.ENQUEUED), Match(EventType.PROMOTED)),
@@ -67,9 +68,9 @@ ALIASES: dict[str, tuple[Match, ...]] = {
     "queue_resumed": (Match(EventType.RESUMED),),
 }
 
-#: Before the name of a custom event, where events are named.
+#: The prefix of the names of custom events.
 CUSTOM: Final = "custom:"
-#: Look at the log at least this often, hints or not; after an error too.
+#: Read the log at least this often, even without a hint; also the pause after an error.
 _RECHECK_MS = 1_000
 
 Callback = Callable[[Any], Any]
@@ -77,13 +78,13 @@ Fill = Callable[[list[Event]], Awaitable[list[Event]]]
 
 
 class _Registered(NamedTuple):
-    """A callback, and what it is for."""
+    """A callback and the events that it is registered for."""
 
     callback: Callback
-    #: None: every event.
+    #: None for every event.
     matches: tuple[Match, ...] | None
     job_id: str | None
-    #: Makes of an event what the callback gets; None: the event itself.
+    #: Converts the event to the callback's argument; None passes the event itself.
     hand: Callable[[Event], Awaitable[Any]] | None
 
     def wants(self, event: Event) -> bool:
@@ -96,11 +97,11 @@ class _Registered(NamedTuple):
 
 
 class EventCursor:
-    """How far a reader of a queue's events is; notices when what it was to read next is gone.
+    """The position of a reader in a queue's event log. It detects missing events.
 
-    That is so when the log was trimmed past it, and when the log began anew because the store lost its data.
-    The last event that was read is read again each time: if another stands in its place, and all that is
-    there is younger, the log is a new one, whatever its numbers are.
+    Events are missing when the log was trimmed past the position, or when the store lost its data and the log
+    began again. To detect the latter, each read includes the last event that was read before. If another
+    event has its id, and all events of the log are newer, it is a new log.
     """
 
     def __init__(self, store: Store, queue: str, after: int) -> None:
@@ -110,12 +111,12 @@ class EventCursor:
         self._last: Event | None = None
 
     async def read(self) -> list[Event]:
-        """New events. When some before them are missing, a ``gap`` comes first; continue after its id."""
+        """Return new events. If events before them are missing, the first is a ``gap``."""
         after, again = self._after, self._last is not None
         page = await self._page(after - 1 if again else after)
         lost = page.last_id < after
         if again and page.events and page.events[0].id == after and page.events[0] != self._last:
-            lost = await self._began_anew()
+            lost = await self._is_new_log()
         if lost:
             after, page = 0, await self._page(0)
         fresh = [event for event in page.events if event.id > after]
@@ -129,7 +130,8 @@ class EventCursor:
     async def _page(self, after: int, limit: int = 1_000) -> rq.EventPage:
         return await self._store.execute(rq.ReadEvents(queue=self._queue, after=after, limit=limit))
 
-    async def _began_anew(self) -> bool:
+    async def _is_new_log(self) -> bool:
+        """Whether all events of the log are newer than the last event that was read."""
         assert self._last is not None
         oldest = (await self._page(0, 1)).events
         return bool(oldest) and oldest[0].at_ms >= self._last.at_ms
@@ -142,10 +144,10 @@ class EventCursor:
 async def read_events(
     store: Store, queue: str, after: int | None, closing: Closing, fill: Fill | None = None
 ) -> AsyncGenerator[Event, None]:
-    """Events as they happen, until ``closing``; ``after`` an event id replays from there (0: all kept).
+    """Iterate over events as they happen, until ``closing``.
 
-    ``fill`` completes what was read. When events are missing (the reader was too slow, or the store lost its
-    data), a ``gap`` comes first.
+    ``after`` an event id replays from there (0: all that are kept). ``fill`` adds values to the events. When
+    events are missing (the reader was too slow, or the store lost its data), a ``gap`` comes first.
     """
     closing.check()
     listener = await store.listen([f"event:{queue}"])
@@ -166,7 +168,7 @@ async def read_events(
 
 
 def _matches(event: str) -> tuple[Match, ...] | None:
-    """What is meant by the name of an event; None: all."""
+    """Return the matches for the name of an event; None for all events."""
     if event.startswith(CUSTOM):
         return (Match(EventType.CUSTOM, "name", event.removeprefix(CUSTOM)),)
     check_known([event], [*EventType, *ALIASES, "*"], "event")
@@ -174,13 +176,13 @@ def _matches(event: str) -> tuple[Match, ...] | None:
 
 
 class EventFeed:
-    """Callbacks for the events of one queue, run on one event loop; coroutines are awaited in order."""
+    """Calls callbacks for the events of one queue, on one event loop. Coroutines are awaited in order."""
 
     def __init__(self, store: Store, queue: str, values: EventValues, after: int | None = None) -> None:
         self._store = store
         self._values = values
         self._queue = queue
-        #: The id of the last event that was handed out; give it as ``after`` to continue from here.
+        #: The id of the last event that was delivered. Pass it as ``after`` to continue from here.
         self.last_id = after
         self._callbacks: list[_Registered] = []
         self._task: asyncio.Task[None] | None = None
@@ -195,41 +197,45 @@ class EventFeed:
         job_id: str | None = None,
         hand: Callable[[Event], Awaitable[Any]] | None = None,
     ) -> None:
-        """Call ``callback(event)`` for every event of that name (or another system's); ``*`` means all.
+        """Call ``callback(event)`` for every event of that name, or of an alias; ``*`` means all.
 
-        ``custom:name`` is a custom event (``queue.publish_event``), ``custom`` any of them. ``job_id``
-        follows one job only. The callback gets what ``hand`` makes of the event, if that is given.
+        ``custom:name`` is a custom event (``queue.publish_event``), and ``custom`` any of them. ``job_id``
+        limits this to one job. If ``hand`` is given, the callback receives its result instead of the
+        event.
         """
         self._callbacks.append(_Registered(callback, _matches(event), job_id, hand))
-        with suppress(RuntimeError):  # no loop yet: start() is called by hand
+        with suppress(RuntimeError):  # no loop yet: the application calls start()
             self.start()
 
     def off(self, callback: Callback) -> None:
-        """Call ``callback`` no more, for whatever it was registered."""
+        """Remove ``callback`` for all events."""
         self._callbacks = [entry for entry in self._callbacks if entry.callback is not callback]
 
     async def _calls(self, event: Event) -> list[tuple[Callback, Any]]:
-        """Each callback that wants ``event``, with what it gets; nothing is called if that cannot be read."""
+        """Return the callbacks for ``event`` with their arguments.
+
+        If an argument cannot be read, no callback is called and the event is read again later.
+        """
         wanting = [entry for entry in self._callbacks if entry.wants(event)]
         try:
             return [(e.callback, event if e.hand is None else await e.hand(event)) for e in wanting]
         except StorageError:
-            self.last_id = event.id - 1  # it comes once more
+            self.last_id = event.id - 1  # read it again
             raise
 
     async def _fill_for_callbacks(self, events: list[Event]) -> list[Event]:
-        """``events`` with their values, if a callback wants any."""
+        """Add values to ``events`` if a callback needs them."""
         wanted = any(entry.wants_values() for entry in self._callbacks)
         return await self._values.fill(events) if wanted else events
 
     def start(self) -> None:
-        """Begin to listen on the running event loop. ``on`` does it by itself."""
+        """Start to listen on the running event loop. ``on`` calls this."""
         if self._task is None:
             loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._run(), name=f"windlass-events-{self._queue}")
 
     async def wait_until_ready(self) -> None:
-        """Return when every event from now on will be received."""
+        """Return when all events from now on will be received."""
         self._closing.check()
         self.start()
         assert self._task is not None
@@ -238,7 +244,7 @@ class EventFeed:
             await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ready.cancel()
-        if not self._ready.is_set():  # it ended before it began
+        if not self._ready.is_set():  # the task ended before it was ready
             self._closing.check()
             raise self._store.closed_error()
 
@@ -260,7 +266,7 @@ class EventFeed:
                 await task
 
     async def _run(self) -> None:
-        """Hand out events; an unreachable store is asked again, from the last event on."""
+        """Read events and call the callbacks. Retries from the last event while the store is unreachable."""
         while True:
             try:
                 if self.last_id is None:

@@ -1,7 +1,7 @@
-"""What events show beside what their log has: results of completed jobs, progress as data.
+"""Adds values to events that the log does not contain: results of completed jobs, and long progress.
 
-The log of a queue is small on purpose: it has no results, and long progress only by its size. A reader gets
-them from the records of the jobs, many at once, for as long as those are kept.
+The event log of a queue is kept small: it has no results, and only the size of long progress. Readers get
+these values from the job records, in batches, as long as the records are kept.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from windlass.core.job import Event, EventType, JobRecord, JobRef
 from windlass.core.states import JobState
 from windlass.serde.codecs import Codecs
 
-#: Records that are read at once.
+#: The maximum number of records per read.
 _BATCH: Final = 500
 #: Events that have values.
 VALUED: Final = (EventType.COMPLETED, EventType.PROGRESS, EventType.CUSTOM)
 
 
 class EventValues:
-    """Puts values into the events of one queue."""
+    """Adds values to the events of one queue."""
 
     def __init__(self, store: Store, codecs: Codecs, queue: str) -> None:
         self._store = store
@@ -32,9 +32,10 @@ class EventValues:
         self._queue = queue
 
     async def fill(self, events: list[Event]) -> list[Event]:
-        """``events`` with what readers want to see: ``return_value`` of completed jobs, ``progress`` as data.
+        """Return ``events`` with ``return_value`` of completed jobs and decoded ``progress``.
 
-        ``return_value`` is left out when the result is not kept any more, or the job has completed once more.
+        ``return_value`` is missing when the result is no longer kept, or when the job has completed again
+        since.
         """
         filled = [_decoded(event) for event in events]
         wanted = {event.job_id for event in filled if _is_open(event)}
@@ -70,7 +71,7 @@ class EventValues:
 
 
 def _is_open(event: Event) -> bool:
-    """Whether the record of the job has what its event lacks."""
+    """Whether the job's record has a value that the event lacks."""
     if event.type is EventType.PROGRESS:
         text = event.data.get("progress")
         return isinstance(text, _Size)
@@ -78,22 +79,22 @@ def _is_open(event: Event) -> bool:
 
 
 def _is_end_of(event: Event, record: JobRecord) -> bool:
-    """Whether ``event`` is about the last completion of the job; a later one has another result."""
+    """Whether ``event`` is the last completion of the job. A later one has another result."""
     return record.state is JobState.COMPLETED and (record.finished_ms or 0) <= event.at_ms
 
 
 class _Size(str):
-    """The note of a size that stands for long progress, or for progress in another codec than JSON."""
+    """The size note that replaces long progress, or progress in another codec than JSON."""
 
     __slots__ = ()
 
 
-#: What of these events is JSON.
+#: The JSON field of these events.
 _JSON: Final = {EventType.PROGRESS: "progress", EventType.CUSTOM: "data"}
 
 
 def _decoded(event: Event) -> Event:
-    """``event`` with its JSON as data."""
+    """Return ``event`` with its JSON fields decoded."""
     name = _JSON.get(event.type, "")
     text = event.data.get(name)
     if not isinstance(text, str):

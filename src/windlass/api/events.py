@@ -1,4 +1,4 @@
-"""``QueueEvents``: listen to a queue from anywhere."""
+"""``QueueEvents``: receive the events of a queue in any process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from windlass.core.ids import check_queue_name
 class QueueEvents(EventFeed):
     """The events of one queue: ``on(name, callback)`` or ``async for event in events``.
 
-    ``after`` an event id replays from there; 0 replays everything that is kept.
+    ``after`` an event id replays from there; 0 replays all events that are kept.
     """
 
     def __init__(
@@ -29,9 +29,9 @@ class QueueEvents(EventFeed):
         await self.close()
 
     async def close(self) -> None:
-        """Stop listening, and disconnect if it was made from a URL. Idempotent.
+        """Stop listening, and disconnect if it was created from a URL. Idempotent.
 
-        Loops over the events that are under way, and later ones, raise ``ClosedError``.
+        Running and later loops over the events raise ``ClosedError``.
         """
         self._closing.close()
         await self.stop()

@@ -1,8 +1,8 @@
-"""What is wrong in a store right now, and what to do about it: for ``windlass doctor`` and the dashboard.
+"""Finds problems of a store and suggests remedies, for ``windlass doctor`` and the dashboard.
 
-``HEALTH_CHECKS`` is the list; a check takes the ``CheckContext`` and yields what it saw. Checks read a
-bounded part of the store and change nothing. They look at the queues and workers of the context only: a
-caller who may see some of them gets findings about those.
+``HEALTH_CHECKS`` lists the checks. A check takes the ``CheckContext`` and yields findings. Checks read a
+bounded part of the store and change nothing. They use only the queues and workers of the context, so a caller
+that may see only some of them gets findings about those.
 """
 
 from __future__ import annotations
@@ -31,48 +31,48 @@ from windlass.core.text import many, show_age
 if TYPE_CHECKING:
     from windlass.api.app import Windlass
 
-#: Living workers take back a lease at most this long after it ran out.
+#: Living workers recover a lease at most this long after it expired.
 _RECOVER_MS = 30_000
 #: Jobs that wait this long although there are workers need attention.
 _BACKLOG_MS = 5 * 60_000
 #: Failures are compared over this window with the hour before it.
 _SPIKE_MS, _BEFORE_MS = 10 * 60_000, 60 * 60_000
 _SPIKE_LEAST, _SPIKE_SHARE, _SPIKE_TIMES = 10, 0.2, 3
-#: An archiver that was not seen for this long, or is so far behind, lets the log grow until its cap.
+#: An archiver that was not seen for this long, or is this far behind, is reported: the log grows for it.
 _LATE_ARCHIVER_MS = 24 * 3_600_000
 _FAR_BEHIND = 100_000
-#: Lost workers that one round of checks names.
+#: The maximum number of lost workers that are reported.
 _LOST = 50
 
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What the checks look at. ``deep``: they may take long."""
+    """The input of the checks. With ``deep`` they may take long."""
 
     app: Windlass
     deep: bool
     now: int
     queues: list[QueueInfo]
     workers: list[WorkerInfo]
-    #: Workers that fell silent without a goodbye.
+    #: Workers that vanished without signing off.
     lost: list[WorkerInfo] = field(default_factory=list)
 
     def served(self, queue: str) -> bool:
-        """Whether a worker takes jobs of the queue."""
+        """Whether a worker claims jobs of the queue."""
         return any(queue in worker.queues and not worker.quiet for worker in self.workers)
 
     def every_job(self, queue: str, state: JobState) -> AsyncIterator[JobRecord]:
-        """The jobs in the state: all of them, or the newest thousand."""
+        """Iterate over the jobs in a state: all of them if ``deep``, otherwise the newest thousand."""
         return every_job(self.app, queue, state, None if self.deep else 1_000)
 
     async def jobs(self, queue: str, state: JobState) -> list[JobRecord]:
-        """The newest thousand in the state."""
+        """Return the newest thousand jobs in a state."""
         request = rq.ListJobs(queue=queue, states=[state], limit=1_000)
         return (await self.app.store.execute(request)).jobs
 
 
 class _About(TypedDict, total=False):
-    """What a finding concerns; see ``Finding``."""
+    """The subject of a finding; see ``Finding``."""
 
     queue: str
     worker: str
@@ -82,15 +82,14 @@ class _About(TypedDict, total=False):
 
 
 class WorkersSeen(NamedTuple):
-    """Workers of the last day: those that live, and those that fell silent without a goodbye, the last
-    first."""
+    """The workers of the last day: those that are alive, and those that vanished without signing off."""
 
     living: list[WorkerInfo]
     lost: list[WorkerInfo]
 
 
 async def workers_seen(app: Windlass) -> WorkersSeen:
-    """The workers that live, and those that are lost."""
+    """Return the living workers, and the lost ones, the most recent first."""
     known = await app.store.execute(rq.ListWorkers(stale_ms=WORKER_KEPT_MS))
     living = await app.workers()
     alive = {worker.id for worker in living}
@@ -99,7 +98,7 @@ async def workers_seen(app: Windlass) -> WorkersSeen:
 
 
 async def check_unserved(context: CheckContext) -> AsyncIterator[Finding]:
-    """Jobs that wait for a worker which is not there, or not quick enough."""
+    """Find queues whose jobs wait because no worker serves them, or because workers are too slow."""
     for info in context.queues:
         waiting = info.counts.get("waiting", 0) + info.counts.get("retrying", 0)
         if not waiting or info.paused:
@@ -117,7 +116,7 @@ async def check_unserved(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def check_paused(context: CheckContext) -> AsyncIterator[Finding]:
-    """Queues that are paused, with jobs in them."""
+    """Find paused queues that have jobs."""
     for info in context.queues:
         waiting = info.counts.get("waiting", 0)
         if info.paused and waiting:
@@ -127,7 +126,7 @@ async def check_paused(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def check_leases(context: CheckContext) -> AsyncIterator[Finding]:
-    """Active jobs whose worker fell silent."""
+    """Find active jobs whose lease has expired, and jobs that had to be recovered."""
     overdue = context.now - (_RECOVER_MS if context.workers else 0)
     for info in context.queues:
         if not info.counts.get("active"):
@@ -149,7 +148,7 @@ async def check_leases(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def check_lost(context: CheckContext) -> AsyncIterator[Finding]:
-    """Workers that fell silent without a goodbye."""
+    """Find workers that vanished without signing off."""
     for worker in context.lost[:_LOST]:
         since = show_age(context.now - worker.beat_ms)
         where = f" on {worker.hostname} (process {worker.pid})" if worker.hostname else ""
@@ -160,7 +159,7 @@ async def check_lost(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def check_spikes(context: CheckContext) -> AsyncIterator[Finding]:
-    """Queues in which far more runs fail than in the hour before."""
+    """Find queues in which far more runs fail than in the hour before."""
     if not context.app.store.capabilities.metrics:
         return
     since_ms = context.now - _SPIKE_MS
@@ -179,7 +178,7 @@ async def check_spikes(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def _failures(context: CheckContext, queue: str, since_ms: int, until_ms: int) -> tuple[int, int]:
-    """Failed runs and all runs of a queue in a span, by its minutes."""
+    """Return the numbers of failed runs and of all runs of a queue in a span of time."""
     request = mq.ReadMetrics(queue=queue, since_ms=since_ms, until_ms=until_ms)
     rows = (await context.app.store.execute(request)).rows
     bad = (AttemptOutcome.FAILED, AttemptOutcome.RETRYING)
@@ -187,7 +186,7 @@ async def _failures(context: CheckContext, queue: str, since_ms: int, until_ms: 
 
 
 async def check_limits(context: CheckContext) -> AsyncIterator[Finding]:
-    """Limits that are used up while jobs wait behind them."""
+    """Find limits that are used up while jobs wait."""
     if not context.app.store.capabilities.limits:
         return
     for info in context.queues:
@@ -208,7 +207,7 @@ async def check_limits(context: CheckContext) -> AsyncIterator[Finding]:
 
 
 async def _full_groups(context: CheckContext, info: QueueInfo) -> AsyncIterator[Finding]:
-    """The group of a queue that keeps most jobs waiting."""
+    """Find the group of a queue that holds back most jobs."""
     if not info.counts.get("parked") or not context.app.store.capabilities.groups:
         return
     page = await context.app.store.execute(lrq.ListGroups(queue=info.name, limit=1_000))
@@ -226,14 +225,14 @@ async def _full_groups(context: CheckContext, info: QueueInfo) -> AsyncIterator[
 
 
 class ArchiverLag(NamedTuple):
-    """An archiver, and how many records of the history it has not copied."""
+    """An archiver, and the number of history records that it has not copied."""
 
     archiver: ArchiverInfo
     behind: int
 
 
 async def archivers_behind(app: Windlass, queues: Collection[str]) -> list[ArchiverLag]:
-    """The archivers of a store, with what each lacks of the history of these queues."""
+    """Return the archivers of a store, with how far each is behind in the history of these queues."""
     ends = await app.store.execute(mq.MetricsProgress()) if app.store.capabilities.metrics else []
     newest = {end.queue: end.newest for end in ends if end.queue in queues}
     return [
@@ -243,7 +242,7 @@ async def archivers_behind(app: Windlass, queues: Collection[str]) -> list[Archi
 
 
 async def check_pipeline(context: CheckContext) -> AsyncIterator[Finding]:
-    """Archivers hold the history log: one that is gone, or far behind, lets it grow."""
+    """Find archivers that are gone or far behind, because the history log grows for them."""
     for archiver, behind in await archivers_behind(context.app, {info.name for info in context.queues}):
         late_ms = context.now - archiver.seen_ms
         if late_ms > _LATE_ARCHIVER_MS:
@@ -261,7 +260,7 @@ async def check_pipeline(context: CheckContext) -> AsyncIterator[Finding]:
 async def every_job(
     app: Windlass, queue: str, state: JobState, most: int | None = None
 ) -> AsyncIterator[JobRecord]:
-    """The jobs in a state, newest first, about ``most`` of them."""
+    """Iterate over the jobs in a state, newest first, up to about ``most`` of them."""
     request = rq.ListJobs(queue=queue, states=[state], limit=1_000)
     seen = 0
     while True:
@@ -285,8 +284,8 @@ HEALTH_CHECKS: tuple[Callable[[CheckContext], AsyncIterator[Finding]], ...] = (
 )
 
 
-async def look_around(context: CheckContext) -> list[Finding]:
-    """Everything that the checks find. They ask the store at the same time."""
+async def run_checks(context: CheckContext) -> list[Finding]:
+    """Run all checks concurrently and return their findings."""
     found = await gather_limited(_findings(check(context)) for check in HEALTH_CHECKS)
     return [finding for one in found for finding in one]
 

@@ -14,7 +14,7 @@ from windlass.jobs.job import Job
 
 
 class App(FlowApp, Protocol):
-    """The app of a queue."""
+    """The part of the app that a queue uses."""
 
     url: str
     hooks: Hooks
@@ -24,10 +24,10 @@ class App(FlowApp, Protocol):
     after_add: Callable[[list[Job[Any]]], Awaitable[None]] | None
 
     async def open(self) -> None:
-        """Connect now instead of at the first call."""
+        """Connect now instead of on first use."""
 
     async def queues(self) -> list[QueueInfo]:
-        """Every queue the store knows, with its counts."""
+        """Return every queue of the store, with its counts."""
 
     async def workers(self) -> list[WorkerInfo]:
-        """Workers that were alive in the last 45 seconds."""
+        """Return the workers that sent a heartbeat in the last 45 seconds."""

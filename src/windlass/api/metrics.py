@@ -1,7 +1,7 @@
-"""Figures as users see them: per minute and hour, per task, per day; always up to date when asked.
+"""Metrics of a queue: per minute and hour, per task, per day.
 
-The store keeps roll-ups of its history. The first caller that asks rolls up what is new, so the figures hold
-every attempt that has ended, whether or not a worker does that duty now.
+The store keeps roll-ups of its history. Reading metrics first rolls up new records, so that they include
+every attempt that has ended, whether or not a worker runs that duty.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from windlass.backend.store import Store
 
 _DAY_MS = 86_400_000
-#: Points that one answer holds at most.
+#: The maximum number of points in one answer.
 _MAX_POINTS = 100_000
-#: Queues of which one step samples the backlog.
+#: The maximum number of queues that one step samples.
 _SAMPLED = 1_000
 
 
@@ -47,9 +47,9 @@ _SAMPLED = 1_000
 
 
 async def roll_up(store: Store, queue: str | None = None, *, most: int = 1_000_000) -> int:
-    """Bring the roll-ups of one queue or of all up to date; returns how many records were new.
+    """Update the roll-ups of one queue or of all. Returns the number of new records.
 
-    Safe on any number of nodes at once. At most about ``most`` records are read.
+    Safe on any number of nodes at once. Reads about ``most`` records at most.
     """
     done = 0
     for cursor in await store.execute(mq.MetricsProgress(queue=queue)):
@@ -61,12 +61,12 @@ async def roll_up(store: Store, queue: str | None = None, *, most: int = 1_000_0
 async def _roll_up_queue(store: Store, cursor: MetricsCursor, most: int) -> int:
     at, done = cursor.at, 0
     while at < cursor.newest and done < most:
-        after = max(at, cursor.oldest - 1)  # the rest was trimmed before the first roll-up
+        after = max(at, cursor.oldest - 1)  # older records were trimmed before the first roll-up
         request = rq.ReadHistory(queue=cursor.queue, after=after, limit=RECORDS_PER_STEP)
         try:
             page = await store.execute(request)
         except HistoryTrimmedError:
-            break  # trimmed this very moment: the next round sees where the log begins now
+            break  # trimmed just now: the next call sees the new start of the log
         if not page.records:
             break
         rows = rows_of(page.records)
@@ -78,10 +78,10 @@ async def _roll_up_queue(store: Store, cursor: MetricsCursor, most: int) -> int:
 
 
 async def sample_backlog(store: Store) -> int:
-    """Note how many jobs wait now, and for how long, in the roll-ups of each queue where some do; returns of
-    how many queues.
+    """Record how many jobs wait and for how long, for each queue with waiting jobs.
 
-    A sample that meets another process's roll-up is left out: the next one follows soon.
+    Returns the number of queues that were sampled. A sample that conflicts with a roll-up of another process
+    is dropped; the next one follows soon.
     """
     infos = [info for info in await store.execute(rq.ListQueues()) if info.counts.get("waiting")]
     if not infos:
@@ -100,7 +100,7 @@ async def sample_backlog(store: Store) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One window of time: its beginning, and how much happened in it."""
+    """One window of time: its start, and the count in it."""
 
     start: datetime
     count: int
@@ -108,18 +108,20 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """How many attempts of a queue ended in ``outcome``: ever, and per window of ``step``, gaps included."""
+    """How many attempts of a queue ended in ``outcome``: in total, and per window of ``step``, including
+    empty ones.
+    """
 
     outcome: str
     step: Step
-    #: Over the whole life of the queue, kept windows or not.
+    #: Over the whole life of the queue, also of windows that are no longer kept.
     count: int
     data: list[Point]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStats:
-    """A task (or a whole queue) over some time. Times are milliseconds; None when there was no run."""
+    """Figures of a task, or of a whole queue, over some time. Times are milliseconds; None without runs."""
 
     name: str
     #: Attempts that ran to their end: completed + failed + retried.
@@ -127,26 +129,26 @@ class TaskStats:
     completed: int
     failed: int
     retried: int
-    #: Completed runs among all runs, 0 to 1.
+    #: The share of completed runs, 0 to 1.
     success_rate: float | None
     average_ms: float | None
     max_ms: float | None
     p50_ms: float | None
     p95_ms: float | None
     p99_ms: float | None
-    #: The same of the time that jobs waited before they were started.
+    #: The time that jobs waited before they were started.
     wait_average_ms: float | None
     wait_p50_ms: float | None
     wait_p95_ms: float | None
     wait_p99_ms: float | None
     wait_max_ms: float | None
-    #: Attempts by outcome, those that did not run to their end among them.
+    #: Attempts by outcome, including those that did not run to their end.
     outcomes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class DayTotals:
-    """One day: ``processed`` counts runs, ``failed`` those that failed (for good or to be retried)."""
+    """One day. ``processed`` counts runs, ``failed`` the runs that failed, finally or to be retried."""
 
     day: date
     processed: int
@@ -154,7 +156,7 @@ class DayTotals:
 
 
 class QueueMetrics:
-    """The figures of one queue."""
+    """Reads the metrics of one queue."""
 
     def __init__(self, store: Store, queue: str) -> None:
         self._store = store
@@ -168,7 +170,7 @@ class QueueMetrics:
         start: datetime | float | None = None,
         end: datetime | float | None = None,
     ) -> list[MetricsRow]:
-        """Roll-ups per window and task, oldest first; by default of the last 24 hours."""
+        """Return roll-ups per window and task, oldest first; of the last 24 hours by default."""
         since_ms, until_ms = self._range(step, start, end)
         await roll_up(self._store, self._queue)
         return [row async for row in self._read(step, task, since_ms, until_ms)]
@@ -182,7 +184,7 @@ class QueueMetrics:
         start: datetime | float | None = None,
         end: datetime | float | None = None,
     ) -> Metrics:
-        """One outcome over time."""
+        """Return the counts of one outcome over time."""
         if outcome not in tuple(AttemptOutcome):
             raise ConfigError("outcome", f"one of {', '.join(AttemptOutcome)}", outcome)
         since_ms, until_ms = self._range(step, start, end)
@@ -195,7 +197,7 @@ class QueueMetrics:
         return Metrics(outcome, step, ever, [Point(_instant(at), counts.get(at, 0)) for at in starts])
 
     async def stats(self, task: str | None, period: Duration) -> TaskStats:
-        """Figures of the last ``period``, by whole minutes (by whole hours beyond a day)."""
+        """Return figures of the last ``period``, in whole minutes (beyond a day, in whole hours)."""
         period_ms = seconds_to_ms(period, "period", minimum=60)
         step: Step = "minute" if period_ms <= _DAY_MS else "hour"
         now_ms = self._store.clock.now_ms()
@@ -206,7 +208,7 @@ class QueueMetrics:
         return stats_of(total(rows), task or self._queue)
 
     async def days(self, days: int, timezone: str) -> list[DayTotals]:
-        """Totals per day, oldest first, today (so far) last."""
+        """Return totals per day, oldest first. The last one is today so far."""
         if isinstance(days, bool) or not isinstance(days, int) or not 1 <= days <= 1_830:
             raise ConfigError("days", "a whole number from 1 to 1830", days)
         local = zone(timezone)
@@ -215,7 +217,7 @@ class QueueMetrics:
         since = datetime(first.year, first.month, first.day, tzinfo=local)
         until = datetime(today.year, today.month, today.day, tzinfo=local) + timedelta(days=1)
         await roll_up(self._store, self._queue)
-        # Hours are enough where days begin with one; elsewhere the minutes that are kept are needed.
+        # Hours are enough if days begin on a full hour. In other time zones, minutes are needed.
         step: Step = "hour" if since.astimezone(UTC).minute == 0 else "minute"
         by_day: dict[date, MetricsRow] = {}
         async for row in self._read(step, None, _ms(since), _ms(until)):
@@ -238,7 +240,7 @@ class QueueMetrics:
         self, step: Step, task: str | None, since_ms: int, until_ms: int
     ) -> AsyncIterator[MetricsRow]:
         cursor: str | None = None
-        # A window that began before ``since_ms`` holds some of what is asked for.
+        # A window that began before ``since_ms`` contains part of the range.
         since_ms -= since_ms % STEP_MS[step]
         while True:
             page = await self._store.execute(
@@ -260,7 +262,7 @@ class QueueMetrics:
 
 
 def stats_of(row: MetricsRow, name: str) -> TaskStats:
-    """The figures of one merged row."""
+    """Return the figures of one merged row."""
     completed = row.outcomes.get("completed", 0)
     run, wait = _figures(row.duration), _figures(row.wait)
     return TaskStats(
@@ -323,7 +325,7 @@ __all__ = [
 
 
 class MetricsVerbs:
-    """The part of ``Queue`` that shows figures."""
+    """The part of ``Queue`` that reads metrics."""
 
     if TYPE_CHECKING:
         name: str
@@ -354,10 +356,10 @@ class MetricsVerbs:
         start: datetime | float | None = None,
         end: datetime | float | None = None,
     ) -> list[CounterRow] | Metrics:
-        """How often attempts ended in ``outcome`` ("completed", "failed", ...), per minute or hour.
+        """Return how often attempts ended in ``outcome`` ("completed", "failed", ...), per minute or hour.
 
-        By default of the last 24 hours. Without an outcome: lifetime counters per task and outcome
-        (``enqueued`` among them), which only grow.
+        The default range is the last 24 hours. Without an outcome, returns lifetime counters per task and
+        outcome (including ``enqueued``), which only grow.
         """
         if outcome is None:
             return await self.store.execute(rq.ReadCounters(queue=self.name))
@@ -373,26 +375,26 @@ class MetricsVerbs:
         start: datetime | float | None = None,
         end: datetime | float | None = None,
     ) -> list[MetricsRow]:
-        """What happened per window and task: counts by outcome, waits and run times with histograms."""
+        """Return roll-ups per window and task: counts by outcome, and histograms of wait and run times."""
         return await QueueMetrics(self.store, self.name).rows(step, task=task, start=start, end=end)
 
     async def stats_for_task(self, name: str | None, period: Duration = 3_600) -> TaskStats:
-        """A task (None: all of the queue) over the last ``period``: totals, average, percentiles, rate."""
+        """Return totals, averages and percentiles of a task (None: of the queue) over the last ``period``."""
         return await QueueMetrics(self.store, self.name).stats(name, period)
 
     async def get_daily_totals(self, days: int = 30, *, timezone: str = "UTC") -> list[DayTotals]:
-        """Runs and failures per day, oldest first; the last entry is today so far."""
+        """Return runs and failures per day, oldest first. The last entry is today so far."""
         return await QueueMetrics(self.store, self.name).days(days, timezone)
 
     async def get_latency(self) -> float:
-        """How many seconds the longest waiting job of the queue waits for a worker; 0 when none waits."""
+        """Return for how many seconds the oldest ready job has been waiting; 0 when none waits."""
         for info in await self.store.execute(rq.ListQueues()):
             if info.name == self.name and info.oldest_ready_ms is not None:
                 return max(self.store.clock.now_ms() - info.oldest_ready_ms, 0) / 1000
         return 0.0
 
     async def get_utilisation(self) -> float | None:
-        """Busy slots among all slots of the workers that serve this queue, 0 to 1; None without a worker."""
+        """Return the share of busy slots of the workers of this queue, 0 to 1; None without a worker."""
         workers = await self.get_workers()
         slots = sum(worker.concurrency for worker in workers)
         return sum(worker.busy for worker in workers) / slots if slots else None

@@ -1,11 +1,11 @@
-"""The language in which people search for jobs: ``task:charge_card error:Payment* args.customer.id:42``.
+"""The query language for jobs: ``task:charge_card error:Payment* args.customer.id:42``.
 
-A query is a list of terms with blanks between them; a job must fit all of them. A term is ``field:value``, or
-a word (or ``"some words"``) that must stand somewhere in the job: in its id, task, tags, group, last error or
-arguments. ``FIELDS`` names the fields; one that is not there is refused with the nearest that is.
+A query is a list of terms separated by spaces; a job must match all of them. A term is ``field:value``, or a
+word (or ``"some words"``) that must occur in the job's id, task, tags, group, last error or arguments.
+``FIELDS`` lists the fields. An unknown field is refused, with a suggestion.
 
-API, command line and dashboard parse here, and match here: ``Query.search`` is what a store can answer,
-``Query.fits`` compares the rest, record by record.
+The API, the command line and the dashboard use this module. ``Query.search`` is the part that a store can
+answer; ``Query.fits`` checks the rest, record by record.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from windlass.jobs.payload import read_call
 if TYPE_CHECKING:
     from windlass.serde.codecs import Codecs
 
-#: Most characters of a query, and most terms.
+#: The maximum length of a query, and the maximum number of its terms.
 MAX_CHARS = 2_000
 MAX_TERMS = 32
 
 
 class Reader(Protocol):
-    """What the caller may see of a job's values."""
+    """Gives access to the values of a job that the caller may see."""
 
     def call(self, record: JobRecord) -> tuple[list[Any], dict[str, Any]]:
-        """Its positional and its keyword arguments."""
+        """Return its positional and keyword arguments."""
         ...
 
     def text(self, value: str) -> str:
-        """The message of an error."""
+        """Return the message of an error as the caller may see it."""
         ...
 
 
 class PlainReader:
-    """Everything that the codecs can read."""
+    """A reader without restrictions."""
 
     def __init__(self, codecs: Codecs) -> None:
         self._codecs = codecs
 
     def call(self, record: JobRecord) -> tuple[list[Any], dict[str, Any]]:
-        """Its arguments; none when the stored bytes cannot be read."""
+        """Return its arguments; empty when the stored bytes cannot be decoded."""
         try:
             call = read_call(self._codecs, record)
         except (ValueError, TypeError, ConfigError):
@@ -63,7 +63,7 @@ class PlainReader:
         return call.args, call.kwargs
 
     def text(self, value: str) -> str:
-        """As it is."""
+        """Return ``value`` unchanged."""
         return value
 
 
@@ -89,7 +89,7 @@ _TIMES = {
     "finished": "finished_ms",
 }
 _NUMBERS = ("attempts", "priority", "deliveries")
-#: Every field, with what it means; the CLI and the documentation show it.
+#: Every field with its meaning, for the CLI and the documentation.
 FIELDS: dict[str, str] = {
     "id": "the job's id",
     "queue": "its queue",
@@ -124,22 +124,22 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a text asks for."""
+    """A parsed query."""
 
     terms: tuple[Term, ...] = ()
-    #: What the store filters by.
+    #: The conditions that the store checks.
     search: Search = field(default_factory=Search)
-    #: The queues that it names; none: all.
+    #: The queues that it names; empty for all.
     queues: tuple[str, ...] = ()
-    #: The ids that it names, without wildcards; none: any.
+    #: The ids that it names, without wildcards; empty for any.
     ids: tuple[str, ...] = ()
     tests: tuple[Test, ...] = ()
 
     def narrowed(self, now_ms: int, usable: Callable[[str], bool] = lambda text: True) -> Search:
-        """``search`` with all else by which a store can leave out jobs that are not meant.
+        """Return ``search`` with further conditions by which a store can skip jobs that do not match.
 
-        ``usable`` says of a text whether what it is compared with is what is stored; a reader that hides
-        values says no to those that stand in their place.
+        ``usable`` says whether a text can be compared with the stored values. A reader that masks values must
+        refuse texts that occur in masks.
         """
         return replace(self.search, **_narrowing(self.terms, now_ms, usable))
 
@@ -150,16 +150,16 @@ class Query:
 
     @property
     def arguments(self) -> list[list[str]]:
-        """The paths of arguments that it names."""
+        """The paths of the arguments that it names."""
         return [term.field.split(".")[1:] for term in self.terms if term.field.startswith("args.")]
 
     def fits(self, record: JobRecord, reader: Reader, now_ms: int) -> bool:
-        """Whether a job is meant, by what the caller may see of it."""
+        """Whether a job matches, by the values that the caller may see."""
         return all(test(record, reader, now_ms) for test in self.tests)
 
 
 def parse(text: str) -> Query:
-    """The query of a text; ``ConfigError`` says what is wrong with it."""
+    """Parse a query. Raises ``ConfigError`` that says what is wrong with it."""
     if len(text) > MAX_CHARS:
         raise ConfigError("search", f"a query of at most {MAX_CHARS:,} characters")
     terms = _terms(text)
@@ -178,7 +178,7 @@ def parse(text: str) -> Query:
 
 
 def for_words(words: str) -> Query:
-    """Jobs that hold these words, as they are."""
+    """Return a query for jobs that contain ``words`` literally."""
     term = Term("", words)
     return Query(terms=(term,), tests=(_test(term),))
 
@@ -221,7 +221,7 @@ def _wild(value: str) -> bool:
 
 
 def _test(term: Term) -> Test:
-    """What one term asks of a record."""
+    """Return the condition of one term."""
     field, value = term.field, term.value
     if not field:
         return _contains(value.lower())
@@ -294,17 +294,17 @@ def _contains(words: str) -> Test:
     return fits
 
 
-# --- what a store knows ----------------------------------------------------------------------------
+# --- conditions for the store ----------------------------------------------------------------------
 
-#: Characters that stand in JSON as they are, whatever wrote it.
+#: Characters that every JSON writer writes unescaped.
 _PLAIN_TEXT = re.compile(r"[A-Za-z0-9_.@# -]+")
-#: Written in several ways: 1.5, 1.50, 15e-1.
+#: Numbers that can be written in several ways: 1.5, 1.50, 15e-1.
 _FRACTION = re.compile(r"[-\d]*[.eE][-\d.eE]*")
 _LONGEST_HINT = 100
 
 
 def _narrowing(terms: Sequence[Term], now_ms: int, usable: Callable[[str], bool]) -> dict[str, Any]:
-    """What of these terms a store can compare: a job that fits them all fits this, too."""
+    """Return conditions for the store that every job matching all terms also meets."""
     found: dict[str, Any] = {}
     hints: list[rq.Hint] = []
     for term in terms:
@@ -329,17 +329,17 @@ def _hints(term: Term) -> list[rq.Hint]:
 
 
 def _literal(value: str) -> list[str]:
-    """The longest part of a text that is stored as it is; wildcards and other signs are left out."""
+    """Return the longest part of a text that is stored literally, without wildcards."""
     runs = [run for run in _PLAIN_TEXT.findall(value) if run.strip() and not _FRACTION.fullmatch(run.strip())]
     return [max(runs, key=len)[:_LONGEST_HINT].lower()] if runs else []
 
 
 def _ended(value: str, now_ms: int, known: Mapping[str, Any]) -> dict[str, int]:
-    """The bounds of one ``finished`` term, together with those that are known already."""
+    """Return the bounds of one ``finished`` term, combined with the known ones."""
     sign, text = _compared("finished", value)
     span = _span_ms(text)
     at_ms = _instant_ms(text) if span is None else now_ms - span
-    assert at_ms is not None  # or the query would not have been one
+    assert at_ms is not None  # checked when the query was parsed
     if span is not None:  # a longer time ago is earlier
         sign = sign.replace("<", "!").replace(">", "<").replace("!", ">")
     bound = at_ms + (sign in ("<=", ">"))
@@ -367,7 +367,7 @@ def _argument(path: Sequence[str], value: str) -> Test:
 
 
 def _at(value: Any, path: Sequence[str]) -> list[Any]:
-    """What stands under a path: names of fields, numbers of items."""
+    """Return a list with the value at a path of field names and item numbers; empty if there is none."""
     for step in path:
         if isinstance(value, Mapping):
             if step not in value:
@@ -412,7 +412,7 @@ def _instant_ms(text: str) -> int | None:
 
 
 def _time(field: str, name: str, value: str) -> Test:
-    """``<1h``: less than an hour from now (ago, except for due times); ``>=2026-01-31``: from that day on."""
+    """Return a condition such as ``<1h`` (within an hour from now) or ``>=2026-01-31`` (from that day on)."""
     sign, text = _compared(field, value)
     compare = _COMPARISONS[sign]
     span = _span_ms(text)

@@ -1,10 +1,10 @@
-"""``Queue``: add jobs, look at them, change them, wait for them.
+"""``Queue``: add jobs, read and change them, wait for them.
 
-Thin on purpose: it checks and encodes, then asks the store. It connects on first use; queue names are data,
-so a process that only produces needs no registration.
+A queue checks and encodes, then sends a request to the store. It connects on first use. Queue names are data,
+so a process that only adds jobs need not register anything.
 
-Its verbs are in modules by subject: ``queue_adding``, ``queue_reading``, ``queue_changing`` (one job),
-``bulk`` (many jobs), ``queue_watching`` (results, events, live output) and ``metrics``; and in the packages
+The methods are in modules by subject: ``queue_adding``, ``queue_reading``, ``queue_changing`` (one job),
+``bulk`` (many jobs), ``queue_watching`` (results, events, live output) and ``metrics``, and in the packages
 ``flows``, ``limits`` and ``schedules``.
 """
 
@@ -52,7 +52,11 @@ class Queue(
     ScheduleVerbs,
     ForeignNames,
 ):
-    """A named queue of a store."""
+    """A named queue of a store. It exists in the store as soon as a job is added.
+
+    ``url_or_app`` is a ``Windlass`` app or a URL. ``defaults`` are job options for all jobs that this object
+    adds.
+    """
 
     _called = "a queue"
     _elsewhere = foreign_names.QUEUE
@@ -66,7 +70,7 @@ class Queue(
     ) -> None:
         check_queue_name(name)
         app: App = as_app(url_or_app)
-        base = app.defaults.as_unsaid()  # a task's options win, and only the worker may know the task
+        base = app.defaults.as_unsaid()  # the task's own options take precedence; the worker knows them
         given = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
         super().__init__(name, app, given)
         self._owns_app = app is not url_or_app
@@ -88,9 +92,9 @@ class Queue(
         await self.close()
 
     async def close(self) -> None:
-        """Close the queue: pending waits and later calls raise ``ClosedError``. Idempotent.
+        """Close this queue object: pending waits and later calls raise ``ClosedError``. Idempotent.
 
-        A queue made from a URL also disconnects. A queue of an app leaves the app open.
+        A queue that was created from a URL also disconnects. A queue of an app leaves the app open.
         """
         self._closing.close()
         await self.stop_waiting(self._closing.error())
@@ -105,10 +109,10 @@ class Queue(
         timeout: float | timedelta | None = WAIT_S,
         **options: Unpack[CallOptionsDict],
     ) -> Any:
-        """Add a job and wait for its result: request and response.
+        """Add a job and wait for its result.
 
-        A completed job under the same ``job_id`` answers at once from its cached result; a running one is
-        joined. Raises like ``Job.result``.
+        With a ``job_id`` of an existing job: a completed job answers with its stored result, and an
+        unfinished job is waited for. Raises like ``Job.result``.
         """
         check_task_name(name)
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
@@ -120,12 +124,12 @@ class Queue(
     async def call_planned(
         self, name: str, packed: dict[str, Any], plan: PreparedOptions, timeout: float | timedelta | None
     ) -> Any:
-        """``add_and_wait`` for a call in its stored form."""
+        """Like ``add_and_wait``, for an encoded call with checked options."""
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
         fresh_id = new_id()
         job_id = plan.job_id or fresh_id
         waiters = self._waiters_here()
-        future = await waiters.subscribe(job_id)  # before adding, so that no answer is missed
+        future = await waiters.subscribe(job_id)  # before adding, so that no result is missed
         try:
             job = (await self.add_new([plan.new_job(self, name, packed, fresh_id)]))[0]
             if job.outcome is AddOutcome.CACHED:

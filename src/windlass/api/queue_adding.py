@@ -1,4 +1,4 @@
-"""Adding jobs to a queue: one, many, in the transaction of the application, and what the caller gets back."""
+"""Adding jobs to a queue: one, many, or in a transaction of the application."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class AddVerbs(QueueContext):
         self._plain = PreparedOptions(defaults, app.backoff_strategies)
 
     async def add(self, /, name: str, data: Any = None, **options: Unpack[AddOptionsDict]) -> Job[Any]:
-        """Add one job. ``job.outcome`` says whether it was queued or answered by an existing one.
+        """Add one job. ``job.outcome`` says whether it was queued or an existing job was returned.
 
-        ``depends_on`` names jobs that must end first; ``children`` and ``then`` add jobs along with it,
-        before and after (as in ``FlowProducer.add``), all in one step.
+        ``depends_on`` names jobs that must end first. ``children`` and ``then`` add jobs before and after
+        this one, as in ``FlowProducer.add``, all in one atomic step.
         """
         if "children" in options or "then" in options:
             return await self._add_tree(name, data, {**options})
@@ -72,8 +72,8 @@ class AddVerbs(QueueContext):
     ) -> list[Job[Any]]:
         """Add many jobs: ``[{"name": ..., "data": ..., **options}, ...]``.
 
-        Everything is checked before anything is stored; each chunk of 1,000 is one atomic step. ``spread``
-        makes them due evenly over that time, on top of their own delays.
+        All jobs are checked before any is stored. Each chunk of 1,000 is one atomic step. ``spread``
+        distributes their due times evenly over that time, in addition to their own delays.
         """
         items = list(jobs)
         news = [
@@ -84,18 +84,18 @@ class AddVerbs(QueueContext):
         return await self.add_new(news)
 
     async def add_planned(self, name: str, packed: dict[str, Any], plan: PreparedOptions) -> Job[Any]:
-        """Add one job: a call in its stored form, with options that are checked."""
+        """Add one job: an encoded call with checked options."""
         new = plan.new_job(self._as_queue, name, packed, new_id())
         app = self.app
         if app.hooks.enqueue is not None or app.after_add is not None:
             return (await self.add_new([new]))[0]
-        (added,) = await self._add_chunk([new])  # the common case: no hook or backend wants to see the job
+        (added,) = await self._add_chunk([new])  # the common case: no hook needs the job
         if added.outcome is _REFUSED or added.outcome is _OUT_OF_ORDER:
             raise _refusal([(new, added)], [])
         return self._added(new, added)
 
     async def add_new(self, news: Sequence[NewJob], *, chunk: int = CHUNK) -> list[Job[Any]]:
-        """Add prepared jobs, through the app's enqueue hooks; each ``chunk`` is one atomic step."""
+        """Add prepared jobs through the app's enqueue hooks. Each ``chunk`` is one atomic step."""
         around = self.app.hooks.enqueue
         if around is None:
             return await self._send(news, chunk)
@@ -112,7 +112,7 @@ class AddVerbs(QueueContext):
         return jobs
 
     async def _send(self, news: Sequence[NewJob], chunk: int) -> list[Job[Any]]:
-        """Add prepared jobs, chunk by chunk. The error of a refusal names those that were refused, of all."""
+        """Add prepared jobs chunk by chunk. An error names all jobs that were refused."""
         jobs: list[Job[Any]] = []
         refused: list[tuple[NewJob, rq.Added]] = []
 
@@ -122,14 +122,14 @@ class AddVerbs(QueueContext):
             if len(part) < _AHEAD_FROM:
                 answers = await self._add_chunk(part)
             else:
-                under_way = asyncio.ensure_future(self._add_chunk(part))
+                pending = asyncio.ensure_future(self._add_chunk(part))
                 try:
                     await asyncio.sleep(0)  # the request is in flight; create the job objects meanwhile
                     made = [self._made(new) for new in part]
                 except BaseException:
-                    under_way.cancel()
+                    pending.cancel()
                     raise
-                answers = await under_way
+                answers = await pending
             for new, job, added in zip(part, made, answers, strict=True):
                 if added.outcome is _REFUSED or added.outcome is _OUT_OF_ORDER:
                     refused.append((new, added))
@@ -142,7 +142,7 @@ class AddVerbs(QueueContext):
         return jobs
 
     async def _add_chunk(self, chunk: list[NewJob]) -> list[rq.Added]:
-        """Add one chunk; a quick failure may be a lost reply and is repeated, which is safe by request id."""
+        """Add one chunk. A quick failure may be a lost reply, and repeating the request is safe."""
         started_ms = SYSTEM_CLOCK.monotonic_ms()
         for pause_ms in _REPEAT_AFTER_MS:
             try:
@@ -154,7 +154,7 @@ class AddVerbs(QueueContext):
         return await self.store.execute(rq.Add(jobs=chunk))
 
     def prepare(self, name: str, data: Any = None, **options: Unpack[JobOptionsDict]) -> NewJob:
-        """A checked and encoded job that is not added yet."""
+        """Return a checked and encoded job without adding it."""
         check_task_name(name)
         plan = (
             PreparedOptions(self.defaults.merged(options), self.app.backoff_strategies)
@@ -166,12 +166,12 @@ class AddVerbs(QueueContext):
     def add_in_transaction(
         self, connection: Any, /, name: str, data: Any = None, **options: Unpack[JobOptionsDict]
     ) -> Job[Any]:
-        """Add a job inside the application's own open transaction on the same database.
+        """Add a job in the application's own open transaction on the same database.
 
-        It is there when the transaction commits and was never there when it rolls back. Only for stores
-        that are a database the application can open (``sqlite``); ``connection`` is a ``sqlite3.Connection``
-        to the same file. Plain, not async: it uses the caller's connection. Workers notice the job within a
-        fraction of a second after the commit.
+        The job exists once the transaction commits, and never if it rolls back. This works only with stores
+        that are a database the application can open (``sqlite``). ``connection`` is a ``sqlite3.Connection``
+        to the same file. The method is not async, because it uses the caller's connection. Workers notice the
+        job within a fraction of a second after the commit.
         """
         self.store.capabilities.require(self.store.name, "transactions", "use add after the commit")
         backend = cast("TransactionalBackend", self.store.backend)
@@ -200,11 +200,11 @@ class AddVerbs(QueueContext):
         return plan.new_job(self._as_queue, name, pack_data(item.get("data")), fresh_id)
 
     def _queue_of(self, new: NewJob) -> JobQueue:
-        """The queue of a job of this add: in a flow, it may be another one."""
+        """Return the queue of a job of this add. In a flow, it may be another queue."""
         return self._as_queue if new.queue == self.name else self.app.queue(new.queue)
 
     def _made(self, new: NewJob) -> Job[Any]:
-        """The job object of a new job, without the fields that the store fills in."""
+        """Create the job object of a new job, without the fields that the store fills in."""
         record = JobRecord(
             queue=new.queue,
             id=new.id,
@@ -218,7 +218,7 @@ class AddVerbs(QueueContext):
         return Job(self._queue_of(new), record, AddOutcome.QUEUED)
 
     def _added(self, new: NewJob, added: rq.Added, made: Job[Any] | None = None) -> Job[Any]:
-        """The job that an ``add`` of ``new`` returns; ``made``: of ``_made``, if there is one already."""
+        """Return the job for an answered ``add``. ``made`` is its object from ``_made``, if there is one."""
         if added.record is not None:
             job = Job[Any](self._queue_of(new), added.record, added.outcome)
             job.not_taken = added.not_taken
@@ -231,7 +231,7 @@ class AddVerbs(QueueContext):
 
 
 def _refusal(refused: list[tuple[NewJob, rq.Added]], jobs: list[Job[Any]]) -> WindlassError:
-    """The error for jobs that their groups did not take; it also names those that were added."""
+    """Return the error for jobs that their groups refused. It also lists the jobs that were added."""
     ids = [new.id for new, _ in refused]
     for new, added in refused:
         if added.outcome is _OUT_OF_ORDER:

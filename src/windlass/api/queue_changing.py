@@ -15,15 +15,17 @@ from windlass.core.outcome import CancelResult, to_reason
 
 
 class ChangeVerbs(QueueContext):
-    """The part of ``Queue`` that changes one job, or the queue itself. ``bulk`` changes many."""
+    """The part of ``Queue`` that changes one job, or the queue itself. ``bulk`` changes many jobs."""
 
     async def cancel(self, job_id: str, reason: str = "") -> CancelResult:
-        """Cancel a job: ``cancelled``, ``cancelling`` (its worker stops it), ``finished``, ``not_found``."""
+        """Cancel a job. Returns ``cancelled``, ``cancelling`` (its worker stops it), ``finished`` or
+        ``not_found``.
+        """
         refs = [self._ref(job_id)]
         return (await self.store.execute(rq.CancelJobs(refs=refs, reason=to_reason(reason))))[0]
 
     async def kill(self, job_id: str, reason: str = "killed") -> CancelResult:
-        """Give a job that waits for a retry no further one: it has failed, and can be retried by hand.
+        """Fail a job that waits for a retry, without another attempt. It can be retried by hand.
 
         Any other job is cancelled, with the answers of ``cancel``.
         """
@@ -31,17 +33,17 @@ class ChangeVerbs(QueueContext):
         return (await self.store.execute(rq.CancelJobs(refs=refs, reason=to_reason(reason), dead=True)))[0]
 
     async def revoke(self, job_id: str, reason: str = "") -> CancelResult:
-        """Another word for ``cancel``."""
+        """Alias of ``cancel``."""
         return await self.cancel(job_id, reason)
 
     async def remove(self, job_id: str, *, force: bool = False) -> None:
-        """Delete a job's record. An active one is refused unless ``force``."""
+        """Delete a job's record. Raises ``IllegalTransitionError`` for an active job unless ``force``."""
         ref = self._ref(job_id)
         result = (await self.store.execute(rq.RemoveJobs(refs=[ref], force=force)))[0]
         check_changed(ref, result, "remove", "cancel it, or force")
 
     async def retry(self, job_id: str) -> None:
-        """Run a finished job again with a fresh budget; make a retrying one ready now."""
+        """Run a finished job again with all its attempts, or make a retrying job ready now."""
         ref = self._ref(job_id)
         result = (await self.store.execute(rq.RetryJobs(refs=[ref])))[0]
         check_changed(ref, result, "retry", "only finished or retrying jobs can be retried")
@@ -49,7 +51,7 @@ class ChangeVerbs(QueueContext):
     async def update_result_ttl(self, job_id: str, ttl: float | timedelta) -> None:
         """Keep a completed job's result, or a failed job and its errors, for ``ttl`` from now.
 
-        A failed job goes after that, and stays for a minute at least; otherwise ``keep_failed`` says when.
+        A failed job is removed after that time, but not within a minute. Otherwise ``keep_failed`` decides.
         """
         ref = self._ref(job_id)
         request = rq.SetResultTtl(ref=ref, ttl_ms=seconds_to_ms(ttl, "ttl"))
@@ -61,9 +63,10 @@ class ChangeVerbs(QueueContext):
         )
 
     async def signal(self, job_id: str, name: str, data: Any = None) -> None:
-        """Send a signal to a job: one that is suspended on ``name`` runs again, with ``job.signals[name]``.
+        """Send a signal to a job. A job that is suspended on ``name`` runs again, with ``job.signals[name]``.
 
-        A signal that comes early is kept. Finished jobs refuse it (``IllegalTransitionError``).
+        A signal that comes before the suspension is kept. Raises ``IllegalTransitionError`` for a finished
+        job.
         """
         check_signal_name(name)
         ref, codecs = self._ref(job_id), self.app.codecs
@@ -73,11 +76,11 @@ class ChangeVerbs(QueueContext):
         check_changed(ref, result, "signal", "it has ended")
 
     async def pause(self) -> None:
-        """Give out no more jobs of this queue, on any worker. Jobs keep their state."""
+        """Stop starting jobs of this queue, on all workers. Running jobs continue."""
         await self.store.execute(rq.PauseQueue(queue=self.name, paused=True))
 
     async def resume(self) -> None:
-        """Undo ``pause``."""
+        """Start jobs of this queue again after ``pause``."""
         await self.store.execute(rq.PauseQueue(queue=self.name, paused=False))
 
     async def is_paused(self) -> bool:

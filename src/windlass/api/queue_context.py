@@ -1,4 +1,4 @@
-"""What the parts of ``Queue`` share. The modules ``queue_*`` build on it."""
+"""The base of the parts of ``Queue``: the modules ``queue_*`` build on it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from windlass.api.interfaces import App
 
 
-#: Longer than the limit for new ids, so that jobs with longer ids (imported, say) can be read and removed.
+#: Longer than the limit for new ids, so that imported jobs with longer ids can be read and removed.
 _LONGEST_ID = 1_024
 
 
 class QueueContext:
-    """What every part of ``Queue`` works with: the queue's name, its app and its store."""
+    """The queue's name, its app and its store."""
 
     def __init__(self, name: str, app: App, defaults: JobOptions) -> None:
         self.name: str = name
@@ -34,7 +34,7 @@ class QueueContext:
 
     @property
     def store(self) -> Store:
-        """The app's store; ``ClosedError`` after ``close``."""
+        """The app's store. Raises ``ClosedError`` after ``close``."""
         self._closing.check()
         return self.app.store
 
@@ -44,11 +44,11 @@ class QueueContext:
         return cast("JobQueue", self)
 
     def _job(self, record: JobRecord) -> Job[Any]:
-        """A job of this queue, as users hold it."""
+        """Return the public job object of a record."""
         return Job(self._as_queue, record)
 
     def _ref(self, job_id: str) -> JobRef:
-        """The job of that id in this queue. Anything that is no text cannot be an id."""
+        """Return the reference of a job. Raises ``ConfigError`` if ``job_id`` cannot be an id."""
         if not job_id or not is_text(job_id) or len(job_id) > _LONGEST_ID:
             raise ConfigError(
                 "job_id", f"the id of a job, a text of at most {_LONGEST_ID} characters", job_id

@@ -26,21 +26,21 @@ from windlass.errors import (
 )
 from windlass.jobs.job import Job
 
-#: Jobs that one page holds at most.
+#: The maximum number of jobs of one page.
 _LONGEST_PAGE = 1_000
 
 
 class Page(list[Job[Any]]):
-    """Jobs of one page; ``cursor`` fetches the next one (None: that was all)."""
+    """A page of jobs. ``cursor`` fetches the next page; None on the last one."""
 
     cursor: str | None = None
 
 
 class ReadVerbs(QueueContext):
-    """The part of ``Queue`` that reads jobs: by id, by state, by search; their counts, results and logs."""
+    """The part of ``Queue`` that reads jobs, their counts, results and logs."""
 
     async def get_job(self, job_id: str) -> Job[Any] | None:
-        """The job, or None when there is no record of it."""
+        """Return the job, or None when it does not exist."""
         record = await self.store.get(self._ref(job_id))
         return None if record is None else self._job(record)
 
@@ -52,7 +52,7 @@ class ReadVerbs(QueueContext):
         *,
         newest_first: bool = True,
     ) -> Page:
-        """Jobs in the given states (all when empty), by order of their adding."""
+        """Return a page of jobs in the given states (all when empty), ordered by when they were added."""
         request = rq.ListJobs(
             queue=self.name,
             states=to_states(states),
@@ -63,7 +63,7 @@ class ReadVerbs(QueueContext):
         return self._page(await self.store.execute(request))
 
     async def get_dead_letter_jobs(self, cursor: str | None = None, limit: int = 100) -> Page:
-        """Failed jobs: the dead set."""
+        """Return a page of failed jobs (the dead set)."""
         return await self.get_jobs(JobState.FAILED, cursor, limit)
 
     async def search_jobs(  # noqa: PLR0913 - each is one filter, given by name
@@ -80,11 +80,12 @@ class ReadVerbs(QueueContext):
         scan: int = 10_000,
         newest_first: bool = True,
     ) -> Page:
-        """Jobs by task name (``*`` and ``?`` match), state, tag, last error's class, and payload keys.
+        """Search jobs by task name (``*`` and ``?`` match), state, tag, class of the last error, and
+        arguments.
 
-        ``data`` matches jobs whose keyword arguments hold these values. ``query`` is a text such as
+        ``data`` matches jobs whose keyword arguments have these values. ``query`` is a text such as
         ``task:charge_card error:Payment* finished:<1h`` (see ``windlass.api.query``). At most ``scan``
-        records are looked at; a page with a cursor may hold fewer than ``limit`` jobs.
+        records are read, so a page with a cursor may have fewer than ``limit`` jobs.
         """
         asked = parse(query)
         if asked.queues and self.name not in asked.queues:
@@ -113,24 +114,23 @@ class ReadVerbs(QueueContext):
         )
 
     async def why(self, job_id: str) -> Why:
-        """Why a job is not running: what holds it now comes first, what would hold it next comes after."""
+        """Explain why a job is not running. The first cause holds it now; later ones would hold it next."""
         return await explain(self.store, self._ref(job_id), self.app.clock.now_ms())
 
     async def get_job_counts(self) -> dict[JobState, int]:
-        """How many jobs are in each state; every state is there."""
+        """Return the number of jobs in each state, including states without jobs."""
         return await self.store.execute(rq.CountJobs(queue=self.name))
 
     async def count(self) -> int:
-        """Jobs that are yet to run: waiting, scheduled, retrying, blocked, parked, suspended."""
+        """Return the number of unfinished jobs that are not running."""
         counts = await self.get_job_counts()
         return sum(n for state, n in counts.items() if state not in FINISHED and state is not JobState.ACTIVE)
 
     async def get_status(self, job_id: str) -> dict[str, Any] | None:
-        """A job at a glance: id, state, created_at (ms), attempts, progress, result or error.
+        """Return a summary of a job: id, state, created_at (ms), attempts, progress, result or error.
 
-        None when the job is unknown; ``progress`` only when the handler reported some.
-
-        A result past its time is reported as ``result_expired``.
+        None when the job is unknown. ``progress`` is included if the handler reported any. An expired result
+        is shown as ``result_expired``.
         """
         job = await self.get_job(job_id)
         if job is None:
@@ -152,9 +152,9 @@ class ReadVerbs(QueueContext):
         return status
 
     async def get_result(self, job_id: str) -> Any:
-        """The result of a job that has completed, without waiting. Raises like ``Job.result``.
+        """Return the result of a completed job without waiting. Raises like ``Job.result``.
 
-        ``IllegalTransitionError`` when the job has not ended; ``get_status`` says the same without raising.
+        Raises ``IllegalTransitionError`` when the job has not ended. ``get_status`` does not raise.
         """
         record = await self.store.get(self._ref(job_id))
         if record is None:
@@ -166,7 +166,7 @@ class ReadVerbs(QueueContext):
         return self.result_of(record)
 
     def result_of(self, record: JobRecord) -> Any:
-        """The value of a finished job, or the error that it means."""
+        """Return the value of a finished job, or raise the error that it stands for."""
         if record.state is JobState.COMPLETED:
             if record.result is None:
                 raise ResultExpiredError(record.queue, record.id)
@@ -182,21 +182,21 @@ class ReadVerbs(QueueContext):
         raise JobFailedError(record.id, record.reason or "failed", *facts) from cause
 
     async def get_job_logs(self, job_id: str, start: int = 0, limit: int = 1_000) -> tuple[list[str], int]:
-        """Log lines of a job from ``start``, and how many are kept."""
+        """Return the log lines of a job from ``start``, and the number of lines that are kept."""
         lines, count = await self.get_job_log_lines(job_id, start, limit)
         return [line.text for line in lines], count
 
     async def get_job_log_lines(
         self, job_id: str, start: int = 0, limit: int = 1_000
     ) -> tuple[list[LogLine], int]:
-        """As ``get_job_logs``, each line with its time, level, attempt and run."""
+        """Like ``get_job_logs``, with the time, level, attempt and run of each line."""
         check_int("start", start, 0, 10**9)
         check_int("limit", limit, 0, 10**9)
         page = await self.store.execute(rq.GetLogs(ref=self._ref(job_id), start=start, limit=limit))
         return page.entries, page.count
 
     async def get_workers(self) -> list[WorkerInfo]:
-        """Workers that serve this queue and were alive in the last 45 seconds."""
+        """Return workers that serve this queue and sent a heartbeat in the last 45 seconds."""
         workers = await self.store.execute(rq.ListWorkers())
         return [worker for worker in workers if self.name in worker.queues]
 

@@ -36,12 +36,12 @@ class WatchVerbs(QueueContext):
         self._waiters: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiters] = WeakKeyDictionary()
 
     async def wait_for(self, ref: JobRef, timeout: float | timedelta | None = WAIT_S) -> JobRecord:
-        """The record of a job once it finished."""
+        """Wait until a job has finished and return its record."""
         timeout_ms = None if timeout is None else seconds_to_ms(timeout, "timeout")
         return await self._waiters_here().finished(ref, timeout_ms)
 
     async def stop_waiting(self, error: WindlassError) -> None:
-        """Raise ``error`` in every wait for a job of this queue, and stop its callbacks."""
+        """Raise ``error`` in all pending waits of this queue, and stop its callbacks."""
         if self._feed is not None:
             await self._feed.stop()
         here = asyncio.get_running_loop()
@@ -49,7 +49,7 @@ class WatchVerbs(QueueContext):
             if loop is here:
                 await waiters.close(error)
             else:
-                with suppress(RuntimeError):  # that loop has ended, and its waits with it
+                with suppress(RuntimeError):  # that loop has ended, and so have its waits
                     loop.call_soon_threadsafe(waiters.end, error)
         self._waiters.clear()
 
@@ -61,18 +61,19 @@ class WatchVerbs(QueueContext):
         return waiters
 
     def events(self, after: int | None = None, *, values: bool = True) -> AsyncGenerator[Event, None]:
-        """The queue's events as they happen; ``after`` an event id replays from there (0: all kept).
+        """Iterate over the queue's events as they happen.
 
-        With ``values``, ``completed`` has the job's ``return_value`` while that is kept, which costs a read.
+        ``after`` an event id replays from there (0: all that are kept). With ``values``, ``completed`` events
+        include the job's ``return_value`` while it is kept, which costs a read.
         """
         fill = EventValues(self.store, self.app.codecs, self.name).fill if values else None
         return read_events(self.store, self.name, after, self._closing, fill)
 
     def on(self, event: str, callback: Callable[[Any], Any], *, job_id: str | None = None) -> None:
-        """Call ``callback(event)`` at every event of that name in this queue (of one job), on any process.
+        """Call ``callback(event)`` at every event of that name in this queue, or only of one job.
 
-        ``added`` hands the ``Job``. A shorthand for ``QueueEvents``: needs a running event loop, ends with
-        ``close``.
+        Events of all processes are received. Callbacks of ``added`` receive the ``Job``. Needs a running
+        event loop and ends with ``close``. ``QueueEvents`` does the same without a queue.
         """
         if self._feed is None:
             values = EventValues(self.store, self.app.codecs, self.name)
@@ -81,10 +82,10 @@ class WatchVerbs(QueueContext):
         self._feed.on(event, callback, job_id=job_id, hand=hand)
 
     async def publish_event(self, name: str, data: Any = None, *, job_id: str | None = None) -> None:
-        """Put an event of your own among those of the queue: ``on("custom:name", callback)`` gets it.
+        """Publish a custom event in this queue, for callbacks of ``on("custom:name", callback)``.
 
-        ``data`` is any JSON value of at most 10,000 bytes. It is ordered, kept and replayed like the other
-        events, and changes nothing. If it is sent twice (after a lost reply), it is stored twice.
+        ``data`` is any JSON value of at most 10,000 bytes. The event is ordered, kept and replayed like
+        others, and has no other effect. If it is sent twice (after a lost reply), it is stored twice.
         """
         text = encode_payload(JSON, data, EVENT_DATA_BYTES).decode()
         about = "" if job_id is None else self._ref(job_id).id
@@ -92,9 +93,9 @@ class WatchVerbs(QueueContext):
         await self.store.execute(request)
 
     async def trim_events(self, keep: int) -> int:
-        """Forget all events of this queue but the newest ``keep``; returns how many went.
+        """Delete all events of this queue except the newest ``keep``. Returns how many were deleted.
 
-        A reader that had not read them gets a ``gap``, as when the log outgrows its bound.
+        A reader that has not read them receives a ``gap``, as when the log exceeds its limit.
         """
         check_int("keep", keep, 0, EVENTS_KEPT)
         return await self.store.execute(rq.TrimEvents(queue=self.name, keep=keep))
@@ -102,17 +103,17 @@ class WatchVerbs(QueueContext):
     def read_stream(
         self, job_id: str, after: int = 0, *, skip_gap: bool = False
     ) -> AsyncGenerator[StreamChunk, None]:
-        """What a job puts out with ``job.stream``, as it comes; ends when the job has ended.
+        """Iterate over the live output of a job (``job.stream``) until the job has ended.
 
-        ``after`` a chunk's ``index`` continues from there. Raises ``HistoryTrimmedError`` when chunks in
-        between are not kept any more, unless ``skip_gap``. An unreachable store is asked again.
+        ``after`` the ``index`` of a chunk continues from there. Raises ``HistoryTrimmedError`` when chunks in
+        between are no longer kept, unless ``skip_gap``. Retries while the store is unreachable.
         """
         return read_stream(
             self.store, self.app.codecs, self._ref(job_id), after, skip_gap=skip_gap, closing=self._closing
         )
 
     async def _job_of(self, event: Event) -> AddedJob:
-        """The job of an event. If its record is gone, a job with the fields that the event has."""
+        """Return the job of an event. If its record is gone, the job has only the fields of the event."""
         record = await self.store.get(JobRef(self.name, event.job_id))
         if record is None:
             record = JobRecord(queue=self.name, id=event.job_id, task=event.task, payload=b"null")

@@ -1,6 +1,7 @@
-"""Which jobs are meant: by task name, state, tag, last error and arguments; for looking and for bulk changes.
+"""Selects jobs by task name, state, tag, last error and arguments, for reading and for bulk changes.
 
-The store filters by all but the arguments, which only their codec can read; those are compared here.
+The store filters by everything except the arguments, which only their codec can read. Those are compared
+here.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 
 #: Jobs per step of a bulk change.
 CHUNK = 1_000
-#: Most characters of a text that is searched for: no name, tag or class is longer, and a store compiles it.
+#: The maximum length of a search text. No name is longer, and stores compile it to a pattern.
 _TEXT_CHARS = 1_000
 
 States = Iterable[JobState | str] | JobState | str
 
 
 class SearchOptions(TypedDict, total=False):
-    """Which jobs in a state are meant; see ``Search``."""
+    """Filters for jobs in a state; see ``Search``."""
 
     name: str | None
     tag: str | None
@@ -42,7 +43,7 @@ class SearchOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What a job must be like. Nothing said: anything."""
+    """Conditions that a job must meet. A condition that is not given matches every job."""
 
     #: The task's name; ``*`` and ``?`` match.
     name: str | None = None
@@ -57,12 +58,12 @@ class Search:
     group: str | None = None
     worker: str | None = None
     fingerprint: str | None = None
-    #: When it ended: from the first, before the second.
+    #: When it ended: at or after the first, before the second.
     finished_from_ms: int | None = None
     finished_to_ms: int | None = None
-    #: It is at the end of a flow.
+    #: Whether only the last jobs of flows match.
     tops: bool = False
-    #: Texts that it must hold, for the store to leave out most others.
+    #: Texts that it must contain, so that the store can skip most other jobs.
     hints: tuple[rq.Hint, ...] = ()
 
     def __post_init__(self) -> None:
@@ -75,7 +76,7 @@ class Search:
             raise ConfigError("data", "keyword arguments, such as {'user': 7}", self.data)
 
     def request(self, queue: str, *, cursor: str | None, limit: int, newest_first: bool) -> rq.ListJobs:
-        """The part of it that the store can answer."""
+        """Return the request for the conditions that the store can check."""
         return rq.ListJobs(
             queue=queue,
             states=to_states(self.state),
@@ -95,7 +96,7 @@ class Search:
         )
 
     def has(self, record: JobRecord, codecs: Codecs) -> bool:
-        """Whether the arguments are those that are meant."""
+        """Whether the job's arguments match."""
         if not self.data:
             return True
         try:
@@ -118,9 +119,9 @@ async def find_page(
     newest_first: bool = True,
     keep: Callable[[JobRecord], bool] | None = None,
 ) -> rq.Page:
-    """Jobs that are meant, by order of their adding; about ``scan`` records are looked at, at most.
+    """Return a page of matching jobs, ordered by when they were added. Reads about ``scan`` records at most.
 
-    ``keep`` says what else they must be like.
+    ``keep`` is a further condition.
     """
     if isinstance(scan, bool) or not isinstance(scan, int) or scan < 1:
         raise ConfigError("scan", "a whole number above 0", scan)
@@ -152,10 +153,9 @@ async def find_chunks(
     count: int | None,
     keep: Callable[[JobRecord], bool] | None = None,
 ) -> AsyncIterator[list[JobRef]]:
-    """All jobs that are meant, oldest first, in chunks for bulk changes; ``count``: no more than these.
+    """Iterate over all matching jobs, oldest first, in chunks for bulk changes; at most ``count`` jobs.
 
-    ``keep`` says what else they must be like. A job is handed out once, also when what is done about it
-    moves it in the list.
+    ``keep`` is a further condition. Each job is returned once, even if the change moves it in the list.
     """
     left = count
     cursor: str | None = None
@@ -174,7 +174,7 @@ async def find_chunks(
 
 
 def to_states(value: States) -> list[JobState]:
-    """Any accepted spelling of some states."""
+    """Return a list of states for any accepted spelling. Raises ``ConfigError`` for unknown states."""
     given = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else [value]
     if not all(isinstance(state, str) for state in given):
         raise ConfigError("state", "one or more job states", value)

@@ -1,4 +1,4 @@
-"""Close everything in good order when the process is asked to stop."""
+"""Close workers, queues and apps when the process is asked to stop."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Closable(Protocol):
-    """A worker, a queue, an app, an event reader."""
+    """A worker, a queue, an app or an event reader."""
 
     async def close(self) -> None: ...
 

@@ -1,7 +1,7 @@
-"""The producer verbs without asyncio: one thread that runs the loop, no second implementation.
+"""The producer methods without asyncio. One background thread runs the event loop.
 
-``app.sync.queue("mail").add(...)`` and ``send_mail.sync.enqueue(...)`` run the very same coroutines on one
-background loop per process. For web views, scripts and notebooks; workers have no use for it.
+``app.sync.queue("mail").add(...)`` and ``send_mail.sync.enqueue(...)`` run the async methods on one
+background loop per process. This is for web views, scripts and notebooks, not for workers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Portal:
         self._pid = 0
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Run ``coroutine`` on the portal's loop and wait for its result."""
+        """Run ``coroutine`` on the portal's loop and return its result. Raises ``RuntimeError`` on an event
+        loop.
+        """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -121,7 +123,7 @@ def _many_jobs(
 
 
 class SyncPage(list["SyncJob[Any]"]):
-    """Jobs of one page; ``cursor`` fetches the next one (None: that was all)."""
+    """A page of jobs. ``cursor`` fetches the next page; None on the last one."""
 
     cursor: str | None = None
 
@@ -150,7 +152,7 @@ def _of_job(
 
 
 class SyncJob(RecordFields, ForeignNames, Generic[R]):
-    """A job for code without an event loop: its fields, and its verbs. ``job`` is the job itself."""
+    """A job for code without an event loop, with blocking methods. ``job`` is the async job."""
 
     _called = "the .sync of a job"
     _elsewhere = foreign_names.JOB
@@ -162,12 +164,12 @@ class SyncJob(RecordFields, ForeignNames, Generic[R]):
         return f"<SyncJob {self.job.name} {self.job.id}>"
 
     @property
-    def _record(self) -> JobRecord:  # type: ignore[override]  # that of the job, which may read it again
+    def _record(self) -> JobRecord:  # type: ignore[override]  # the job may refresh its record
         return self.job.record
 
     @property
     def call(self) -> Call:
-        """Decoded arguments; ``ValueError`` when the stored bytes are not arguments."""
+        """The decoded arguments. Raises ``ValueError`` when the stored bytes are not arguments."""
         return self.job.call
 
     @property
@@ -177,11 +179,12 @@ class SyncJob(RecordFields, ForeignNames, Generic[R]):
 
     @property
     def outcome(self) -> str | None:
+        """What the ``add`` that returned this job did; see ``Job.outcome``."""
         return self.job.outcome
 
     @property
     def not_taken(self) -> tuple[str, ...]:
-        """For ``replaced``: options of the ``add`` which this job did not take."""
+        """For ``replaced``: options of the ``add`` that this job did not take."""
         return self.job.not_taken
 
     get_state: Final = _of_job(Job.get_state)
@@ -209,12 +212,12 @@ class SyncJob(RecordFields, ForeignNames, Generic[R]):
         return PORTAL.run(self.job.result(timeout))
 
     def cancel(self, reason: str = "") -> str:
-        """Cancel it; see ``Queue.cancel``."""
+        """Cancel the job; see ``Queue.cancel``."""
         return PORTAL.run(self.job.cancel(reason))
 
 
 class SyncQueue(ForeignNames):
-    """A queue's verbs for code without an event loop: same names, same arguments."""
+    """The methods of a queue for code without an event loop: same names, same arguments."""
 
     _called = "the .sync of a queue"
     _elsewhere = foreign_names.QUEUE
@@ -297,7 +300,7 @@ class SyncQueue(ForeignNames):
     def add_in_transaction(
         self, connection: Any, /, name: str, data: Any = None, **options: Unpack[JobOptionsDict]
     ) -> SyncJob[Any]:
-        """Add a job inside the application's own open transaction; see ``Queue.add_in_transaction``."""
+        """Add a job in the application's own open transaction; see ``Queue.add_in_transaction``."""
         return SyncJob(self.queue.add_in_transaction(connection, name, data, **options))
 
 

@@ -42,14 +42,14 @@ _ISOLATIONS = ("auto", "thread", "process")
 
 
 class TaskApp(App, Protocol):
-    """The app of a task."""
+    """The part of the app that a task uses."""
 
     def queue(self, name: str) -> Queue:
-        """The queue of that name."""
+        """Return the queue of that name."""
 
 
 class _Mapped(Protocol[F_co, R_co]):
-    """What ``map`` reads of its own task: how a call looks, and what it gives."""
+    """The part of a task that types ``map``: its function and its result."""
 
     @property
     def fn(self) -> F_co: ...
@@ -64,7 +64,10 @@ _Four = _Mapped[Callable[[A, B, C, D], Any], R]
 
 
 class Task(ForeignNames, Generic[P, R]):
-    """A registered function. Calling it runs it here and now; ``enqueue`` runs it in a worker."""
+    """A registered function with its default job options.
+
+    Calling the task runs the function directly. ``enqueue`` adds a job that a worker runs.
+    """
 
     _called = "a task"
     _elsewhere = foreign_names.TASK
@@ -91,21 +94,21 @@ class Task(ForeignNames, Generic[P, R]):
         self.isolation: Isolation = isolation
         self.memory_limit = memory_limit
         self.batch = batch
-        #: What the worker passes to the function besides the job's arguments.
+        #: Parameters that the worker injects besides the job's arguments.
         self.needs: InjectedParameters | None = InjectedParameters.of(fn)
         self.signature: Signature = (
             Signature.of(fn, name=self.name, without=self.needs.names if self.needs else frozenset())
             if batch is None
             else item_signature(fn, self.name)
         )
-        #: How often its jobs may start, over all workers: the rate of the group of its name.
+        #: The rate of its jobs over all workers: the rate of the group with the task's name.
         self.rate: Rate | None = rate
         if rate is not None:
             if options.group is not None:
                 raise ConfigError("rate", "left out for a task with a group: set the group's limits", rate)
             options = options.merged({"group": self.name})
         self._bound: BoundTask[P, R] = BoundTask(self, options)
-        #: For jobs that were added by name and leave options to the task.
+        #: Default options for jobs that were added by name.
         self.filling: TaskDefaults = TaskDefaults(options)
         self.__doc__ = fn.__doc__
         self.__name__: str = getattr(fn, "__name__", self.name)
@@ -121,13 +124,14 @@ class Task(ForeignNames, Generic[P, R]):
         return f"<Task {self.name} on queue {self.queue_name}>"
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuse arguments that the function does not take, or that it would get as another type."""
+        """Raise ``ConfigError`` for arguments that the function does not accept, or of other types."""
         self.signature.check(self.name, args, kwargs, self.app.codecs.as_read)
 
     def check_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ConfigError | None:
-        """What ``check`` does for a step, which may take the result of the step before as an argument.
+        """Check the arguments of a flow step, one of which may be the result of the previous step.
 
-        The error of a call that lacks nothing but its first argument is returned: ``chain`` may bring that.
+        If only the first argument is missing, the error is returned instead of raised, because ``chain`` may
+        supply that argument.
         """
         signature, as_read = self.signature, self.app.codecs.as_read
         with_first = (RESULT, *args)
@@ -142,15 +146,15 @@ class Task(ForeignNames, Generic[P, R]):
         return None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run the function itself (a coroutine for ``async def``)."""
+        """Run the function directly, without a job. Returns a coroutine for ``async def``."""
         return self.fn(*args, **kwargs)
 
     def options(self, **options: Unpack[JobOptionsDict]) -> BoundTask[P, R]:
-        """The same task with other job options: ``task.options(delay=60).enqueue(...)``."""
+        """Return this task with other job options: ``task.options(delay=60).enqueue(...)``."""
         return BoundTask(self, self._bound.job_options.merged(options))
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Add a job that calls this task with these arguments."""
+        """Add a job that calls this task with these arguments. Returns the job."""
         return await self._bound.enqueue(*args, **kwargs)
 
     @overload
@@ -179,23 +183,23 @@ class Task(ForeignNames, Generic[P, R]):
     async def map(self, *columns: Iterable[Any]) -> list[Job[R]]:
         """Add a job for each value, or for each row of values: ``send.map(addresses, subjects)``.
 
-        They are added in atomic steps of 1,000. ``gather`` waits for their results.
+        The jobs are added in atomic steps of 1,000. ``gather`` waits for their results.
         """
         return await self._bound.map(*columns)
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Add a job, wait up to 30 s for it, return its result: request and response."""
+        """Add a job, wait up to 30 s for it and return its result. Raises like ``Job.result``."""
         return await self._bound.call(*args, **kwargs)
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
-        """This call as a step of a flow: for ``chain``, ``group``, ``chord``, ``after`` and ``then``.
+        """Return this call as a step of a flow, for ``chain``, ``group``, ``chord``, ``after`` and ``then``.
 
-        ``RESULT`` as an argument stands for the result of the step before.
+        ``RESULT`` as an argument is replaced by the result of the previous step.
         """
         return self._bound.s(*args, **kwargs)
 
     async def revoke(self, until: datetime | timedelta | float | None = None, *, once: bool = False) -> None:
-        """Let its jobs that would start end as ``cancelled`` instead; see ``Queue.revoke_task``."""
+        """Cancel jobs of this task instead of starting them; see ``Queue.revoke_task``."""
         await self.queue.revoke_task(self.name, until, once=once)
 
     async def restore(self) -> bool:
@@ -203,25 +207,27 @@ class Task(ForeignNames, Generic[P, R]):
         return await self.queue.restore_task(self.name)
 
     async def is_revoked(self) -> bool:
-        """Whether its next job would end instead of starting."""
+        """Whether the next job of this task would be cancelled instead of started."""
         return self.name in await self.queue.revoked_tasks()
 
     @property
     def job_options(self) -> JobOptions:
+        """The job options of this task."""
         return self._bound.job_options
 
     @property
     def queue(self) -> Queue:
+        """The queue that this task adds its jobs to."""
         return self.app.queue(self.queue_name)
 
     @property
     def sync(self) -> SyncTask[P, R]:
-        """The same verbs for code without an event loop."""
+        """The methods of this task for code without an event loop."""
         return self._bound.sync
 
 
 class AsyncTask(Task[P, R]):
-    """A task of an ``async def``: calling it gives its coroutine."""
+    """A task of an ``async def``. Calling it returns the coroutine."""
 
     if TYPE_CHECKING:
 
@@ -229,7 +235,7 @@ class AsyncTask(Task[P, R]):
 
 
 class PlainTask(Task[P, R]):
-    """A task of a plain function: calling it gives what the function returns."""
+    """A task of a plain function. Calling it returns the function's value."""
 
     if TYPE_CHECKING:
 
@@ -237,7 +243,7 @@ class PlainTask(Task[P, R]):
 
 
 class BoundTask(ForeignNames, Generic[P, R]):
-    """A task with its job options fixed."""
+    """A task together with job options, as ``task.options(...)`` returns it."""
 
     _called = "a task"
     _elsewhere = foreign_names.TASK
@@ -249,7 +255,7 @@ class BoundTask(ForeignNames, Generic[P, R]):
         self.job_options: JobOptions = options
         check_unique(task.signature, options)
         if options.result_codec is not None:
-            task.app.codecs.output(options.result_codec)  # one that is not accepted is refused now
+            task.app.codecs.output(options.result_codec)  # raises now for a codec that is not accepted
         self._plan = PreparedOptions(options, task.app.backoff_strategies, by_name=False)
         self._call_plan: PreparedOptions | None = None
 
@@ -260,11 +266,11 @@ class BoundTask(ForeignNames, Generic[P, R]):
 
     @property
     def fn(self) -> Callable[P, Any]:
-        """The function itself."""
+        """The task's function."""
         return self.task.fn
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """Add a job that calls the task with these arguments."""
+        """Add a job that calls the task with these arguments. Returns the job."""
         task = self.task
         task.check(args, kwargs)
         queue = task.queue
@@ -272,7 +278,7 @@ class BoundTask(ForeignNames, Generic[P, R]):
         return job
 
     def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """A checked and encoded job that is not added yet."""
+        """Return a checked and encoded job without adding it."""
         task = self.task
         task.check(args, kwargs)
         queue = task.queue
@@ -314,7 +320,7 @@ class BoundTask(ForeignNames, Generic[P, R]):
         return jobs
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
-        """This call as a step of a flow."""
+        """Return this call as a step of a flow; see ``Task.s``."""
         task = self.task
         lacking = task.check_step(args, kwargs)
         made = Step(
@@ -330,11 +336,11 @@ class BoundTask(ForeignNames, Generic[P, R]):
         return made
 
     async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Add a job, wait up to 30 s for it, return its result."""
+        """Add a job, wait up to 30 s for it and return its result; see ``Task.call``."""
         return await self.call_within(WAIT_S, *args, **kwargs)
 
     async def call_within(self, timeout: float | timedelta | None, *args: P.args, **kwargs: P.kwargs) -> R:
-        """``call`` with a time limit of its own (None: wait forever)."""
+        """Like ``call``, with another timeout (None: wait without a limit)."""
         task = self.task
         task.check(args, kwargs)
         if self._call_plan is None:
@@ -346,26 +352,24 @@ class BoundTask(ForeignNames, Generic[P, R]):
         return result
 
     def options(self, **options: Unpack[JobOptionsDict]) -> BoundTask[P, R]:
-        """The same with further options."""
+        """Return this task with further job options."""
         return BoundTask(self.task, self.job_options.merged(options))
 
     @property
     def sync(self) -> SyncTask[P, R]:
-        """The same verbs for code without an event loop."""
-        # sync sits above tasks
-
+        """The methods of this task for code without an event loop."""
         return SyncTask(self)
 
 
 def check_unique(signature: Signature, options: JobOptions) -> None:
-    """Refuse a unique key of arguments that the task does not have."""
+    """Raise ``ConfigError`` if a unique key uses parameters that the task does not have."""
     unique = to_unique(options.unique)
     if unique is not None and unique.fields and not signature.takes_any_name:
         check_known(unique.fields, signature.parameters, f"parameter of task {signature.name!r}")
 
 
 class TaskDecorator(Protocol):
-    """What ``@app.task(...)`` returns: takes an async or a plain function."""
+    """The decorator that ``@app.task(...)`` returns, for async and plain functions."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap] # the first that fits counts: plain functions come after
@@ -377,7 +381,7 @@ class TaskDecorator(Protocol):
 
 
 class BatchDecorator(Protocol):
-    """What ``@app.task(batch=...)`` returns: takes a function of a list, enqueues one item at a time."""
+    """The decorator that ``@app.task(batch=...)`` returns, for functions that take a list."""
 
     @overload
     def __call__(self, fn: Callable[[list[T]], Coroutine[Any, Any, list[R]]], /) -> Task[[T], R]: ...
@@ -391,9 +395,9 @@ class BatchDecorator(Protocol):
 
 
 def default_name(fn: Callable[..., Any]) -> str:
-    """``module.function``. A script's functions are named as if the script was imported.
+    """Return ``module.function``. A script's functions are named as if the script was imported.
 
-    ``python mail.py`` and a worker that imports ``mail`` thus mean the same task.
+    So ``python mail.py`` and a worker that imports ``mail`` use the same task name.
     """
     qualname = getattr(fn, "__qualname__", "") or type(fn).__qualname__
     module = _importable(getattr(fn, "__module__", "") or "", getattr(fn, "__globals__", {}))
@@ -401,7 +405,7 @@ def default_name(fn: Callable[..., Any]) -> str:
 
 
 def caller_module(depth: int) -> str:
-    """The module whose code is running ``depth`` calls up, named as its importers name it."""
+    """Return the name of the module that runs ``depth`` calls up, as its importers name it."""
     scope = sys._getframe(depth).f_globals
     return _importable(scope.get("__name__", ""), scope) or "app"
 
@@ -412,11 +416,11 @@ def _importable(module: str, scope: dict[str, Any]) -> str:
     spec, file = scope.get("__spec__"), scope.get("__file__")
     if spec is not None:  # python -m shop.mail
         return str(spec.name).removesuffix(".__main__")
-    return _module_of(Path(file)) if file else ""  # python mail.py; nothing at a prompt
+    return _module_of(Path(file)) if file else ""  # python mail.py; empty at an interactive prompt
 
 
 def _module_of(file: Path) -> str:
-    """The name under which a worker in the current folder imports a file."""
+    """Return the name under which a worker in the current directory imports ``file``."""
     file = file.absolute()
     names, folder = [file.stem], file.parent
     while folder != Path.cwd() and (folder / "__init__.py").is_file():
@@ -426,7 +430,7 @@ def _module_of(file: Path) -> str:
 
 
 class SyncTask(ForeignNames, Generic[P, R]):
-    """A task's verbs for code without an event loop."""
+    """The methods of a task for code without an event loop."""
 
     _called = "the .sync of a task"
     _elsewhere = foreign_names.TASK
@@ -441,15 +445,15 @@ class SyncTask(ForeignNames, Generic[P, R]):
 
     @property
     def fn(self) -> Callable[P, Any]:
-        """The function itself."""
+        """The task's function."""
         return self._bound.fn
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncJob[R]:
-        """Add a job that calls the task with these arguments."""
+        """Add a job that calls the task with these arguments. Returns the job."""
         return SyncJob(PORTAL.run(self._bound.enqueue(*args, **kwargs)))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Add a job, wait up to 30 s for it, return its result."""
+        """Add a job, wait up to 30 s for it and return its result; see ``Task.call``."""
         return PORTAL.run(self._bound.call(*args, **kwargs))
 
     @overload
@@ -480,7 +484,7 @@ class SyncTask(ForeignNames, Generic[P, R]):
         return [SyncJob(job) for job in PORTAL.run(self._bound.map(*columns))]
 
     def revoke(self, until: datetime | timedelta | float | None = None, *, once: bool = False) -> None:
-        """Let its jobs that would start end as ``cancelled`` instead; see ``Queue.revoke_task``."""
+        """Cancel jobs of this task instead of starting them; see ``Queue.revoke_task``."""
         PORTAL.run(self._bound.task.revoke(until, once=once))
 
     def restore(self) -> bool:
@@ -488,9 +492,9 @@ class SyncTask(ForeignNames, Generic[P, R]):
         return PORTAL.run(self._bound.task.restore())
 
     def is_revoked(self) -> bool:
-        """Whether its next job would end instead of starting."""
+        """Whether the next job of this task would be cancelled instead of started."""
         return PORTAL.run(self._bound.task.is_revoked())
 
     def options(self, **options: Unpack[JobOptionsDict]) -> SyncTask[P, R]:
-        """The same with further job options."""
+        """Return this task with further job options."""
         return SyncTask(self._bound.options(**options))

@@ -1,7 +1,7 @@
-"""Why is a job not running? One answer for API, command line and programs, from what every store can show.
+"""Explains why a job is not running, for the API, the command line and programs.
 
-``explain`` reads a few records and counts and changes nothing. The first cause is what holds the job now;
-causes after it would hold it next. A store that lacks groups, limits or flows has no such causes.
+``explain`` reads a few records and counts and changes nothing. The first cause holds the job now; later
+causes would hold it next. A store without groups, limits or flows has no such causes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from windlass.errors import JobNotFoundError
 if TYPE_CHECKING:
     from windlass.backend.store import Store
 
-#: Jobs that a cause names, and jobs that are looked at to find them.
+#: The maximum number of jobs that a cause names, and of records read to find them.
 NAMED = 20
 _LOOKED = 1_000
-#: Waiting jobs that are compared to find the place in line.
+#: The maximum number of waiting jobs that are compared to find a job's position.
 _LINE = 5_000
 
 
 class Cause(msgspec.Struct, kw_only=True):
-    """One thing that keeps a job from running; ``kind`` is its stable name."""
+    """One reason why a job does not run. ``kind`` is its stable name."""
 
     kind: str
     text: str
@@ -38,24 +38,24 @@ class Cause(msgspec.Struct, kw_only=True):
     until_ms: int | None = None
     limit: int | None = None
     used: int | None = None
-    #: Those that hold the limit, or that the job waits for: the first of them.
+    #: The first of the jobs that use the limit, or that the job waits for.
     jobs: list[JobRef] = []
     job_count: int | None = None
 
 
 class Why(msgspec.Struct, kw_only=True):
-    """Why a job is not running. ``place``: how many are claimed before it, plus one; None: not known."""
+    """Why a job is not running. ``place`` is its position in the queue, from 1; None when unknown."""
 
     ref: JobRef
     state: JobState
     causes: list[Cause]
     place: int | None = None
-    #: Waiting jobs that were compared for the place.
+    #: The number of waiting jobs that were compared.
     waiting: int = 0
 
 
 async def explain(store: Store, ref: JobRef, now_ms: int) -> Why:
-    """Why the job is not running; ``JobNotFoundError`` when there is none."""
+    """Return why the job is not running. Raises ``JobNotFoundError`` when it does not exist."""
     job = await store.get(ref)
     if job is None:
         raise JobNotFoundError(ref.queue, ref.id)
@@ -87,7 +87,7 @@ async def _look(store: Store, job: JobRecord, now_ms: int) -> _Scene:
 
 
 class _Scene:
-    """A job that is not running, its queue, and the workers that serve it."""
+    """A job that is not running, with its queue and the workers that serve it."""
 
     def __init__(
         self, store: Store, job: JobRecord, info: QueueInfo, workers: list[WorkerInfo], now_ms: int
@@ -98,10 +98,10 @@ class _Scene:
         self.info = info
         self.workers = workers
 
-    # --- of the job itself ---------------------------------------------------------------------------
+    # --- causes of the job itself --------------------------------------------------------------------
 
     async def own_causes(self) -> list[Cause]:
-        """What the job's state waits for."""
+        """Return what the job waits for because of its state."""
         job = self.job
         match job.state:
             case JobState.SCHEDULED:
@@ -133,10 +133,10 @@ class _Scene:
             job_count=len(open_edges),
         )
 
-    # --- of its queue and its group --------------------------------------------------------------------
+    # --- causes of its queue and its group -------------------------------------------------------------
 
     async def queue_causes(self, place: int | None) -> list[Cause]:
-        """What would hold it, ready or not: pauses, limits, missing or busy workers, the line."""
+        """Return causes outside the job: pauses, limits, missing or busy workers, jobs ahead of it."""
         causes: list[Cause] = []
         if self.info.paused:
             advice = f"windlass resume {self.job.queue}"
@@ -197,7 +197,7 @@ class _Scene:
         return causes
 
     async def _rate_of_queue(self, rate: Rate) -> list[Cause]:
-        """The queue's rate, if the records of running and ended jobs show that its window is full."""
+        """Return the queue's rate limit if the records of started jobs show that its window is full."""
         ran = [JobState.ACTIVE, JobState.COMPLETED, JobState.FAILED, JobState.RETRYING]
         starts = sorted(job.started_ms for job in await self._jobs(ran) if job.started_ms is not None)
         window = starts[-rate.max :]
@@ -207,7 +207,7 @@ class _Scene:
         return [Cause(kind="queue_rate", text=text, limit=rate.max, until_ms=window[0] + rate.per_ms)]
 
     async def _group_info(self, group: str) -> GroupInfo | None:
-        """The group in the list of groups; a name's beginning stands before it in every order."""
+        """Find the group in the list of groups, from a prefix of its name, which sorts before it."""
         request = lrq.ListGroups(queue=self.job.queue, cursor=group[:-1] or None, limit=_LOOKED)
         for _ in range(10):
             page = await self.store.execute(request)
@@ -246,7 +246,7 @@ class _Scene:
         return causes
 
     async def _held(self, kind: str, text: str, limit: int, used: int, group: str | None) -> Cause:
-        """A limit that is used up, and the jobs that use it."""
+        """Return a cause for a limit that is used up, with the jobs that use it."""
         active = await self._jobs([JobState.ACTIVE])
         holders = [job.ref for job in active if group is None or job.options.group == group]
         advice = "wait for them, or raise the limit"
@@ -258,10 +258,10 @@ class _Scene:
         request = rq.ListJobs(queue=self.job.queue, states=states, limit=_LOOKED)
         return (await self.store.execute(request)).jobs
 
-    # --- the line ----------------------------------------------------------------------------------------
+    # --- position ----------------------------------------------------------------------------------------
 
     async def place(self) -> tuple[int | None, int]:
-        """How many waiting jobs are claimed before this one, plus one; None when too many wait to count."""
+        """Return the job's position among the waiting jobs, from 1; None when too many jobs wait."""
         mine = _rank(self.job)
         request = rq.ListJobs(queue=self.job.queue, states=[JobState.WAITING], limit=_LOOKED)
         before, seen = 0, 0
@@ -272,7 +272,7 @@ class _Scene:
             if page.cursor is None:
                 return before + 1, seen
             request.cursor = page.cursor
-            seen += 1  # also a page that found nothing counts
+            seen += 1  # an empty page also counts
         return None, seen
 
 
@@ -293,7 +293,7 @@ def _behind(place: int | None) -> Cause:
 
 
 def _group_pace(limits: GroupLimits, info: GroupInfo | None, group: str | None) -> list[Cause]:
-    """A parked job whose group has room: its rate or its bucket lets the next one in later."""
+    """Return the rate or bucket that delays a parked job whose group has free slots."""
     until_ms = None if info is None else info.next_ms
     if limits.rate is not None:
         window = f"{limits.rate.per_ms / 1_000:g} s"

@@ -1,4 +1,4 @@
-"""Flows: jobs that wait for other jobs. How they are written, added and read.
+"""Flows: jobs that wait for other jobs.
 
 ``builder`` has ``chain``, ``group`` and ``chord``; ``producer`` adds whole trees; ``tree`` reads a flow.
 """

@@ -1,11 +1,11 @@
-"""Flows before they are added: steps that come after other steps.
+"""Flows before they are added: steps that run after other steps.
 
-A ``Step`` is one job to be. ``send.s("ada")`` makes one from a task, ``step("send", queue="mail")`` one by
-name. ``chain``, ``group`` and ``chord`` put them together, ``after`` and ``then`` draw single edges; the same
-step below several others is one job. Nothing is stored until ``enqueue`` or ``FlowProducer.add``.
+A ``Step`` is one job of a flow. ``send.s("ada")`` creates one from a task, ``step("send", queue="mail")`` one
+by name. ``chain``, ``group`` and ``chord`` combine steps; ``after`` and ``then`` add single edges. A step
+that several others wait for is one job. Nothing is stored until ``enqueue`` or ``FlowProducer.add``.
 
-``RESULT`` among the arguments of a step is the result of the step before it: ``chain(fetch.s(5),
-double.s(RESULT))``. After a group, and after several steps, it is the list of their results, in their order.
+``RESULT`` in the arguments of a step is the result of the previous step: ``chain(fetch.s(5),
+double.s(RESULT))``. After a group, or after several steps, it is the list of their results, in their order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NODE_KEYS = frozenset(
 
 
 class Step(ForeignNames):
-    """One job to be, and the steps that it comes after."""
+    """One job of a flow before it is added, and the steps that it waits for."""
 
     _called = "a step"
     _elsewhere = foreign_names.STEP
@@ -80,22 +80,22 @@ class Step(ForeignNames):
         self.options: dict[str, Any] = dict(options)
         self.base: JobOptions | None = base
         self.app: FlowApp | None = app
-        #: What it waits for, and what that one's failure means.
+        #: The steps that it waits for, and what to do when they fail.
         self.follows: dict[Step, OnFailure] = {}
-        #: Who waits for it.
+        #: The steps that wait for it.
         self.following: list[Step] = []
-        #: Whether its task can be called with some arguments; None when the task is not known here.
+        #: Checks whether its task accepts given arguments; None when the task is not known here.
         self.accepts: Callable[[Sequence[Any], Mapping[str, Any]], bool] | None = accepts
-        #: What is wrong with its call unless it takes the result of the step before as first argument.
+        #: The error of its call if it does not take the previous result as its first argument.
         self.lacking: ConfigError | None = None
-        #: Whether it comes after a group: its ``RESULT`` is a list, also of one.
+        #: Whether it comes after a group: its ``RESULT`` is a list, even of one.
         self.gathers: bool = False
 
     def __repr__(self) -> str:
         return f"<Step {self.name} of {self.queue}>"
 
     def after(self, *steps: Step | FlowGroup, on_failure: str = "fail") -> Step:
-        """Run only when ``steps`` have ended; returns itself."""
+        """Run this step only after ``steps`` have ended. Returns this step."""
         self.gathers = self.gathers or any(isinstance(one, FlowGroup) for one in steps)
         for one in _flat(steps):
             if self not in one.following:
@@ -104,13 +104,13 @@ class Step(ForeignNames):
         return self
 
     def then(self, *steps: Step | FlowGroup, on_failure: str = "fail") -> Step:
-        """Run ``steps`` when this one has ended; returns itself."""
+        """Run ``steps`` after this step has ended. Returns this step."""
         for one in _flat(steps):
             one.after(self, on_failure=on_failure)
         return self
 
     def take_result(self) -> None:
-        """Take the result of the step before as first argument, unless ``RESULT`` stands elsewhere."""
+        """Take the result of the previous step as the first argument, unless ``RESULT`` is used already."""
         if places_of_result(self.packed):
             return
         packed = with_result_first(self.packed)
@@ -123,12 +123,12 @@ class Step(ForeignNames):
         self.packed, self.lacking = packed, None
 
     async def enqueue(self) -> Job[Any]:
-        """Add this step and all that hang together with it, in one atomic step; returns this one's job."""
+        """Add this step and all connected steps atomically. Returns the job of this step."""
         return (await add_steps(_app_of(self), [self]))[self].job
 
 
 class FlowGroup:
-    """Steps that run side by side."""
+    """Steps that run in parallel."""
 
     __slots__ = ("steps",)
 
@@ -141,7 +141,7 @@ class FlowGroup:
         return iter(self.steps)
 
     async def enqueue(self) -> list[Job[Any]]:
-        """Add all of them in one atomic step."""
+        """Add all steps, and the steps connected to them, atomically. Returns the jobs of this group."""
         nodes = await add_steps(_app_of(self.steps[0]), self.steps)
         return [nodes[one].job for one in self.steps]
 
@@ -150,21 +150,21 @@ Part = Step | FlowGroup | Mapping[str, Any]
 
 
 def step(name: str, data: Any = None, *, queue: str = "default", **options: Unpack[JobOptionsDict]) -> Step:
-    """A step by the name of its task, for tasks that this process does not know."""
+    """Return a step for a task by name, which this process need not know."""
     return Step(name, queue, pack_data(data), options)
 
 
 def group(*parts: Part) -> FlowGroup:
-    """Steps that run side by side."""
+    """Return a group of steps that run in parallel."""
     return FlowGroup(_flat(parts))
 
 
 def chain(*parts: Part, on_failure: str = "fail", pass_result: bool = False) -> Step:
-    """Each part after the one before; returns the last step (the last part must not be a group).
+    """Run each part after the previous one. Returns the last step; the last part must not be a group.
 
-    A group in the middle runs side by side, and what comes after it waits for all of it. ``RESULT`` among the
-    arguments of a step is the result of the step before; ``pass_result`` puts it first in every step that
-    does not have it elsewhere.
+    A group in the middle runs in parallel, and the next part waits for all of it. ``RESULT`` in the arguments
+    of a step is the result of the previous part. ``pass_result`` passes it as the first argument to every
+    step that does not use ``RESULT``.
     """
     before: Step | FlowGroup | None = None
     for part in parts:
@@ -183,9 +183,10 @@ def chain(*parts: Part, on_failure: str = "fail", pass_result: bool = False) -> 
 def chord(
     header: FlowGroup | Iterable[Part], body: Part, *, on_failure: str = "fail", pass_result: bool = False
 ) -> Step:
-    """``body`` after all of ``header``; returns it.
+    """Run ``body`` after all of ``header``. Returns the step of the body.
 
-    ``RESULT`` among the arguments of the body is the list of their results; ``pass_result`` puts it first.
+    ``RESULT`` in the arguments of the body is the list of the header's results. ``pass_result`` passes it as
+    the first argument.
     """
     (last,) = _flat([body])
     last.gathers = True
@@ -195,10 +196,10 @@ def chord(
 
 
 def step_of(node: Part) -> Step:
-    """A step from a tree of mappings: ``{"name", "queue", "data", "options", "children": [...]}``.
+    """Return a step for a tree of mappings: ``{"name", "queue", "data", "options", "children": [...]}``.
 
-    ``children`` run before it, ``then`` after it; ``on_failure`` of a child says what its failure means to
-    its parent. Options may also stand in the node itself; ``opts`` and ``queue_name`` are other spellings.
+    ``children`` run before it, ``then`` after it. ``on_failure`` of a child says what its failure means for
+    its parent. Job options may also be given in the node itself. ``opts`` and ``queue_name`` are aliases.
     """
     if isinstance(node, Step):
         return node
@@ -230,41 +231,43 @@ def _flat(parts: Iterable[Part]) -> Iterator[Step]:
 
 
 def _firsts(end: Step) -> Iterator[Step]:
-    """The steps of ``end``'s flow that come after nothing."""
+    """Iterate over the steps of ``end``'s flow that wait for no other step."""
     seen: dict[Step, None] = {end: None}
-    ahead = [end]
-    while ahead:
-        one = ahead.pop()
+    pending = [end]
+    while pending:
+        one = pending.pop()
         if not one.follows:
             yield one
         for before in one.follows:
             if before not in seen:
                 seen[before] = None
-                ahead.append(before)
+                pending.append(before)
 
 
 def _app_of(one: Step) -> FlowApp:
-    for each in _whole([one]):
+    for each in _connected([one]):
         if each.app is not None:
             return each.app
     raise ConfigError("flow", "enqueued through FlowProducer.add, or made of at least one task (task.s(...))")
 
 
-def _whole(steps: Iterable[Step]) -> list[Step]:
-    """All that hangs together with ``steps``: dependents before what they wait for, as far as that goes."""
+def _connected(steps: Iterable[Step]) -> list[Step]:
+    """Return ``steps`` and all steps connected to them, each before the steps that it waits for where
+    possible.
+    """
     seen: dict[Step, None] = {}
-    ahead = list(reversed(list(steps)))
-    while ahead:
-        one = ahead.pop()
+    pending = list(reversed(list(steps)))
+    while pending:
+        one = pending.pop()
         if one not in seen:
             seen[one] = None
-            ahead += reversed([*one.following, *one.follows])
+            pending += reversed([*one.following, *one.follows])
     return list(seen)
 
 
 async def add_steps(app: FlowApp, steps: Iterable[Step]) -> dict[Step, JobNode]:
-    """Add the flows of ``steps`` in one atomic step; their nodes, by step."""
-    whole = _whole(steps)
+    """Add the flows of ``steps`` atomically. Returns the nodes by step."""
+    whole = _connected(steps)
     check_size(len(whole), 0)
     news = _plan(app, whole)
     jobs = await app.queue(whole[0].queue).add_new(list(news.values()), chunk=FLOW_LIMIT)
@@ -275,8 +278,10 @@ async def add_steps(app: FlowApp, steps: Iterable[Step]) -> dict[Step, JobNode]:
 
 
 def _plan(app: FlowApp, whole: list[Step]) -> dict[Step, NewJob]:
-    """The jobs to add, checked: dependents first, so that a store that adds them in parts never lets one
-    start before what it waits for is there."""
+    """Return the checked jobs to add, dependents first.
+
+    A store that adds them in parts then never starts a job before the jobs that it waits for are known.
+    """
     ids = new_ids(len(whole))
     news: dict[Step, NewJob] = {}
     for one, fresh_id in zip(whole, ids, strict=True):
@@ -295,13 +300,13 @@ def _plan(app: FlowApp, whole: list[Step]) -> dict[Step, NewJob]:
     if len(graph) < len(news):
         raise ConfigError("job_id", "different for each job of a flow")
     check_cycle(graph)
-    _tell_places(list(news.values()), graph)
+    _set_places(list(news.values()), graph)
     order = _levels(graph)
     return dict(sorted(news.items(), key=lambda item: -order[JobRef(item[1].queue, item[1].id)]))
 
 
 def _packed(one: Step, options: JobOptions) -> dict[str, Any]:
-    """The arguments of a step as they are stored: where it takes results is said beside them."""
+    """Return the stored arguments of a step, with the positions where it takes results."""
     if one.lacking is not None:
         how = "a step takes the result of the one before by RESULT, or by chain(..., pass_result=True)"
         raise ConfigError(one.lacking.option, f"{one.lacking.want}; {how}") from one.lacking
@@ -312,9 +317,9 @@ def _packed(one: Step, options: JobOptions) -> dict[str, Any]:
     gathered = one.gathers or count > 1
     if not count and not gathered:
         raise ConfigError("RESULT", f"given to a step that comes after another one ({one.name!r} does not)")
-    goes_on = {OnFailure.CONTINUE} if gathered else {OnFailure.CONTINUE, OnFailure.IGNORE}
+    refused = {OnFailure.CONTINUE} if gathered else {OnFailure.CONTINUE, OnFailure.IGNORE}
     for on_failure in [*one.follows.values(), to_on_failure(options.on_failure)]:
-        if on_failure in goes_on:
+        if on_failure in refused:
             want = f"fail{' or ignore' if gathered else ''} where a step takes RESULT"
             raise ConfigError("on_failure", f"{want}: there is none of a step that failed", on_failure.value)
     unique = to_unique(options.unique)
@@ -323,10 +328,10 @@ def _packed(one: Step, options: JobOptions) -> dict[str, Any]:
     return pack_taking(one.packed, at, count, gathered=gathered)
 
 
-def _tell_places(news: list[NewJob], graph: dict[JobRef, list[JobRef]]) -> None:
-    """Let the options of every job say what waits for it and what the top of its flow is: history keeps that.
+def _set_places(news: list[NewJob], graph: dict[JobRef, list[JobRef]]) -> None:
+    """Set parent and top of the flow in the options of every job, for the history.
 
-    Of several jobs that wait for one, the first counts.
+    If several jobs wait for one, the first is its parent.
     """
     above: dict[JobRef, JobRef] = {}
     for ref, children in graph.items():
@@ -344,7 +349,7 @@ def _tell_places(news: list[NewJob], graph: dict[JobRef, list[JobRef]]) -> None:
 
 
 def _levels(graph: dict[JobRef, list[JobRef]]) -> dict[JobRef, int]:
-    """How far each job is from one that waits for nothing in the flow."""
+    """Return the distance of each job from a job that waits for nothing in the flow."""
     levels: dict[JobRef, int] = {}
     for start in graph:
         stack = [start]

@@ -1,4 +1,4 @@
-"""What flows need of an app and its queues, beyond what jobs need."""
+"""Protocols of the app and its queues for flows."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from windlass.jobs.job import Job
 
 
 class FlowQueue(JobQueue, Protocol):
-    """A queue that jobs of a flow are added to."""
+    """A queue that accepts jobs of flows."""
 
     async def add_new(self, news: Sequence[NewJob], *, chunk: int = ...) -> list[Job[Any]]:
-        """Add prepared jobs, through the app's enqueue hooks; each ``chunk`` is one atomic step."""
+        """Add prepared jobs through the app's enqueue hooks. Each ``chunk`` is one atomic step."""
 
     async def get_flow(self, job_id: str, *, depth: int = ..., limit: int = ...) -> JobNode:
-        """The job with all that it waits for."""
+        """Return the job and all jobs that it waits for."""
 
 
 class FlowApp(JobApp, Protocol):
-    """An app whose queues take flows."""
+    """An app whose queues accept flows."""
 
     def queue(self, name: str) -> FlowQueue:
-        """The queue of that name."""
+        """Return the queue of that name."""

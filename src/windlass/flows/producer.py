@@ -1,4 +1,4 @@
-"""``FlowProducer``: add whole trees and graphs of jobs at once."""
+"""``FlowProducer``: adds whole trees and graphs of jobs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from windlass.jobs.interfaces import as_app
 class FlowProducer:
     """Adds flows: jobs of any number of queues that wait for each other.
 
-    ``add`` takes a tree (``{"name": ..., "queue": ..., "data": ..., "children": [...]}``: the parent runs
-    after its children) or a ``Step`` with everything that hangs together with it.
+    ``add`` takes a tree (``{"name": ..., "queue": ..., "data": ..., "children": [...]}``, where the parent
+    runs after its children), or a ``Step`` with all steps connected to it.
     """
 
     def __init__(self, url_or_app: str | FlowApp | None = None) -> None:
@@ -30,16 +30,16 @@ class FlowProducer:
         await self.close()
 
     async def close(self) -> None:
-        """Disconnect, if it was made from a URL; later calls raise ``ClosedError``. Idempotent."""
+        """Disconnect if it was created from a URL; later calls raise ``ClosedError``. Idempotent."""
         if self._owns_app:
             await self.app.close()
 
     async def add(self, flow: Part) -> JobNode:
-        """Add one flow in one atomic step; the node of its top, with its children."""
+        """Add one flow atomically. Returns the node of its top, with its children."""
         return (await self.add_bulk([flow]))[0]
 
     async def add_bulk(self, flows: Iterable[Part]) -> list[JobNode]:
-        """Add several flows, all of them in one atomic step of at most 10,000 jobs."""
+        """Add several flows in one atomic step of at most 10,000 jobs. Returns their top nodes."""
         tops = [step_of(flow) for flow in flows]
         if not tops:
             return []
@@ -47,5 +47,5 @@ class FlowProducer:
         return [nodes[top] for top in tops]
 
     async def get_flow(self, queue: str, job_id: str, **bounds: Any) -> JobNode:
-        """A flow as it stands; see ``Queue.get_flow``."""
+        """Read a stored flow; see ``Queue.get_flow``."""
         return await self.app.queue(queue).get_flow(job_id, **bounds)

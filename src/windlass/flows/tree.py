@@ -1,7 +1,7 @@
-"""A flow as it stands: a job, what it waits for, and what those wait for.
+"""Reads stored flows: a job, the jobs that it waits for, and so on.
 
-Reading goes level by level: one request for the edges and one for the records of each. What is read is no
-snapshot of one moment; each record is as it was when its level was read.
+A flow is read level by level, with requests for the edges and the records of each level. The result is not a
+snapshot: each record is as it was when its level was read.
 """
 
 from __future__ import annotations
@@ -31,34 +31,36 @@ class JobNode:
     """One job of a flow. ``children`` are the jobs that it waits for."""
 
     ref: JobRef
-    #: The job; of a record that is gone it knows only the name.
+    #: The job. If its record is gone, only its queue and id are known.
     job: Job[Any]
     children: list[JobNode] = field(default_factory=list)
-    #: The edge that leads to it, as its dependent sees it; None for the top.
+    #: The edge from its dependent to it; None for the top.
     edge: Edge | None = None
-    #: True: it waits for more jobs than were read.
+    #: Whether it waits for more jobs than were read.
     truncated: bool = False
-    #: True: the record was pruned or removed.
+    #: Whether the record was pruned or removed.
     gone: bool = False
 
     @property
     def id(self) -> str:
+        """The id of the job."""
         return self.ref.id
 
     @property
     def queue_name(self) -> str:
+        """The name of the job's queue."""
         return self.ref.queue
 
     @property
     def state(self) -> JobState:
-        """The state when it was read; of a record that is gone, how it ended for its dependent."""
+        """The state when it was read. If the record is gone, the outcome that its dependent recorded."""
         if not self.gone:
             return self.job.state
         done = self.edge is not None and self.edge.status is EdgeStatus.DONE
         return JobState.COMPLETED if done else JobState.FAILED
 
     def walk(self) -> Iterator[JobNode]:
-        """This node and all below it, from the top down."""
+        """Iterate over this node and all nodes below it, from the top down."""
         ahead = [self]
         while ahead:
             node = ahead.pop()
@@ -67,7 +69,7 @@ class JobNode:
 
 
 async def read_flow(queue: JobQueue, root: JobRef, depth: int, limit: int) -> JobNode:
-    """The tree below ``root``."""
+    """Read the tree below ``root``. Raises ``JobNotFoundError`` when it does not exist."""
     records = await _records(queue, [root])
     if records[root] is None:
         raise JobNotFoundError(root.queue, root.id)
@@ -123,7 +125,7 @@ async def _records(queue: JobQueue, refs: list[JobRef]) -> dict[JobRef, JobRecor
 
 
 async def own_jobs(queue: JobQueue, root: JobRef) -> list[list[JobRef]]:
-    """What ending a flow reaches: its jobs by level, from the top down, without those of other flows too."""
+    """Return the jobs of a flow by level, from the top down, without jobs that other flows also need."""
     if (await queue.store.get(root)) is None:
         raise JobNotFoundError(root.queue, root.id)
     seen: dict[JobRef, None] = {root: None}
@@ -133,13 +135,13 @@ async def own_jobs(queue: JobQueue, root: JobRef) -> list[list[JobRef]]:
         below = list(dict.fromkeys(edge.child for ref in level for edge in edges[ref].depends_on))
         below = [ref for ref in below if ref not in seen]
         claims = await _edges(queue, below, dependents=True)
-        level = [ref for ref in below if not _wanted_elsewhere(claims[ref], seen, below)]
+        level = [ref for ref in below if not _is_needed_elsewhere(claims[ref], seen, below)]
         seen.update(dict.fromkeys(level))
         levels.append(level)
     return levels
 
 
-def _wanted_elsewhere(found: fl.Dependencies, seen: dict[JobRef, None], level: list[JobRef]) -> bool:
+def _is_needed_elsewhere(found: fl.Dependencies, seen: dict[JobRef, None], level: list[JobRef]) -> bool:
     return found.more or any(
         edge.status is EdgeStatus.OPEN and edge.dependent not in seen and edge.dependent not in level
         for edge in found.dependents
@@ -147,7 +149,7 @@ def _wanted_elsewhere(found: fl.Dependencies, seen: dict[JobRef, None], level: l
 
 
 async def cancel_flow(queue: JobQueue, root: JobRef, reason: str) -> int:
-    """From the top down, so that no job fails for the sake of a child that is cancelled along with it."""
+    """Cancel a flow from the top down, so that no job fails because its child was cancelled."""
     count, reason = 0, to_reason(reason)
     for level in await own_jobs(queue, root):
         for start in range(0, len(level), _BATCH):
@@ -158,7 +160,7 @@ async def cancel_flow(queue: JobQueue, root: JobRef, reason: str) -> int:
 
 
 async def remove_flow(queue: JobQueue, root: JobRef, force: bool) -> int:
-    """From the top down, after a look whether one of them runs."""
+    """Remove a flow from the top down. Unless ``force``, first check that no job of it runs."""
     levels = await own_jobs(queue, root)
     if not force:
         for level in levels:
@@ -176,31 +178,32 @@ async def remove_flow(queue: JobQueue, root: JobRef, force: bool) -> int:
 
 
 class FlowVerbs:
-    """The part of ``Queue`` that looks at flows and ends them."""
+    """The part of ``Queue`` that reads, cancels and removes flows."""
 
     if TYPE_CHECKING:
 
         def _ref(self, job_id: str) -> JobRef: ...
 
     async def get_flow(self, job_id: str, *, depth: int = 100, limit: int = FLOW_LIMIT) -> JobNode:
-        """The job with all that it waits for, as a tree with states; see ``JobNode``.
+        """Return the job and all jobs that it waits for, as a tree; see ``JobNode``.
 
-        A job that several others wait for stands below each of them. At most ``depth`` levels and ``limit``
-        nodes are read; ``node.truncated`` says where there is more. ``JobNotFoundError`` when it is gone.
+        A job that several others wait for appears below each of them. At most ``depth`` levels and ``limit``
+        nodes are read; ``node.truncated`` is true where there are more. Raises ``JobNotFoundError`` when the
+        job is gone.
         """
         return await read_flow(cast("JobQueue", self), self._ref(job_id), depth, limit)
 
     async def cancel_flow(self, job_id: str, reason: str = "") -> int:
-        """Cancel a job and all that it waits for, from the top down; returns how many that concerned.
+        """Cancel a job and all jobs that it waits for, from the top down. Returns how many.
 
-        Jobs that a job outside of the flow waits for are left alone.
+        Jobs that a job outside of the flow waits for are not cancelled.
         """
         return await cancel_flow(cast("JobQueue", self), self._ref(job_id), reason)
 
     async def remove_flow(self, job_id: str, *, force: bool = False) -> int:
-        """Delete a job and all that it waits for, from the top down; returns how many.
+        """Delete a job and all jobs that it waits for, from the top down. Returns how many.
 
-        Refused while one of them runs, unless ``force``. Jobs that a job outside of the flow waits for are
-        left alone.
+        Raises ``IllegalTransitionError`` while one of them runs, unless ``force``. Jobs that a job outside of
+        the flow waits for are not deleted.
         """
         return await remove_flow(cast("JobQueue", self), self._ref(job_id), force)

@@ -1,4 +1,4 @@
-"""Handlers of jobs: which function runs a job, with which arguments and which middleware."""
+"""Handlers of jobs: the function that runs a job, its arguments and its middleware."""
 
 from windlass.handlers.batch import Batch
 from windlass.handlers.hooks import AttemptEnd, Outgoing

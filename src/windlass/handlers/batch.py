@@ -1,4 +1,4 @@
-"""Batches: one call of a handler for many jobs. What a batch task says, and how its jobs are typed."""
+"""Batches: one call of a handler for many jobs. The settings of batch tasks and the types of their jobs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from windlass.jobs.job import Job
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """How jobs are gathered: at most ``size`` of them, for at most ``timeout`` after the first one came.
+    """How jobs are collected: at most ``size``, for at most ``timeout`` after the first one.
 
-    With ``timeout=0`` a batch is what was claimed together. A batch never waits for more jobs than the
-    worker has slots.
+    With ``timeout=0`` a batch consists of jobs that were claimed together. A batch never waits for more jobs
+    than the worker has slots.
     """
 
     size: int = 100
@@ -33,11 +33,12 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def timeout_ms(self) -> int:
+        """The timeout in milliseconds."""
         return seconds_to_ms(self.timeout, "batch.timeout")
 
 
 def to_batch(value: Batch | Mapping[str, Any] | int | None) -> Batch | None:
-    """Any accepted spelling: a ``Batch``, a size, or ``{"size": ..., "timeout": ...}``."""
+    """Convert any accepted value: a ``Batch``, a size, or ``{"size": ..., "timeout": ...}``."""
     if value is None or isinstance(value, Batch):
         return value
     if isinstance(value, Mapping):
@@ -49,13 +50,13 @@ def to_batch(value: Batch | Mapping[str, Any] | int | None) -> Batch | None:
 
 
 def takes_jobs(fn: Callable[..., Any]) -> bool:
-    """Whether a batch function wants the jobs themselves: the list holds ``Job``s or is not annotated."""
+    """Whether a batch function takes the jobs themselves: its list is of ``Job``, or is not annotated."""
     kind = _item_type(fn)
     return kind is Any or kind is Job or get_origin(kind) is Job
 
 
 def item_signature(fn: Callable[..., Any], name: str) -> Signature:
-    """How one job of a batch task is enqueued: with one item of the function's list."""
+    """Return the signature for enqueuing one job of a batch task: one item of the function's list."""
     if takes_jobs(fn):
 
         def anything(*args: Any, **kwargs: Any) -> Any: ...

@@ -25,21 +25,21 @@ def _is_model(kind: Any) -> bool:
 
 
 def converter(kind: Any) -> Convert | None:
-    """A function from plain data to ``kind``; ``None`` when every value is to be left as it came.
+    """Return a function from plain data to ``kind``; None when values are not converted.
 
-    The function raises one of ``REFUSALS`` for a value that does not fit.
+    The function raises one of ``REFUSALS`` for a value that does not match.
     """
     if kind in (Any, object, _EMPTY) or isinstance(kind, (TypeVar, ForwardRef, str)):
         return None
     try:
         info = msgspec.inspect.type_info(kind)
-    except Exception:  # msgspec cannot do it (mixed enums, unions of classes) or the hint is no type
+    except Exception:  # unsupported by msgspec (mixed enums, unions of classes), or not a type
         return _by_hand(kind)
     return _by_hand(kind) if any_part(info, _is_unknown) else _by_msgspec(kind)
 
 
 def any_part(info: msgspec.inspect.Type, is_wanted: Callable[[msgspec.inspect.Type], bool]) -> bool:
-    """Whether a type, or a part of it, is wanted. The fields of a class are not parts of it."""
+    """Whether ``is_wanted`` holds for a type or a part of it. Fields of a class are not parts of it."""
     return is_wanted(info) or any(any_part(part, is_wanted) for part in _parts(info))
 
 
@@ -57,7 +57,7 @@ def _parts(info: msgspec.inspect.Type) -> tuple[msgspec.inspect.Type, ...]:
 
 
 def _is_unknown(info: msgspec.inspect.Type) -> bool:
-    """Whether it is a class that neither msgspec nor ``_dec_hook`` can make."""
+    """Whether it is a class that neither msgspec nor ``_dec_hook`` can create."""
     match info:
         case msgspec.inspect.CustomType(cls=cls):
             return not (_is_model(cls) or (isinstance(cls, type) and issubclass(cls, PurePath)))
@@ -75,7 +75,7 @@ def _dec_hook(kind: type, value: Any) -> Any:
 
 
 def _by_msgspec(kind: Any) -> Convert:
-    # A struct keeps its field's type ready; a bare type would be analysed again on each call.
+    # A struct caches the type of its field; a bare type would be analysed on each call.
     holder = msgspec.defstruct("Holder", [("value", kind)], array_like=True)
     convert = functools.partial(msgspec.convert, type=holder, dec_hook=_dec_hook, str_keys=True)
 
@@ -86,7 +86,7 @@ def _by_msgspec(kind: Any) -> Convert:
 
 
 def _by_hand(kind: Any) -> Convert | None:
-    """Types that msgspec refuses, or that hold classes it does not know."""
+    """Return a converter for types that msgspec refuses, or that contain classes it does not know."""
     origin, inner = get_origin(kind), get_args(kind)
     if isinstance(kind, typing.NewType):
         return converter(kind.__supertype__)
@@ -102,7 +102,7 @@ def _by_hand(kind: Any) -> Convert | None:
 
 
 def _union(members: tuple[Any, ...]) -> Convert | None:
-    """The first member, from left to right, that the value fits."""
+    """Return a converter to the first member, from left to right, that accepts the value."""
     known = [converter(member) for member in members]
     if all(convert is None for convert in known):
         return None
@@ -137,16 +137,16 @@ def _to_enum(kind: type[enum.Enum], value: Any) -> enum.Enum:
 
 def _container(origin: type, inner: tuple[Any, ...]) -> Convert | None:
     if issubclass(origin, Mapping) and len(inner) == 2:
-        return _mapping(*(converter(part) or _as_it_came for part in inner))
+        return _mapping(*(converter(part) or _unchanged for part in inner))
     if issubclass(origin, tuple) and inner and inner[-1] is not Ellipsis:
-        return _fixed_tuple([converter(part) or _as_it_came for part in inner])
+        return _fixed_tuple([converter(part) or _unchanged for part in inner])
     if issubclass(origin, (Sequence, AbstractSet)) and inner:
         made = next((kind for kind in (tuple, set, frozenset) if issubclass(origin, kind)), list)
-        return _many(made, converter(inner[0]) or _as_it_came)
+        return _many(made, converter(inner[0]) or _unchanged)
     return None
 
 
-def _as_it_came(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
@@ -178,5 +178,5 @@ def _many(made: Callable[[Any], Any], convert: Convert) -> Convert:
 
 
 def describe(kind: Any) -> str:
-    """A type as people write it."""
+    """Return a type as it is written in code."""
     return "None" if kind is type(None) else inspect.formatannotation(kind)

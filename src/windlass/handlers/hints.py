@@ -1,4 +1,4 @@
-"""Read the annotations of a function. Those that cannot be resolved at run time are left out."""
+"""Reads the annotations of a function. Annotations that cannot be resolved at run time are omitted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 
 
 def _underlying(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function whose annotations count: behind partials, wrappers and callable objects."""
+    """Return the function that has the annotations, behind partials, wrappers and callable objects."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     fn = inspect.unwrap(fn)
@@ -22,12 +22,12 @@ def _underlying(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def type_hints(fn: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations by parameter; those that do not resolve are left out, the others stay."""
+    """Return the annotations by parameter, without those that cannot be resolved."""
     source = _underlying(fn)
     source = source.__init__ if isinstance(source, type) else source  # type: ignore[misc]
     try:
         return typing.get_type_hints(source, include_extras=True)
-    except Exception:  # a name that exists for type checkers only: find out which
+    except Exception:  # for example a name that only type checkers know: skip that one
         return _hints_one_by_one(source)
 
 
@@ -45,7 +45,7 @@ def _hints_one_by_one(source: Any) -> dict[str, Any]:
 
 
 def awaited(kind: Any) -> Any:
-    """What awaiting ``kind`` gives, for functions that return an awaitable."""
+    """Return the result type of an awaitable ``kind``; other types unchanged."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Awaitable, Coroutine) and inner:
         return inner[-1]

@@ -1,11 +1,11 @@
-"""Code of the application around every enqueue and every run of a job.
+"""Application code that runs around every enqueue and every run of a job.
 
-An app has one ``Hooks``. What is registered is composed once, when it is registered; without anything
-registered the producer and the worker each look at one attribute and continue. A hook has one of three forms:
+An app has one ``Hooks``. Hooks are composed once, when they are registered. Without hooks, producer and
+worker each only check one attribute. A hook has one of three forms:
 
 * ``async def hook(subject, proceed)`` awaits ``proceed()`` and returns its value, another one, or raises;
-* a generator ``def hook(subject)`` that yields once: code before, code after, ``try`` around the ``yield``;
-* an async generator of the same shape.
+* a generator ``def hook(subject)`` that yields once, with code before and after the ``yield``;
+* an async generator of the same form.
 
 ``subject`` is an ``Outgoing`` around an enqueue and the ``Job`` around a run.
 """
@@ -49,9 +49,9 @@ _OUTCOMES = {
 
 
 class Outgoing:
-    """Jobs on their way to the store, as an enqueue hook sees them: all of one ``add`` or ``add_bulk``.
+    """The jobs of one ``add`` or ``add_bulk`` before they are sent to the store, for enqueue hooks.
 
-    A hook may change the fields of each ``NewJob`` (not how many there are), or raise to refuse them all.
+    A hook may change the fields of each ``NewJob`` (not their number), or raise to refuse all of them.
     """
 
     __slots__ = ("_codecs", "_labels", "added", "jobs")
@@ -60,12 +60,12 @@ class Outgoing:
         self.jobs: tuple[NewJob, ...] = tuple(jobs)
         self._codecs = codecs
         self._labels = [codecs.labels(new) for new in self.jobs]
-        #: After the enqueue: the jobs as the caller gets them, each with its ``outcome``.
+        #: After the enqueue: the jobs that the caller gets, each with its ``outcome``.
         self.added: list[Job[Any]] = []
 
     def carry(self, values: dict[str, str]) -> None:
-        """Add texts to the ``trace`` of every job. Values that a job has already are kept."""
-        changed: dict[int, Any] = {}  # jobs of one add often share their options: change them once
+        """Add texts to the ``trace`` of every job. Values that a job already has are kept."""
+        changed: dict[int, Any] = {}  # jobs of one add often share their options object
         for new in self.jobs:
             options = new.options
             made = changed.get(id(options))
@@ -76,7 +76,7 @@ class Outgoing:
             new.options = made
 
     def arguments(self, new: NewJob) -> Call:
-        """The arguments of one of the jobs, decoded."""
+        """Return the decoded arguments of one of the jobs."""
         return read_call(self._codecs, new)
 
     def rebind(self) -> None:
@@ -87,37 +87,37 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """How a run of a job ended in this worker. Reported once, after the store has taken it."""
+    """How a run of a job ended in this worker. Reported once, after the store has accepted the settlement."""
 
     outcome: AttemptOutcome
     duration_ms: int
-    #: Why it ended so: ``unrecoverable``, ``rate_limited``, ``shutdown``, ...; often empty.
+    #: The reason: ``unrecoverable``, ``rate_limited``, ``shutdown``, ...; often empty.
     reason: str = ""
     error: BaseException | None = None
 
 
 def attempt_end(settlement: Settlement, error: BaseException | None) -> AttemptEnd:
-    """The ``AttemptEnd`` that describes a settlement."""
+    """Return the ``AttemptEnd`` of a settlement."""
     outcome = _OUTCOMES.get(settlement.outcome)
     if outcome is None:
-        outcome = AttemptOutcome.SNOOZED  # ends without a result that cost no attempt
+        outcome = AttemptOutcome.SNOOZED  # waiting for children, suspended: no attempt is counted
     return AttemptEnd(outcome, settlement.duration_ms or 0, settlement.reason, error)
 
 
 class Hooks:
-    """What an app does around its jobs."""
+    """The hooks of an app."""
 
     def __init__(self, codecs: Codecs) -> None:
         self._codecs = codecs
-        #: Everything around an enqueue as one function; None when there is nothing.
+        #: All enqueue hooks as one function; None without hooks.
         self.enqueue: Around | None = None
-        #: Everything around a run as one function; None when there is nothing.
+        #: All hooks around a run as one function; None without hooks.
         self.execute: Around | None = None
         #: Called with ``(job, AttemptEnd)`` after every run.
         self.ended: tuple[Callable[[Job[Any], AttemptEnd], Any], ...] = ()
         #: Called with ``(job, error, final)`` when a run failed.
         self.errors: tuple[ErrorHook, ...] = ()
-        #: Called with ``(job, error)`` when a run was the last: the job has failed.
+        #: Called with ``(job, error)`` when a run failed its job permanently.
         self.deaths: tuple[DeathHook, ...] = ()
         #: The middlewares in use, outermost first.
         self.used: tuple[Any, ...] = ()
@@ -125,9 +125,9 @@ class Hooks:
         self._execute: list[Callable[..., Any]] = []
 
     def use(self, middleware: Any) -> None:
-        """Add what ``middleware`` has of ``enqueue``, ``execute``, ``ended`` and ``failed``.
+        """Register the methods ``enqueue``, ``execute``, ``ended`` and ``failed`` that ``middleware`` has.
 
-        The first is outermost.
+        The first middleware is the outermost.
         """
         given = {name: getattr(middleware, name, None) for name in ("enqueue", "execute", "ended", "failed")}
         if not any(callable(hook) for hook in given.values()):
@@ -143,13 +143,13 @@ class Hooks:
         self.used = (*self.used, middleware)
 
     def around_enqueue(self, hook: Callable[..., Any]) -> None:
-        """Put ``hook`` around every enqueue, inside of those that are there."""
+        """Run ``hook`` around every enqueue, inside the hooks that were registered before."""
         composed = _compose([*self._enqueue, hook])
         self._enqueue.append(hook)
         self.enqueue = composed
 
     def around_execute(self, hook: Callable[..., Any]) -> None:
-        """Put ``hook`` around every run, inside of those that are there."""
+        """Run ``hook`` around every run, inside the hooks that were registered before."""
         composed = _compose([*self._execute, hook])
         self._execute.append(hook)
         self.execute = composed
@@ -161,21 +161,21 @@ class Hooks:
         self.errors = (*self.errors, hook)
 
     def on_death(self, hook: DeathHook) -> None:
-        """Call ``hook(job, error)`` after a run that failed its job for good."""
+        """Call ``hook(job, error)`` after a run that failed its job permanently."""
         if not callable(hook):
             raise ConfigError("on_death", "a function of (job, error)", hook)
         self.deaths = (*self.deaths, hook)
 
     def outgoing(self, jobs: Sequence[NewJob]) -> Outgoing:
-        """``jobs`` as hooks see them."""
+        """Return ``jobs`` in the form for hooks."""
         return Outgoing(jobs, self._codecs)
 
     async def enqueue_through(
         self, jobs: Sequence[NewJob], send: Callable[[list[NewJob]], Awaitable[R]]
     ) -> R:
-        """Send ``jobs`` by another way, through the hooks; for jobs that a schedule makes.
+        """Send the jobs of a schedule with ``send``, through the enqueue hooks.
 
-        Hooks see them before and after, not the added jobs themselves. What a hook raises is raised here.
+        The hooks do not get the added jobs. Errors of hooks are raised here.
         """
         if self.enqueue is None:
             return await send(list(jobs))
@@ -193,7 +193,7 @@ class Hooks:
         return answers[0]
 
     def enqueue_now(self, outgoing: Outgoing, send: Callable[[], R]) -> R:
-        """``enqueue`` where nothing can be awaited: only plain generators can take part."""
+        """Like ``enqueue``, for a caller that cannot await. All hooks must be plain generators."""
         for hook in self._enqueue:
             if not inspect.isgeneratorfunction(hook):
                 raise ConfigError(
@@ -207,7 +207,7 @@ class Hooks:
 
 
 def _compose(hooks: list[Callable[..., Any]]) -> Around:
-    """One function from many; the first hook is the outermost."""
+    """Return one function for all hooks. The first hook is the outermost."""
     *outer, last = map(_as_around, hooks)
     composed = last
     for hook in reversed(outer):
@@ -220,7 +220,7 @@ def _nested(outer: Around, inner: Around, subject: Any, proceed: Proceed) -> Awa
 
 
 def _as_around(hook: Callable[..., Any]) -> Around:
-    """A hook of any form as a function of the subject and the way on."""
+    """Return a hook of any form as an async function of ``(subject, proceed)``."""
     if inspect.iscoroutinefunction(hook):
         return hook
     if inspect.isgeneratorfunction(hook):

@@ -7,11 +7,11 @@
     @app.task
     async def charge(order: int, db: Connection = Depends(connection)) -> None: ...
 
-``db: Annotated[Connection, Depends(connection)] = INJECTED`` says the same (without the default, type
-checkers want producers to pass it). A dependency is a function, an async function, a generator or an async
-generator that yields once (what follows the ``yield`` runs when the job is over, last opened first). It may
-have dependencies itself; each is made once per run. Plain functions run on the worker's loop: they must be
-quick.
+``db: Annotated[Connection, Depends(connection)] = INJECTED`` is equivalent. Without the default, type
+checkers require producers to pass it. A dependency is a function, an async function, a generator or an async
+generator that yields once. Code after the ``yield`` runs when the job has ended, in reverse order. A
+dependency may have dependencies itself; each is created once per run. Plain functions run on the worker's
+loop, so they must be fast.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Invoke = Callable[[list[Any], dict[str, Any]], Awaitable[Any]]
 
 
 class InjectedParameter:
-    """The mark of a parameter that the worker fills."""
+    """Marks a parameter that the worker fills."""
 
     __slots__ = ("make",)
 
@@ -43,14 +43,14 @@ class InjectedParameter:
 
 
 class _Injected:
-    """What replaces a parameter that the worker fills."""
+    """The type of ``INJECTED``."""
 
     def __repr__(self) -> str:
         return "INJECTED"
 
 
-#: The default of a parameter that is ``Annotated[T, Depends(...)]``. It shows type checkers that producers
-#: leave the parameter out, which they cannot read from the annotation.
+#: The default of a parameter that is ``Annotated[T, Depends(...)]``, so that type checkers allow producers to
+#: omit it.
 INJECTED: Any = _Injected()
 
 
@@ -63,12 +63,12 @@ def Depends(make: Callable[..., Coroutine[Any, Any, T]]) -> T: ...
 @overload
 def Depends(make: Callable[..., T]) -> T: ...
 def Depends(make: Callable[..., Any]) -> Any:
-    """A parameter's default (or annotation) that says: call ``make`` in the worker, pass what it gives."""
+    """Mark a parameter, as default or annotation: the worker calls ``make`` and passes its value."""
     return InjectedParameter(make)
 
 
 class InjectedParameters:
-    """The dependencies of one function, read once."""
+    """The dependencies of one function."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class InjectedParameters:
 
     @classmethod
     def of(cls, fn: Callable[..., Any], _above: tuple[Any, ...] = ()) -> InjectedParameters | None:
-        """What ``fn`` needs; None when that is nothing. ``ConfigError`` for a circle."""
+        """Return the dependencies of ``fn``; None without any. Raises ``ConfigError`` for a cycle."""
         if fn in _above:
             raise ConfigError("Depends", "free of circles", fn)
         found = _marks(fn)
@@ -99,14 +99,14 @@ class InjectedParameters:
         return cls(found, inner, {name: order.index(name) for name in found})
 
     async def call(self, invoke: Invoke, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """``invoke`` with the dependencies beside the job's own arguments; closes them afterwards."""
+        """Call ``invoke`` with the job's arguments and the dependencies; close those afterwards."""
         async with AsyncExitStack() as stack:
             return await invoke(*self.merged(args, kwargs, await self.open(stack)))
 
     def merged(
         self, args: list[Any], kwargs: dict[str, Any], values: dict[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """The job's arguments and the dependencies, each at its place."""
+        """Return the job's arguments together with the dependencies, in the order of the parameters."""
         args, kwargs = list(args), {**kwargs, **values}
         for name, place in self._places.items():
             if place < len(args):
@@ -114,7 +114,7 @@ class InjectedParameters:
         return args, kwargs
 
     async def open(self, stack: AsyncExitStack) -> dict[str, Any]:
-        """Make every dependency; ``stack`` closes them."""
+        """Create every dependency. ``stack`` closes them."""
         return await self._values(stack, {})
 
     async def _values(self, stack: AsyncExitStack, made: dict[Callable[..., Any], Any]) -> dict[str, Any]:
@@ -139,11 +139,11 @@ async def _made(stack: AsyncExitStack, make: Callable[..., Any], given: dict[str
 
 
 def _marks(fn: Callable[..., Any]) -> dict[str, InjectedParameter]:
-    """The marked parameters of ``fn``, by name."""
+    """Return the marked parameters of ``fn``, by name."""
     try:
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):
-        return {}  # built in: it has no marks
+        return {}  # a built-in function has no marks
     found: dict[str, InjectedParameter] = {}
     hints: dict[str, Any] | None = None
     for name, parameter in parameters.items():

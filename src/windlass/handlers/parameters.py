@@ -1,4 +1,4 @@
-"""One parameter of a handler: check its values, and describe values that do not fit."""
+"""One parameter of a handler: checks its values, and describes values that do not match."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from windlass.handlers.converters import REFUSALS, Convert, any_part, converter,
 from windlass.serde import plain_hook
 
 _EMPTY = inspect.Parameter.empty
-#: Types for which a look at ``type(value)`` is the whole check, most of the time.
+#: Types that can usually be checked by ``type(value)`` alone.
 EXACT = frozenset({int, str, float, bool, list, dict, type(None)})
-#: Values of these types come back as they were, in every codec.
+#: Values of these types are the same after a round trip through any codec.
 PLAIN = frozenset({int, str, float, bool, type(None)})
 _UNSTORABLE = (TypeError, ValueError, RecursionError, OverflowError, KeyError)
-#: Longest excerpt of a value in a message.
+#: The maximum length of a value in a message.
 _SHOWN = 60
 
 
@@ -32,15 +32,15 @@ class Parameter:
         self.want: str = describe(kind)
         self.convert: Convert = convert
         self.exact: type | None = kind if kind in EXACT else None
-        #: Whether it leaves open what its values hold, as ``dict`` and ``list[Any]`` do.
+        #: Whether the content of its values is not annotated, as in ``dict`` and ``list[Any]``.
         self.open: bool = _is_open(kind)
 
 
 def _is_open(kind: Any) -> bool:
-    """Whether values of a type may hold what no annotation describes, outside of a class."""
+    """Whether values of a type may contain data that no annotation describes."""
     try:
         return any_part(msgspec.inspect.type_info(kind), _is_any)
-    except Exception:  # msgspec does not know the type: its own module reads it
+    except Exception:  # unknown to msgspec: such types have their own converter
         return False
 
 
@@ -49,7 +49,7 @@ def _is_any(info: msgspec.inspect.Type) -> bool:
 
 
 def read_parameter(name: str, kind: Any, default: Any = _EMPTY) -> Parameter | None:
-    """The parameter; None if it accepts any value."""
+    """Return the parameter; None if it accepts any value."""
     if default is None and kind is not _EMPTY:
         kind = kind | None if isinstance(kind, (type, types.UnionType)) else Union[kind, None]  # noqa: UP007
     convert = converter(kind)
@@ -57,7 +57,7 @@ def read_parameter(name: str, kind: Any, default: Any = _EMPTY) -> Parameter | N
 
 
 def _unmarked(kind: Any) -> Any:
-    """``kind`` in a form that can be looked up in a set."""
+    """Return ``kind`` in a hashable form."""
     try:
         hash(kind)
     except TypeError:
@@ -66,11 +66,11 @@ def _unmarked(kind: Any) -> Any:
 
 
 def check_value(task: str, param: Parameter, name: str, value: Any) -> None:
-    """Refuse at enqueue exactly what ``decode`` would refuse in the worker."""
+    """Raise ``ConfigError`` at enqueue for values that ``decode`` would refuse in the worker."""
     try:
         plain = msgspec.to_builtins(value, str_keys=True, enc_hook=plain_hook)
     except (TypeError, ValueError, RecursionError, OverflowError):
-        return  # whether it can be stored is the codec's question
+        return  # the codec reports values that it cannot store
     try:
         param.convert(plain)
     except REFUSALS as exc:
@@ -79,13 +79,15 @@ def check_value(task: str, param: Parameter, name: str, value: Any) -> None:
 
 
 def check_kept(task: str, param: Parameter | None, name: str, value: Any, as_read: Convert) -> None:
-    """Refuse a value that the handler would get as another type, since no annotation says which it was."""
+    """Raise ``ConfigError`` for a value that the handler would receive as another type, without an
+    annotation.
+    """
     try:
         got = as_read(value)
         if param is not None:
             got = param.convert(got)
     except _UNSTORABLE:
-        return  # whether it can be stored is the codec's question
+        return  # the codec reports values that it cannot store
     if got == value:
         return
     lost, became = _first_lost(value, got)
@@ -100,7 +102,7 @@ def check_kept(task: str, param: Parameter | None, name: str, value: Any, as_rea
 
 
 def _first_lost(value: Any, got: Any) -> tuple[Any, Any]:
-    """The innermost part of ``value`` that differs from what came back, and what that became."""
+    """Return the innermost part of ``value`` that was changed, and what it became."""
     pairs: list[tuple[Any, Any]] = []
     if type(value) is dict and type(got) is dict and value.keys() == got.keys():
         pairs = [(value[key], got[key]) for key in value]
@@ -110,7 +112,7 @@ def _first_lost(value: Any, got: Any) -> tuple[Any, Any]:
 
 
 class Excerpt:
-    """A value that shows itself shortened."""
+    """A value with a shortened ``repr``."""
 
     def __init__(self, value: Any) -> None:
         self._value = value

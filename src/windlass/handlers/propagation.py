@@ -1,4 +1,4 @@
-"""Context variables that travel with a job: set where it was enqueued, set again where it runs."""
+"""Context variables that travel with a job: read where it is enqueued, set where it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MISSING: Any = object()
 
 
 class ContextPropagator:
-    """Carries variables as JSON in the job's ``trace``. A middleware of the app that has any."""
+    """Carries variables as JSON in the job's ``trace``. It is a middleware of apps that carry any."""
 
     PREFIX = "ctx."
 
@@ -35,7 +35,7 @@ class ContextPropagator:
             raise ConfigError("name", "unique: another context variable is carried under it", name)
 
     def values(self) -> dict[str, str]:
-        """What is set here and now, as text."""
+        """Return the variables that are set in this context, as JSON texts."""
         found = {}
         for key, variable in self._variables.items():
             value = variable.get(_MISSING)

@@ -1,6 +1,6 @@
-"""Which code runs a job: by (queue, task name), then by task name, then the fallback.
+"""Finds the handler of a job: by (queue, task name), then by task name, then the fallback.
 
-Read at every claim, so handlers that are registered late are seen by workers that already run.
+It is read at every claim, so running workers use handlers that are registered late.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from windlass.handlers.inject import InjectedParameters
 
 @dataclass(frozen=True, eq=False)
 class Handler:
-    """How to run a job. ``takes_job``: called with the Job, else with the job's arguments."""
+    """How to run a job. ``takes_job``: it is called with the ``Job``, otherwise with the job's arguments."""
 
     call: Callable[..., Any]
     takes_job: bool
     isolation: Isolation = "auto"
     #: Memory limit of an isolated child, in bytes.
     memory_limit: int | None = None
-    #: The task behind it, for argument decoding (None for plain handlers).
+    #: Its task, which decodes arguments (None for plain handlers).
     task: Any = None
     #: Set for handlers that take many jobs in one call.
     batch: Batch | None = None
-    #: What the worker passes besides the job's arguments.
+    #: Parameters that the worker injects besides the job's arguments.
     needs: InjectedParameters | None = None
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class Handler:
 
     @cached_property
     def mode(self) -> Literal["loop", "thread", "process"]:
-        """Where it runs."""
+        """Where it runs: on the loop, in a thread or in a child process."""
         if self.isolation == "process":
             return "process"
         if self.isolation == "auto" and inspect.iscoroutinefunction(_innermost(self.call)):
@@ -56,17 +56,17 @@ class Handler:
 
     @cached_property
     def is_simple(self) -> bool:
-        """Whether it is called with the job's arguments, on the loop, and with nothing else."""
+        """Whether it runs on the loop and takes only the job's arguments."""
         return self.mode == "loop" and not self.takes_job and self.batch is None and self.needs is None
 
 
 def job_handler(call: Callable[..., Any], batch: Batch | Mapping[str, Any] | int | None = None) -> Handler:
-    """How to run a function that receives the ``Job`` (with ``batch`` a list of them)."""
+    """Return the handler for a function that takes the ``Job``; with ``batch``, a list of jobs."""
     return Handler(call, takes_job=True, batch=to_batch(batch), needs=InjectedParameters.of(call))
 
 
 def _innermost(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The function behind partials and callable objects."""
+    """Return the function behind partials and callable objects."""
     while isinstance(call, functools.partial):
         call = call.func
     if not inspect.isroutine(call) and not inspect.isclass(call):
@@ -75,9 +75,10 @@ def _innermost(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def from_callback(fn: Callable[[Any, Callable[..., None]], Any]) -> Callable[[Any], Any]:
-    """A handler from a callback-style function ``fn(job, done)``, which calls ``done(error, result)`` once.
+    """Return a handler for a callback-style function ``fn(job, done)``, which calls ``done(error, result)``.
 
-    ``done`` may be called from any thread, later; an error (first argument) fails the attempt.
+    ``done`` may be called later and from any thread; only the first call counts. An ``error`` fails the
+    attempt.
     """
 
     async def handler(job: Any) -> Any:
@@ -102,32 +103,32 @@ def from_callback(fn: Callable[[Any, Callable[..., None]], Any]) -> Callable[[An
 
 
 class Registry:
-    """Handlers by task name, with overrides per queue. The key is a tuple, never a joined string."""
+    """Handlers by task name, with overrides per queue."""
 
     def __init__(self, fallback: Handler | None = None) -> None:
         self._handlers: dict[tuple[str | None, str], Handler] = {}
         self.fallback = fallback
-        #: What the fallback runs, for people: ``every task of django.tasks``.
+        #: A description of what the fallback runs: ``every task of django.tasks``.
         self.others: tuple[str, ...] = ()
 
     def add(self, name: str, handler: Handler, queue: str | None = None) -> None:
-        """Register ``handler`` for ``name``; registering again replaces it."""
+        """Register ``handler`` for ``name``. Registering again replaces it."""
         check_task_name(name)
         if queue is not None:
             check_queue_name(queue)
         self._handlers[queue, name] = handler
 
     def find(self, queue: str, name: str) -> Handler | None:
-        """The handler for a job, or None."""
+        """Return the handler for a job, or None."""
         handlers = self._handlers
         return handlers.get((queue, name)) or handlers.get((None, name)) or self.fallback
 
     def names(self) -> list[str]:
-        """Every registered task name."""
+        """Return all registered task names."""
         return sorted({name for _, name in self._handlers})
 
     def advice(self, name: str) -> str:
-        """Advice for a task without a handler: a similar name, or the names that are registered."""
+        """Return advice for a task without a handler: a similar name, or the registered names."""
         known = self.names()
         last = name.rpartition(".")[2]
         near = difflib.get_close_matches(name, known, 1) or [one for one in known if one.endswith(f".{last}")]

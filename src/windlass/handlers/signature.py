@@ -1,14 +1,14 @@
-"""What a handler may be called with: checked at enqueue, decoded in the worker.
+"""The arguments of a handler: checked at enqueue, decoded in the worker.
 
-Stored arguments are plain data (JSON's types, plus bytes in other codecs). A handler's annotations say what
-they were: ``datetime``, ``UUID``, ``Decimal``, enums, ``bytes``, dataclasses, msgspec structs, typed
+Stored arguments are plain data (the types of JSON, plus bytes in other codecs). The annotations of a handler
+say what they were: ``datetime``, ``UUID``, ``Decimal``, enums, ``bytes``, dataclasses, msgspec structs, typed
 dicts, named tuples, paths, pydantic models, and lists, sets, tuples, dicts and unions of these. Nothing is
-guessed: an int fits ``float``, but ``"5"`` does not fit ``int``. Parameters without an annotation, and
-annotations that cannot be read here (unknown classes, names that only a type checker sees), take what came.
+guessed: an int is accepted for ``float``, but ``"5"`` is not accepted for ``int``. Parameters without an
+annotation, or with one that cannot be resolved here, receive the stored value.
 
-Everything is worked out once per function, so that a call with plain types costs about a microsecond.
+Everything is prepared once per function, so that a call with plain types costs about a microsecond.
 
-``converters`` makes the functions that decode, ``hints`` reads annotations, ``parameters`` checks single
+``converters`` creates the decoding functions, ``hints`` reads annotations, ``parameters`` checks single
 values.
 """
 
@@ -40,7 +40,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class ArgumentError(UnrecoverableError, ValueError):
-    """A stored argument does not fit the handler's annotation: the job fails, and no retry can help."""
+    """A stored argument does not match the handler's annotation. The job fails without a retry."""
 
     code = "argument"
 
@@ -50,10 +50,10 @@ class ArgumentError(UnrecoverableError, ValueError):
 
 
 class Signature:
-    """The parameters and the result of a handler. Build it once per function, with ``Signature.of``.
+    """The parameters and the result type of a handler. Created once per function, with ``Signature.of``.
 
-    ``skip_first`` leaves out the first parameter, for handlers that get the job itself there; ``without``
-    names others that producers do not pass. ``name`` is how messages call the task.
+    ``skip_first`` omits the first parameter, for handlers that take the job there. ``without`` names other
+    parameters that producers do not pass. ``name`` is the task's name in messages.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Signature:
         skip_first: bool = False,
         without: frozenset[str] = frozenset(),
     ) -> Signature:
-        """The signature of ``fn``; ``ConfigError`` when it has none that can be read."""
+        """Return the signature of ``fn``. Raises ``ConfigError`` when it cannot be read."""
         try:
             return cls(fn, name=name, skip_first=skip_first, without=without)
         except (TypeError, ValueError) as exc:
@@ -122,7 +122,7 @@ class Signature:
         self._typed_kwargs = any(self._by_name.values()) or self._rest_by_name is not None
 
     def _read_binding(self, params: list[inspect.Parameter]) -> None:
-        """What it takes to know whether a call would be accepted."""
+        """Prepare the data that ``accepts`` needs."""
         kinds = {param.kind for param in params}
         self._takes_more = inspect.Parameter.VAR_POSITIONAL in kinds
         by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -149,10 +149,10 @@ class Signature:
         *,
         step: bool = False,
     ) -> None:
-        """``ConfigError``, naming ``task``, unless the handler can be called so and could decode it all.
+        """Raise ``ConfigError`` unless the handler accepts these arguments and can decode them.
 
-        With ``as_read``, which gives a value as the worker reads it, also for a value that no annotation
-        turns back into what it was. In a ``step``, ``RESULT`` fits every parameter.
+        ``as_read`` returns a value as the worker reads it. With it, values that would arrive as another type
+        are refused too. In a ``step``, ``RESULT`` is accepted for every parameter.
         """
         if not self.accepts(args, kwargs):
             raise self._refusal(task, args, kwargs)
@@ -179,7 +179,7 @@ class Signature:
         return self._places[min(place, len(self._places) - 1)]
 
     def accepts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the handler can be called with this many arguments of these names."""
+        """Whether the handler can be called with these arguments, by their number and names."""
         given, place = len(args), self._place
         if given > len(self._positional) and not self._takes_more:
             return False
@@ -210,10 +210,10 @@ class Signature:
     # --- in the worker -----------------------------------------------------------------------------
 
     def decode(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Stored arguments as the annotated types. The given containers are not changed.
+        """Convert stored arguments to the annotated types. The given containers are not changed.
 
-        ``ArgumentError`` names the parameter whose value does not fit. Arguments that the handler does
-        not take are left to the call itself, which says so.
+        Raises ``ArgumentError`` for a value that does not match. Unexpected arguments are kept; the call
+        raises for them.
         """
         if self._typed_args and args:
             args = self._decode_args(args)
@@ -262,7 +262,7 @@ class Signature:
     # --- for callers -------------------------------------------------------------------------------
 
     def decode_result(self, value: Any) -> Any:
-        """A stored result as the annotated return type; ``ResultError`` when it does not fit."""
+        """Convert a stored result to the annotated return type. Raises ``ResultError``."""
         if self._result is None:
             return value
         try:

@@ -1,4 +1,4 @@
-"""Options of a task for jobs that were added by name and did not set them. The worker fills them in."""
+"""Fills in a task's options for jobs that were added by name and did not set them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ assert len(_STORED) == len(FILLABLE)
 
 
 class TaskDefaults:
-    """The options of a task, prepared to fill in those that a job did not set."""
+    """The options of a task that a worker fills in."""
 
     __slots__ = ("_said", "_stored")
 
@@ -22,7 +22,9 @@ class TaskDefaults:
         self._said: int = ALL_UNSAID & ~self._stored.unsaid
 
     def fill(self, options: StoredOptions) -> tuple[StoredOptions, Filled | None]:
-        """The options that hold for a job, and what its store receives of them at the end."""
+        """Return the complete options of a job, and the values that are sent to the store with its
+        settlement.
+        """
         bits = options.unsaid & self._said
         if not bits:
             return options, None

@@ -1,4 +1,4 @@
-"""One job: as users hold it, how it is prepared, what it is called with, its results and its live output."""
+"""One job: its public class, how it is prepared, its arguments, results and live output."""
 
 from windlass.core.backoff import Backoff
 from windlass.core.ids import content_id

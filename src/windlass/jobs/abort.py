@@ -21,27 +21,28 @@ class StopReason(StrEnum):
 
 
 class AbortSignal:
-    """Set once, readable from any thread. Handlers in threads look at it; tasks are also cancelled.
+    """A signal that is set once and can be read from any thread.
 
-    ``await job.abort_signal`` returns the reason once it is set: for tasks that a handler started beside
-    itself, since the handler's own task is cancelled at that moment.
+    Handlers in threads check it. Handlers on the loop are also cancelled. ``await job.abort_signal`` returns
+    the reason once it is set; it is for other tasks that a handler started, since its own task is cancelled.
     """
 
     __slots__ = ("_event", "_waiters", "detail", "reason")
 
     def __init__(self) -> None:
         self.reason: StopReason | None = None
-        #: What ``abort_job`` was given to say why; often empty.
+        #: The reason that was given to ``abort_job``; often empty.
         self.detail: str = ""
         self._event: threading.Event | None = None  # created by the first ``wait``
         self._waiters: list[asyncio.Future[None]] | None = None
 
     @property
     def aborted(self) -> bool:
+        """Whether the handler was asked to stop."""
         return self.reason is not None
 
     def abort(self, reason: StopReason, detail: str = "") -> None:
-        """Ask the handler to stop. The first reason stays."""
+        """Ask the handler to stop. Only the first reason counts."""
         if self.reason is None:
             self.detail = detail
             self.reason = reason
@@ -56,18 +57,18 @@ class AbortSignal:
             if self._waiters is None:
                 self._waiters = []
             self._waiters.append(waiter)
-            if self.reason is None:  # else it was set meanwhile, by another thread
+            if self.reason is None:  # otherwise another thread has just set it
                 yield from waiter
         assert self.reason is not None
         return self.reason
 
     def raise_if_aborted(self) -> None:
-        """Raise ``AbortedError`` when asked to stop: the way for a thread to leave its work undone."""
+        """Raise ``AbortedError`` if asked to stop, for threads that can stop early."""
         if self.reason is not None:
             raise AbortedError(self.reason)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block this thread until asked to stop, at most ``timeout`` seconds; whether it was asked."""
+        """Block this thread until asked to stop, at most ``timeout`` seconds; True if asked to stop."""
         event = self._event = self._event or threading.Event()
         if self.reason is not None:  # it was set before the event existed
             return True

@@ -1,4 +1,4 @@
-"""What a running handler can see: its job, the shared context, a logger that names the job."""
+"""The job of the running handler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _current: ContextVar[Callable[[], Job[Any]] | None] = ContextVar("windlass_curre
 
 
 def current_job() -> Job[Any]:
-    """The job that the calling handler runs for; ``RuntimeError`` outside of one."""
+    """Return the job that the calling handler runs for. Raises ``RuntimeError`` outside of a handler."""
     get = _current.get()
     if get is None:
         raise RuntimeError(
@@ -26,7 +26,7 @@ def current_job() -> Job[Any]:
 
 
 def root_of(parent: JobRef) -> JobRef:
-    """The top of the flow of a job that gets a child: as the running job says, if it is that; else itself."""
+    """Return the top of the flow of ``parent`` if it is the running job, otherwise ``parent``."""
     get = _current.get()
     job = None if get is None else get()
     if job is None or job.ref != parent or job.record.options.root is None:
@@ -35,5 +35,5 @@ def root_of(parent: JobRef) -> JobRef:
     return JobRef(queue, job_id)
 
 
-#: Makes what its argument returns the current job of this task or thread (its context dies with it).
+#: Set the function that returns the current job of this task or thread.
 set_current_job: Callable[[Callable[[], Job[Any]]], object] = _current.set

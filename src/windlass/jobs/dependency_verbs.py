@@ -21,18 +21,18 @@ class DependencyVerbs(RecordFields):
         _queue: JobQueue
 
     async def get_dependencies(self) -> list[Edge]:
-        """The edges to the jobs that this one waits for, or waited for."""
+        """Return the edges to the jobs that this one waits or waited for."""
         return (await self._edges(values=False)).depends_on
 
     async def get_dependents(self) -> list[Edge]:
-        """The edges from jobs that wait for this one, or waited for it (1,000 at most)."""
+        """Return the edges from jobs that wait or waited for this one (1,000 at most)."""
         return (await self._edges(values=False)).dependents
 
     async def get_children_values(self) -> dict[str, Any]:
-        """The results of the jobs that this one waited for and that completed: ``"queue:id"`` -> value.
+        """Return the results of completed jobs that this one waited for: ``"queue:id"`` -> value.
 
-        In the order in which the edges were made. They are kept with this job, whatever became of the
-        children's own records.
+        They are in the order in which the edges were added. The results are stored with this job, so they
+        exist even if the children's records are gone.
         """
         return {
             f"{edge.child.queue}:{edge.child.id}": self._codecs.edge_value(edge)
@@ -41,7 +41,7 @@ class DependencyVerbs(RecordFields):
         }
 
     async def get_failed_children(self) -> dict[str, str]:
-        """Why jobs that this one waited for did not complete: ``"queue:id"`` -> reason and error."""
+        """Return why jobs that this one waited for did not complete: ``"queue:id"`` -> reason and error."""
         return {
             f"{edge.child.queue}:{edge.child.id}": f"{edge.reason}: {edge.error}"
             if edge.error

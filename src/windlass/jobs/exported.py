@@ -1,10 +1,10 @@
-"""Jobs as lines of JSON: what ``windlass jobs --export`` writes and ``windlass enqueue --file`` reads.
+"""Jobs as lines of JSON, which ``windlass jobs --export`` writes and ``windlass enqueue --file`` reads.
 
 A line has the task's ``name``, its arguments (``data``, or ``args`` and ``kwargs`` of a call), its ``queue``
-and its options by the names that ``Queue.add`` takes, durations in seconds. Defaults are left out. A line
-makes a job with the same id, payload and options, which runs from the start. Its ``past`` is what else the
-store knew of it (state, times, attempts, errors, result): ``read_record`` puts it back as it was. Log lines,
-live output and history stay behind.
+and its options by the names of ``Queue.add``, with durations in seconds. Defaults are omitted. Reading a line
+creates a job with the same id, payload and options, which runs from the start. ``past`` contains the rest of
+the record (state, times, attempts, errors, result); ``read_record`` restores the job with it. Log lines, live
+output and history are not exported.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from windlass.jobs.interfaces import JobQueue
     from windlass.serde.codecs import Codecs
 
-#: What a line may have besides job options. ``state`` is for people; ``said`` lists the options that the
-#: producer chose, where that does not follow from their values.
+#: Fields of a line besides job options. ``state`` is only shown; ``said`` lists the options that the producer
+#: set, where that does not follow from their values.
 _OTHER: Final = frozenset(
     {
         *("name", "queue", "data", "args", "kwargs", "takes", "types"),
@@ -52,11 +52,11 @@ _AS_THEY_ARE: Final = tuple(
 )
 _DEFAULTS: Final = StoredOptions()
 _TIMED: Final = (JobState.SCHEDULED, JobState.RETRYING)
-#: What these become when they are put back: a lease stays behind, and a group decides anew.
+#: Jobs in these states are restored as waiting: the lease is gone, and the group decides again.
 _READY_AGAIN: Final = (JobState.ACTIVE, JobState.PARKED)
 
 
-#: What happened to a job: fields of its record that a line keeps, bytes as base64.
+#: Fields of the record that ``past`` contains, with bytes as base64.
 _PAST: Final = (
     *("enqueued_ms", "ready_ms", "due_ms", "expires_ms", "started_ms", "finished_ms"),
     *("attempts", "deliveries", "stalls", "manual_retries", "misses", "worker", "cancel_reason", "reason"),
@@ -65,14 +65,16 @@ _PAST: Final = (
 
 
 def export_job(record: JobRecord, edges: Iterable[Edge], codecs: Codecs, now_ms: int) -> dict[str, Any]:
-    """A job as a line. ``ValueError`` or ``ConfigError`` when its arguments cannot be read here."""
+    """Return a job as a line. Raises ``ValueError`` or ``ConfigError`` if its arguments are not readable."""
     line: dict[str, Any] = {"name": record.task, **_arguments(record, codecs)}
     line |= {"queue": record.queue, "job_id": record.id, "state": record.state.value}
     line |= _options(record.options)
     if record.priority:
         line["priority"] = record.priority
     unique = record.options.unique
-    debounced = unique is not None and unique.mode is UniqueMode.DEBOUNCE  # its ttl says when it runs
+    debounced = (
+        unique is not None and unique.mode is UniqueMode.DEBOUNCE
+    )  # the ttl of the key decides when it runs
     if record.state in _TIMED and record.due_ms is not None and not debounced:
         line["run_at"] = record.due_ms / 1000
     if record.expires_ms is not None:
@@ -96,7 +98,7 @@ def _arguments(record: JobRecord, codecs: Codecs) -> dict[str, Any]:
 
 
 def _options(stored: StoredOptions) -> dict[str, Any]:
-    """Those that differ from their defaults, by the names and in the units that ``Queue.add`` takes."""
+    """Return options that differ from their defaults, by the names and in the units of ``Queue.add``."""
     found: dict[str, Any] = {}
     for name in _AS_THEY_ARE:
         if getattr(stored, name) != getattr(_DEFAULTS, name):
@@ -119,7 +121,7 @@ def _options(stored: StoredOptions) -> dict[str, Any]:
 
 
 def _composed(stored: StoredOptions) -> dict[str, Any]:
-    """Options that are made of several values."""
+    """Return options that consist of several values."""
     found: dict[str, Any] = {}
     if stored.backoff != DEFAULT_BACKOFF:
         back = stored.backoff
@@ -139,7 +141,7 @@ def _composed(stored: StoredOptions) -> dict[str, Any]:
 
 
 def read_job(queue: JobQueue, line: Mapping[str, Any]) -> NewJob:
-    """The job of a line, for ``queue``; ``ConfigError`` when it cannot be one."""
+    """Return the new job of a line, for ``queue``. Raises ``ConfigError`` when the line is invalid."""
     check_known(line, OPTION_NAMES | _OTHER, "job option")
     origin = _origin(line)
     given = {name: value for name, value in line.items() if name in OPTION_NAMES}
@@ -161,7 +163,7 @@ def read_job(queue: JobQueue, line: Mapping[str, Any]) -> NewJob:
 
 
 class _Origin(msgspec.Struct):
-    """Parts of a line that no option checks: where the job comes from."""
+    """Parts of a line about the job's origin, which are not job options."""
 
     said: list[str] | None = None
     schedule: str | None = None
@@ -180,7 +182,7 @@ def _origin(line: Mapping[str, Any]) -> _Origin:
 
 
 def read_record(queue: JobQueue, line: Mapping[str, Any]) -> NewJob | JobRecord:
-    """The job of a line as it was. One that waits for others, or whose line has no past, is a new one."""
+    """Return the restored job of a line. A blocked job, or one without a past, is returned as a new job."""
     new = read_job(queue, line)
     check_known([line.get("state", JobState.WAITING)], [state.value for state in JobState], "job state")
     state = JobState(line.get("state", JobState.WAITING))

@@ -1,4 +1,4 @@
-"""``RecordFields``: what a job shows of its record, the same in a worker and in its child process."""
+"""``RecordFields``: the fields of a job, the same in a worker and in its child process."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 
 
 class RecordFields:
-    """Read-only fields over ``_record``, as it was last read."""
+    """Read-only fields of ``_record``, as it was last read."""
 
     __slots__ = ("_call", "_record")
 
     _record: JobRecord
-    #: The decoded arguments, once they were asked for.
+    #: The decoded arguments, after the first access.
     _call: Call | None
 
     @property
     def _codecs(self) -> Codecs:
-        """What reads the stored values."""
+        """The codecs that read the stored values."""
         raise NotImplementedError
 
     @property
     def id(self) -> str:
-        """Its id: yours (``job_id``), or one that was made for it."""
+        """Its id: the given ``job_id``, or a generated one."""
         return self._record.id
 
     @property
     def name(self) -> str:
-        """The task's name."""
+        """The name of its task."""
         return self._record.task
 
     @property
@@ -46,29 +46,29 @@ class RecordFields:
 
     @property
     def ref(self) -> JobRef:
-        """Queue and id as a pair: names the job anywhere."""
+        """Its queue and id as a pair, which identifies it in the store."""
         return self._record.ref
 
     @property
     def record(self) -> JobRecord:
-        """The raw record, in milliseconds and bytes."""
+        """The stored record, with milliseconds and bytes."""
         return self._record
 
     @property
     def call(self) -> Call:
-        """Decoded arguments; ``ValueError`` when the stored bytes are not arguments."""
+        """The decoded arguments. Raises ``ValueError`` when the stored bytes are not arguments."""
         if self._call is None:
             self._call = read_call(self._codecs, self._record)
         return self._call
 
     @property
     def data(self) -> Any:
-        """What was given to ``queue.add``; for a task's call, its arguments."""
+        """The data given to ``queue.add``; for a task's call, its arguments."""
         return self.call.data
 
     @property
     def payload(self) -> Any:
-        """``data``; the stored bytes themselves where those are not arguments."""
+        """``data``, or the stored bytes when they cannot be decoded."""
         try:
             return self.data
         except (ValueError, ConfigError):
@@ -76,57 +76,57 @@ class RecordFields:
 
     @property
     def args(self) -> list[Any]:
-        """Its positional arguments, as they are stored."""
+        """Its positional arguments, as stored."""
         return self.call.args
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """Its arguments by name, as they are stored."""
+        """Its keyword arguments, as stored."""
         return self.call.kwargs
 
     @property
     def options(self) -> StoredOptions:
-        """Its options in the form that the store keeps: times are milliseconds."""
+        """Its options as stored, with times in milliseconds."""
         return self._record.options
 
     @property
     def state(self) -> JobState:
-        """The state when last read; ``get_state`` asks the store."""
+        """The state when it was last read; ``get_state`` asks the store."""
         return self._record.state
 
     @property
     def priority(self) -> int:
-        """Higher runs first."""
+        """Its priority. Higher ones run first."""
         return self._record.priority
 
     @property
     def attempt(self) -> int:
-        """The number of the current or next run: 1 in the first."""
+        """The number of the current or next attempt, from 1."""
         return self._record.attempts + 1
 
     @property
     def attempts(self) -> int:
-        """Runs that failed so far."""
+        """The number of failed attempts."""
         return self._record.attempts
 
     @property
     def fallback(self) -> Any:
-        """What this run is to do instead of the usual: the option ``fallbacks`` at this retry, else None."""
+        """The value of the option ``fallbacks`` for this retry; None if there is none."""
         return self._record.options.fallback(self._record.attempts)
 
     @property
     def max_attempts(self) -> int:
-        """The most runs that it gets, the first included."""
+        """The maximum number of attempts, including the first."""
         return self._record.options.max_attempts
 
     @property
     def deliveries(self) -> int:
-        """How often it was handed to a worker."""
+        """How often it was claimed by a worker."""
         return self._record.deliveries
 
     @property
     def stalled_count(self) -> int:
-        """How often its worker was lost while it ran."""
+        """How often its lease expired while it ran."""
         return self._record.stalls
 
     @property
@@ -143,13 +143,13 @@ class RecordFields:
     def reason(self) -> str | None:
         """Why it failed or was cancelled: ``attempts``, ``stalled``, ``expired``, the reason of a cancel, ...
 
-        None while it has not ended, and for a completed job.
+        None before it has ended, and for a completed job.
         """
         return self._record.reason or None
 
     @property
     def failed_reason(self) -> str | None:
-        """The message of its last error, also while it retries; None for a cancelled job."""
+        """The message of its last error, also while it is retried; None for a cancelled job."""
         if self._record.state is JobState.CANCELLED or not self._record.errors:
             return None
         return self._record.errors[-1].message
@@ -161,7 +161,7 @@ class RecordFields:
 
     @property
     def return_value(self) -> Any:
-        """The result of a completed job, None before it completed; ``ResultExpiredError`` past its time."""
+        """The result of a completed job; None before. Raises ``ResultExpiredError`` when it has expired."""
         record = self._record
         if record.result_expired:
             raise ResultExpiredError(record.queue, record.id)
@@ -174,7 +174,7 @@ class RecordFields:
 
     @property
     def run_at_ms(self) -> int | None:
-        """When it is due, while scheduled or retrying."""
+        """When it is due, while it is scheduled or retrying."""
         return self._record.due_ms
 
     @property
@@ -184,7 +184,7 @@ class RecordFields:
 
     @property
     def finished_ms(self) -> int | None:
-        """When it ended for good."""
+        """When it ended."""
         return self._record.finished_ms
 
     @property
@@ -194,47 +194,47 @@ class RecordFields:
 
     @property
     def group(self) -> str | None:
-        """The group that it belongs to."""
+        """The group that it belongs to, if any."""
         return self._record.options.group
 
     @property
     def cost(self) -> int:
-        """What a start takes from the token bucket of its group."""
+        """The number of tokens that a start takes from the bucket of its group."""
         return self._record.options.cost
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Its labels."""
+        """Its tags."""
         return self._record.options.tags
 
     @property
     def trace(self) -> dict[str, str]:
-        """What travels with it for tracing."""
+        """Trace headers and other values that it carries from its producer."""
         return self._record.options.trace or {}
 
     @property
     def schedule_name(self) -> str | None:
-        """The schedule that made it, if one did."""
+        """The schedule that added it, if any."""
         return self._record.options.schedule
 
     @property
     def slot_ms(self) -> int | None:
-        """The slot of the schedule that it was made for; None also when the schedule was run by hand."""
+        """The slot of the schedule that it was added for; None also when the schedule was run by hand."""
         return self._record.options.slot_ms
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt of this job: hand it to services that deduplicate."""
+        """A key that is the same for all attempts of this job, for services that deduplicate."""
         return f"{self.queue_name}:{self.id}:{self._record.enqueued_ms}"
 
     @property
     def signals(self) -> dict[str, Any]:
-        """The signals that came for this job, by name, as of when it was last read."""
+        """The signals that it has received, by name, as of the last read."""
         found, read = self._record.signals, self._codecs.read_signal
         return {name: read(self._record.ref, name, value) for name, value in found.items()}
 
     def timed_out(self, signal: str) -> bool:
-        """Whether the last suspension waited for ``signal`` in vain: its ``timeout`` passed."""
+        """Whether the last suspension ended because its ``timeout`` for ``signal`` passed."""
         return self._record.awaits == signal and signal not in self._record.signals
 
 

@@ -23,10 +23,10 @@ async def gather(
     jobs: Iterable[Job[R]], *, timeout: _Timeout = 30, return_errors: Literal[True]
 ) -> list[R | WindlassError]: ...
 async def gather(jobs: Iterable[Job[R]], *, timeout: _Timeout = 30, return_errors: bool = False) -> list[Any]:
-    """The results of ``jobs``, in their order. ``timeout`` is for all of them together.
+    """Return the results of ``jobs``, in their order. ``timeout`` applies to all of them together.
 
-    Raises what ``Job.result`` raises, of the first job that did not complete; other jobs continue. With
-    ``return_errors`` such an error stands in the place of the result instead.
+    Raises the error of ``Job.result`` for the first job that did not complete; the other jobs continue. With
+    ``return_errors`` the list contains such errors instead of raising them.
     """
     waiting = [asyncio.ensure_future(job.result(timeout)) for job in jobs]
     try:
@@ -42,9 +42,9 @@ async def gather(jobs: Iterable[Job[R]], *, timeout: _Timeout = 30, return_error
 
 
 async def as_completed(jobs: Iterable[Job[R]], *, timeout: _Timeout = 30) -> AsyncGenerator[Job[R], None]:
-    """Each of ``jobs`` once it has ended, whatever its end; ``await job.result()`` then answers at once.
+    """Iterate over ``jobs`` as they end, in any outcome. ``await job.result()`` then returns at once.
 
-    ``WaitTimeoutError`` when not all of them have ended within ``timeout``.
+    Raises ``WaitTimeoutError`` when not all have ended within ``timeout``.
     """
     waiting = {asyncio.ensure_future(job.wait_until_finished(timeout)): job for job in jobs}
     try:

@@ -1,6 +1,6 @@
-"""What a handler does with its own job: report, stream, suspend it, end it early.
+"""The methods of a job for its own handler: report, stream, suspend, end early.
 
-All of it is written under the lease of the running attempt. A newer lease makes it raise ``LeaseLostError``.
+They write with the lease of the running attempt, and raise ``LeaseLostError`` once there is a newer lease.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 
-#: Chunks of live output that go in one request, and pauses after which one that failed is sent again.
+#: The maximum number of chunks per request, and the pauses before a failed request is repeated.
 _CHUNKS = 500
 _REPEAT_AFTER_MS = (20, 100, 500)
 
@@ -55,9 +55,9 @@ class HandlerVerbs(RecordFields, Generic[ResultT]):
     discarded: bool
 
     async def log(self, line: str, level: LogLevel = "info") -> None:
-        """Keep a line with the job, readable with ``queue.get_job_logs`` and in the dashboard.
+        """Store a log line with the job, for ``queue.get_job_logs`` and the dashboard.
 
-        The store notes the time, the attempt and the run with it.
+        The store adds the time, the attempt and the run.
         """
         if level not in LOG_LEVELS:
             raise ConfigError("level", f"one of {', '.join(LOG_LEVELS)}", level)
@@ -68,9 +68,10 @@ class HandlerVerbs(RecordFields, Generic[ResultT]):
         check_changed(self.ref, result, "log to")
 
     async def update_progress(self, progress: Any) -> None:
-        """Report progress: any JSON value; 0..100 and ``{"current", "total"}`` are drawn as bars.
+        """Report progress, as any JSON value. 0..100 and ``{"current", "total"}`` are shown as bars.
 
-        Inside a handler under its lease; from outside for any job that has not ended, the last value counts.
+        A handler writes with its lease. Other callers may report progress of any job that has not ended. The
+        last value counts.
         """
         data = self._codecs.write_progress(self._record, progress, self._queue.app.max_payload_bytes)
         result = await self._queue.store.execute(rq.Report(ref=self.ref, token=self._token(), progress=data))
@@ -80,9 +81,10 @@ class HandlerVerbs(RecordFields, Generic[ResultT]):
             self._on_progress(self, progress)
 
     async def stream(self, *chunks: Any) -> None:
-        """Put out live: ``queue.read_stream(job.id)`` sees each chunk, in order, as it comes.
+        """Write live output. ``queue.read_stream(job.id)`` receives each chunk, in order.
 
-        Any JSON value. 10,000 chunks or 16 MB are kept with the job; a lost reply doubles nothing.
+        A chunk is any JSON value. 10,000 chunks or 16 MB are kept with the job. A lost reply does not
+        duplicate chunks.
         """
         token = self._token()
         if token is None:
@@ -91,7 +93,7 @@ class HandlerVerbs(RecordFields, Generic[ResultT]):
         data = [write(self._record, chunk, limit) for chunk in chunks]
         first = self._streamed + 1
         self._streamed += len(data)
-        # One after the other: the store numbers them in the order in which they come.
+        # Calls wait for each other, because the store numbers chunks in the order in which they arrive.
         before, self._streaming = self._streaming, asyncio.get_running_loop().create_future()
         mine = self._streaming
         try:
@@ -105,7 +107,7 @@ class HandlerVerbs(RecordFields, Generic[ResultT]):
             mine.set_result(None)
 
     async def _repeated(self, request: rq.Request[rq.ChangeResult]) -> rq.ChangeResult:
-        """Send an idempotent request, and repeat it after a short failure."""
+        """Send an idempotent request, and repeat it after a failure."""
         for pause_ms in _REPEAT_AFTER_MS:
             try:
                 return await self._queue.store.execute(request)
@@ -114,15 +116,15 @@ class HandlerVerbs(RecordFields, Generic[ResultT]):
         return await self._queue.store.execute(request)
 
     def suspend(self, signal: str, timeout: float | timedelta | None = None) -> NoReturn:
-        """End this run until the signal comes or ``timeout`` passed; raises ``Suspend``."""
+        """End this run until the signal comes or ``timeout`` has passed, by raising ``Suspend``."""
         raise Suspend(signal, timeout)
 
     def discard(self) -> None:
-        """Allow no more retries: if this attempt fails, the job has failed."""
+        """Allow no more retries: if this attempt fails, the job fails."""
         self.discarded = True
 
     async def move_to_failed(self, error: BaseException | str, reason: str = "failed_by_hand") -> None:
-        """End the running attempt as failed, now and for good. Later results of it are ignored."""
+        """End the running attempt as failed, without a retry. Its later result is ignored."""
         token = self._token()
         if token is None:
             raise IllegalTransitionError(
@@ -145,12 +147,12 @@ class HandlerVerbs(RecordFields, Generic[ResultT]):
             raise LeaseLostError(self.queue_name, self.id)
 
     def complete_in_transaction(self, connection: Any, result: ResultT | None = None) -> None:
-        """Complete this job inside the open transaction of the handler's own database connection.
+        """Complete this job in the open transaction of the handler's own database connection.
 
-        What the handler wrote and the completion commit together, or neither does: at least once becomes
-        once, for effects in that database. Call it last in the handler, then commit; what the handler returns
-        after that does not count. ``LeaseLostError`` when another worker has the job by now: roll back. Only
-        for stores that are a database the application can open; see ``Queue.add_in_transaction``.
+        The writes of the handler and the completion commit together, or neither does. So effects in that
+        database happen exactly once. Call this last in the handler, then commit; the handler's return value
+        is ignored. Raises ``LeaseLostError`` when another worker has the job by now; then roll back. Only for
+        stores that are a database the application can open; see ``Queue.add_in_transaction``.
         """
         store = self._queue.store
         store.capabilities.require(store.name, "transactions", "return from the handler after the commit")

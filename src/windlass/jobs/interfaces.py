@@ -1,7 +1,7 @@
 """Protocols of the queue and the app of a job, so that ``jobs`` does not import ``api``.
 
-``Windlass`` and ``Queue`` (in ``api``) have all of this. The app's module says, once, how an app is opened
-from a URL: a bare ``Queue(name, url)`` makes the app that it belongs to through ``as_app``.
+``Windlass`` and ``Queue`` (in ``api``) implement them. The module of the app registers how an app is created
+from a URL, for ``Queue(name, url)``.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class JobApp(Protocol):
     backoff_strategies: dict[str, Strategy]
 
     def queue(self, name: str) -> JobQueue:
-        """The queue of that name."""
+        """Return the queue of that name."""
 
     def arguments(self, task: str, payload: bytes) -> dict[str, Any]:
-        """The arguments of a packed call by name, as far as the task's signature names them."""
+        """Return the arguments of an encoded call by name, or by number where the name is unknown."""
 
     def typed_result(self, task: str, value: Any) -> Any:
-        """A stored result as the annotation of its task says, if the task is known here."""
+        """Convert a stored result to the return type of its task, if the task is known here."""
 
     async def close(self) -> None:
         """Disconnect."""
 
 
 class JobQueue(Protocol):
-    """The queue of a job: where its verbs are carried out."""
+    """The queue of a job, which executes the job's methods."""
 
     name: str
     defaults: JobOptions
@@ -58,28 +58,28 @@ class JobQueue(Protocol):
 
     @property
     def store(self) -> Store:
-        """The app's store; ``ClosedError`` after ``close``."""
+        """The app's store. Raises ``ClosedError`` after ``close``."""
 
-    # What it returns is a ``Job``, which is made of this.
+    # Returns a ``Job``, which imports this module.
     async def add(self, /, name: str, data: Any = None, **options: Unpack[AddOptionsDict]) -> Any:
         """Add one job."""
 
     def prepare(self, name: str, data: Any = None, **options: Unpack[JobOptionsDict]) -> NewJob:
-        """A checked and encoded job that is not added yet."""
+        """Return a checked and encoded job without adding it."""
 
     async def cancel(self, job_id: str, reason: str = "") -> CancelResult:
         """Cancel a job."""
 
     async def kill(self, job_id: str, reason: str = "killed") -> CancelResult:
-        """Give a job that waits for a retry no further one."""
+        """Fail a job that waits for a retry, without another attempt."""
 
     async def get_job_logs(self, job_id: str, start: int = 0, limit: int = 1_000) -> tuple[list[str], int]:
-        """Log lines of a job from ``start``, and how many are kept."""
+        """Return the log lines of a job from ``start``, and the number of lines that are kept."""
 
     async def get_job_log_lines(
         self, job_id: str, start: int = 0, limit: int = 1_000
     ) -> tuple[list[LogLine], int]:
-        """As ``get_job_logs``, each line with its time, level, attempt and run."""
+        """Like ``get_job_logs``, with the time, level, attempt and run of each line."""
 
     async def remove(self, job_id: str, *, force: bool = False) -> None:
         """Delete a job's record."""
@@ -88,10 +88,10 @@ class JobQueue(Protocol):
         """Run a finished job again."""
 
     async def wait_for(self, ref: JobRef, timeout: float | timedelta | None = WAIT_S) -> JobRecord:
-        """The record of a job once it finished."""
+        """Wait until a job has finished and return its record."""
 
     def result_of(self, record: JobRecord) -> Any:
-        """The value of a finished job, or the error that it means."""
+        """Return the value of a finished job, or raise the error that it stands for."""
 
 
 AppT = TypeVar("AppT", bound=JobApp)
@@ -99,10 +99,10 @@ _openers: list[Callable[[Any], Any]] = []
 
 
 def open_apps_with(opener: Callable[[Any], Any]) -> None:
-    """How an app is made of a URL. Called once, by the module of the app."""
+    """Register how an app is created from a URL. Called once, by the module of the app."""
     _openers[:] = [opener]
 
 
 def as_app(url_or_app: str | AppT | None) -> AppT:
-    """The app itself, or a new one on that URL."""
+    """Return the app itself, or a new one for the URL."""
     return cast("AppT", _openers[0](url_or_app))

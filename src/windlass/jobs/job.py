@@ -1,9 +1,9 @@
-"""``Job``: one unit of work, as users hold it.
+"""``Job``: one unit of work, as users see it.
 
-A job is a snapshot of its record plus the verbs that change it. Inside a handler it carries the lease, so
-progress, logs and data are written under its token; a newer lease makes them raise ``LeaseLostError``.
+A job is a snapshot of its record, with methods that change it. Inside a handler it holds the lease: progress,
+logs and data are written with its token, and raise ``LeaseLostError`` once there is a newer lease.
 
-The verbs of a handler are in ``handler_verbs``, those about other jobs in ``dependency_verbs``.
+``handler_verbs`` has the methods for handlers, ``dependency_verbs`` those about other jobs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]):
-    """A job of a queue. Fields show the record as it was last read; ``refresh`` reads it again."""
+    """A job of a queue. The fields show the record as it was last read; ``refresh`` reads it again."""
 
     _called = "a job"
     _elsewhere = foreign_names.JOB
@@ -65,9 +65,9 @@ class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]
         self._on_progress = on_progress
         self._streamed = 0
         self._streaming: asyncio.Future[None] | None = None
-        #: What the ``add`` that returned this job did: queued, duplicate, replaced or cached.
+        #: The outcome of the ``add`` that returned this job: queued, duplicate, replaced or cached.
         self.outcome: AddOutcome | None = outcome
-        #: For ``replaced``: options of that ``add`` which this job did not take, because it ran before.
+        #: For ``replaced``: options of that ``add`` that this job did not take, because it had already run.
         self.not_taken: tuple[str, ...] = ()
         #: Inside a handler: set when the attempt should stop.
         self.abort_signal: AbortSignal | None = AbortSignal() if held else None
@@ -89,7 +89,7 @@ class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]
 
     @property
     def queue(self) -> JobQueue:
-        """Its queue."""
+        """The queue of the job."""
         return self._queue
 
     @property
@@ -99,10 +99,10 @@ class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]
 
     @property
     def enqueue_result(self) -> dict[str, Any]:
-        """What became of the ``add`` that returned this job, in words that other systems use.
+        """The outcome of the ``add`` that returned this job, in the words of other job systems.
 
-        ``{"status": "queued"}``, ``{"status": "duplicate", "existing_state": ...}``, or
-        ``{"status": "completed", "result": ...}`` when it was answered from a result that is kept.
+        ``{"status": "queued"}``, ``{"status": "duplicate", "existing_state": ...}``, or ``{"status":
+        "completed", "result": ...}`` when a stored result answered it.
         """
         match self.outcome:
             case None:
@@ -120,20 +120,20 @@ class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]
 
     @property
     def logger(self) -> JobLogger:
-        """A standard logger that names this job on every line."""
+        """A standard logger that adds this job to every line."""
         if self._logger is None:
             self._logger = JobLogger(self)
         return self._logger
 
     @property
     def return_value(self) -> Any:
-        """What ``result`` gives of a completed job, None before; ``ResultExpiredError`` past its time."""
+        """The result of a completed job; None before. Raises ``ResultExpiredError`` when it has expired."""
         value = super().return_value
         return value if self._record.result is None else self._queue.app.typed_result(self.name, value)
 
     @property
     def sync(self) -> HeldJob:
-        """The verbs of a running handler for plain functions: ``current_job().sync.log("...")``."""
+        """The methods for handlers that are plain functions: ``current_job().sync.log("...")``."""
         return HeldJob(self)
 
     # --- children ---------------------------------------------------------------------------------------
@@ -147,33 +147,33 @@ class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]
         on_failure: str = "fail",
         **options: Unpack[ChildOptionsDict],
     ) -> Job[Any]:
-        """Add a job that this one is to wait for, to its own queue or another.
+        """Add a job that this one waits for, to its own queue or another.
 
-        From a handler: raise ``WaitForChildren()`` once all are added, and the job runs again, from the
-        start, when they have ended. Give children a ``job_id`` that a second run would choose as well, and
-        they are not added twice. A job that has not started yet is blocked until the child has ended.
+        In a handler, raise ``WaitForChildren()`` after adding all children; the job runs again from the start
+        when they have ended. Give each child a ``job_id`` that a second run would also choose, so that it is
+        not added twice. A job that has not started yet is blocked until the child has ended.
         """
         target = self._queue if queue is None else self._queue.app.queue(queue)
         parent = Dependency(self.queue_name, self.id, to_on_failure(on_failure))
         added: Job[Any] = await target.add(name, data, parent=parent, **options)
         return added
 
-    # --- changes from anywhere -------------------------------------------------------------------------
+    # --- changes ---------------------------------------------------------------------------------------
 
     async def cancel(self, reason: str = "") -> CancelResult:
-        """Cancel it: at once while pending, by notifying its worker while it runs."""
+        """Cancel the job. A pending job ends at once; the worker of a running job is notified."""
         return await self._queue.cancel(self.id, reason)
 
     async def remove(self, *, force: bool = False) -> None:
-        """Delete the record. An active job is refused unless ``force``."""
+        """Delete the record. Raises ``IllegalTransitionError`` for an active job unless ``force``."""
         await self._queue.remove(self.id, force=force)
 
     async def retry(self) -> None:
-        """Run a finished job again with a fresh budget; make a retrying one ready now."""
+        """Run a finished job again with all its attempts, or make a retrying job ready now."""
         await self._queue.retry(self.id)
 
     async def update_data(self, data: Any) -> None:
-        """Replace the payload of a pending job, or of the running one by its own handler."""
+        """Replace the data of a pending job, or of a running job from its own handler."""
         payload = self._codecs.change(self._record, pack_data(data), self._queue.app.max_payload_bytes)
         await self._change(
             "change the data of", rq.ChangeJob(ref=self.ref, token=self._token(), payload=payload)
@@ -182,7 +182,7 @@ class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]
         self._call = None
 
     async def promote(self) -> None:
-        """Make a scheduled or retrying job ready now; any other state is refused."""
+        """Make a scheduled or retrying job ready now. Raises ``IllegalTransitionError`` in other states."""
         record = await self._fresh()
         if record.state not in DUE_LATER:
             raise IllegalTransitionError(
@@ -191,9 +191,9 @@ class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]
         await self._change("promote", rq.ChangeJob(ref=self.ref, delay_ms=0))
 
     async def change_priority(self, priority: int) -> None:
-        """Move a pending job to another priority (to the back of it).
+        """Move a pending job to the end of another priority.
 
-        ``OrderedGroupError`` when its group is ordered: there the order of adding counts.
+        Raises ``OrderedGroupError`` when its group is ordered.
         """
         self._queue.defaults.merged({"priority": priority})  # checks the range
         await self._change("change the priority of", rq.ChangeJob(ref=self.ref, priority=priority))
@@ -208,10 +208,10 @@ class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]
         result = await self._queue.store.execute(request)
         check_changed(self.ref, result, action, "only pending jobs can be changed")
 
-    # --- questions -----------------------------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------------------------
 
     async def refresh(self) -> Job[ResultT]:
-        """Read the record again; ``JobNotFoundError`` when it is gone."""
+        """Read the record again. Raises ``JobNotFoundError`` when it is gone."""
         await self._fresh()
         return self
 
@@ -225,57 +225,63 @@ class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]
         return record
 
     async def get_state(self) -> JobState:
-        """The state in the store, now."""
+        """Read the current state from the store."""
         return (await self._fresh()).state
 
     async def is_completed(self) -> bool:
+        """Whether it has completed, read from the store."""
         return await self.get_state() is JobState.COMPLETED
 
     async def is_failed(self) -> bool:
+        """Whether it has failed, read from the store."""
         return await self.get_state() is JobState.FAILED
 
     async def is_cancelled(self) -> bool:
+        """Whether it was cancelled, read from the store."""
         return await self.get_state() is JobState.CANCELLED
 
     async def is_revoked(self) -> bool:
-        """Cancelled, or running with cancellation asked for."""
+        """Whether it was cancelled, or runs and was asked to stop."""
         record = await self._fresh()
         return record.state is JobState.CANCELLED or record.cancel_reason is not None
 
     async def is_active(self) -> bool:
+        """Whether it is running, read from the store."""
         return await self.get_state() is JobState.ACTIVE
 
     async def is_waiting(self) -> bool:
+        """Whether it is ready and waits for a worker."""
         return await self.get_state() is JobState.WAITING
 
     async def is_delayed(self) -> bool:
-        """Waiting for a time: scheduled or retrying."""
+        """Whether it is scheduled or retrying."""
         return await self.get_state() in DUE_LATER
 
     async def is_blocked(self) -> bool:
-        """Waiting for other jobs."""
+        """Whether it waits for other jobs."""
         return await self.get_state() is JobState.BLOCKED
 
     async def is_suspended(self) -> bool:
-        """Waiting for a signal."""
+        """Whether it waits for a signal."""
         return await self.get_state() is JobState.SUSPENDED
 
     async def is_finished(self) -> bool:
+        """Whether it has completed, failed or was cancelled."""
         return await self.get_state() in FINISHED
 
     async def wait_until_finished(self, timeout: float | timedelta | None = WAIT_S) -> JobState:
-        """Wait until it completed, failed or was cancelled; ``WaitTimeoutError`` when that takes longer."""
+        """Wait until it has completed, failed or was cancelled. Raises ``WaitTimeoutError``."""
         self._record = await self._queue.wait_for(self.ref, timeout)
         self._call = None
         return self._record.state
 
     async def result(self, timeout: float | timedelta | None = WAIT_S) -> ResultT:
-        """Wait for the result. Raises what became of the job otherwise:
+        """Wait for the result and return it.
 
-        ``JobFailedError`` (``MaxRetriesError`` when attempts ran out), ``JobCancelledError``,
-        ``WaitTimeoutError``, ``JobNotFoundError``; ``ResultExpiredError`` when it had completed before and
-        its result is past its time (callers that wait while it runs get it, whatever its ``result_ttl``);
-        ``ClosedError`` when the queue or the app is closed meanwhile.
+        Raises ``JobFailedError`` (``MaxRetriesError`` when no attempt is left), ``JobCancelledError``,
+        ``WaitTimeoutError`` or ``JobNotFoundError``. Raises ``ResultExpiredError`` when the job had completed
+        before and its result has expired; callers that wait while it runs get the result regardless of its
+        ``result_ttl``. Raises ``ClosedError`` when the queue or the app is closed during the wait.
         """
         if self._held:
             raise ConfigError("result", "awaited outside of the job's own handler")
@@ -285,37 +291,37 @@ class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]
 
 
 class HeldJob:
-    """What a plain (threaded) handler can do with its job: the same verbs, blocking."""
+    """The methods of a job for a handler that runs in a thread. They block."""
 
     def __init__(self, job: Job[Any]) -> None:
         self._job = job
 
     def log(self, line: str, level: LogLevel = "info") -> None:
-        """Keep a line with the job; see ``Job.log``."""
+        """Store a log line with the job; see ``Job.log``."""
         self._run(self._job.log(line, level))
 
     def update_progress(self, progress: Any) -> None:
-        """Report progress."""
+        """Report progress; see ``Job.update_progress``."""
         self._run(self._job.update_progress(progress))
 
     def update_data(self, data: Any) -> None:
-        """Replace the payload."""
+        """Replace the data; see ``Job.update_data``."""
         self._run(self._job.update_data(data))
 
     def stream(self, *chunks: Any) -> None:
-        """Put out live."""
+        """Write live output; see ``Job.stream``."""
         self._run(self._job.stream(*chunks))
 
     def add_child(self, name: str, data: Any = None, **options: Unpack[ChildOptionsDict]) -> Job[Any]:
-        """Add a job that this one is to wait for; see ``Job.add_child``."""
+        """Add a job that this one waits for; see ``Job.add_child``."""
         return self._run(self._job.add_child(name, data, **options))
 
     def get_children_values(self) -> dict[str, Any]:
-        """The results of the jobs that this one waited for."""
+        """Return the results of the jobs that this one waited for; see ``Job.get_children_values``."""
         return self._run(self._job.get_children_values())
 
     def get_failed_children(self) -> dict[str, str]:
-        """Why jobs that this one waited for did not complete."""
+        """Return why jobs that this one waited for failed; see ``Job.get_failed_children``."""
         return self._run(self._job.get_failed_children())
 
     def _run(self, verb: Coroutine[Any, Any, AnswerT]) -> AnswerT:

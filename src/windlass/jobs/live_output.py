@@ -1,4 +1,4 @@
-"""The live output of a job, as its readers see it."""
+"""Reading the live output of a job."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _RECHECK_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class StreamChunk:
-    """One piece of a job's live output."""
+    """One chunk of a job's live output."""
 
-    #: Its number, from 1, over all runs; give the last one seen as ``after`` to continue from there.
+    #: Its number, from 1, over all runs. Pass the last one as ``after`` to continue from there.
     index: int
-    #: The run that put it out: 1 for the first. A new number means that the job began again.
+    #: The run that wrote it, from 1. A new number means that the job started again.
     delivery: int
     value: Any
 
@@ -35,7 +35,7 @@ class StreamChunk:
 async def read_stream(
     store: Store, codecs: Codecs, ref: JobRef, after: int = 0, *, closing: Closing, skip_gap: bool = False
 ) -> AsyncGenerator[StreamChunk, None]:
-    """Chunks as they come, until the job has ended; see ``Queue.read_stream``."""
+    """Iterate over chunks until the job has ended; see ``Queue.read_stream``."""
     known = False
     closing.check()
     listener = await store.listen([f"stream:{ref.queue}", f"done:{ref.queue}"])

@@ -1,4 +1,4 @@
-"""A logger that names the job on every line."""
+"""A logger that adds the job to every line."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""The stored form of a call: ``args`` and ``kwargs``, and how it was written.
+"""The stored form of a call: ``args`` and ``kwargs``, and how they were given.
 
-``queue.add(name, data)`` takes an object as keyword arguments, a list as positional ones and any other
-value as one argument; ``form`` remembers which, so that ``job.data`` gives back exactly what was added.
-Any language can write it: ``{"args": [...], "kwargs": {...}}``, both optional.
+``queue.add(name, data)`` takes an object as keyword arguments, a list as positional ones and any other value
+as one argument. ``form`` records which, so that ``job.data`` returns exactly what was added. Any language can
+write it: ``{"args": [...], "kwargs": {...}}``, both optional.
 
-A step of a flow may take the results of the steps before it: ``RESULT`` among its arguments stands for them.
-It is stored as null, ``takes`` says where, and the worker puts the results there before it calls the handler.
+A step of a flow may take the results of the previous steps: ``RESULT`` in its arguments is a placeholder for
+them. It is stored as null. ``takes`` lists its positions, and the worker inserts the results before it calls
+the handler.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ class _StepResult:
         return "RESULT"
 
 
-#: As an argument of a step: the result of the step before it; after a group, the list of their results.
+#: As an argument of a step: the result of the previous step; after a group, the list of its results.
 RESULT: Any = _StepResult()
 
 
 class TakenResults(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which arguments are results of the jobs that a job waits for."""
+    """The arguments that are results of jobs that this job waits for."""
 
-    #: Their places in ``args`` and names in ``kwargs``.
+    #: Their positions in ``args`` and names in ``kwargs``.
     at: list[int | str]
-    #: How many edges the job was added with: those that came later (children of its run) do not count.
+    #: The number of edges the job was added with. Later edges (children of its run) do not count.
     of: int
-    #: A list of results, also when there is one alone.
+    #: Whether the argument is a list of results, even of one.
     gathered: bool = False
 
 
@@ -62,12 +63,12 @@ class Call(msgspec.Struct):
                 self.kwargs[place] = result
 
     def filled(self) -> dict[str, Any]:
-        """The stored form of a filled call, for a child process, which has no access to the store."""
+        """Return the stored form of a filled call, for a child process, which cannot read the store."""
         return {"args": self.args, "kwargs": self.kwargs, "form": self.form}
 
     @property
     def data(self) -> Any:
-        """The arguments as one value: what ``queue.add`` was given."""
+        """The arguments as one value, as they were given to ``queue.add``."""
         match self.form:
             case "none":
                 return None
@@ -83,7 +84,7 @@ class Call(msgspec.Struct):
 
 
 def pack_call(args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The stored form of a task's call."""
+    """Return the stored form of a task's call."""
     packed: dict[str, Any] = {}
     if args:
         packed["args"] = list(args)
@@ -93,7 +94,7 @@ def pack_call(args: tuple[Any, ...] | list[Any], kwargs: dict[str, Any]) -> dict
 
 
 def pack_data(data: Any) -> dict[str, Any]:
-    """The stored form of what ``queue.add`` was given."""
+    """Return the stored form of data given to ``queue.add``."""
     if data is None:
         return {"form": "none"}
     if isinstance(data, dict):
@@ -107,7 +108,7 @@ def pack_data(data: Any) -> dict[str, Any]:
 
 
 def places_of_result(packed: dict[str, Any]) -> list[int | str]:
-    """Where ``RESULT`` stands among packed arguments."""
+    """Return the positions and names of ``RESULT`` in packed arguments."""
     args, kwargs = packed.get("args", ()), packed.get("kwargs", {})
     return [
         *(place for place, value in enumerate(args) if value is RESULT),
@@ -116,7 +117,7 @@ def places_of_result(packed: dict[str, Any]) -> list[int | str]:
 
 
 def with_result_first(packed: dict[str, Any]) -> dict[str, Any]:
-    """Packed arguments with ``RESULT`` before all others."""
+    """Return packed arguments with ``RESULT`` as the first one."""
     args, kwargs = [RESULT, *packed.get("args", ())], packed.get("kwargs", {})
     if not kwargs and "form" in packed:
         return pack_data(args if len(args) > 1 else RESULT)
@@ -124,7 +125,7 @@ def with_result_first(packed: dict[str, Any]) -> dict[str, Any]:
 
 
 def pack_taking(packed: dict[str, Any], at: list[int | str], of: int, *, gathered: bool) -> dict[str, Any]:
-    """The stored form of a call that takes the results of the ``of`` jobs before it, at the places ``at``."""
+    """Return the stored form of a call that takes the results of ``of`` jobs at the positions ``at``."""
     call = msgspec.convert(packed, Call)
     args, kwargs = list(call.args), dict(call.kwargs)
     taking = Call(args, kwargs, takes=TakenResults(at, of, gathered))
@@ -137,13 +138,13 @@ _read_json = msgspec.json.Decoder(Call).decode
 
 
 def read_call(codecs: Codecs, job: JobRecord | NewJob) -> Call:
-    """The arguments of a job, if ``codecs`` accept them; raises what its codec does, or ``ValueError``."""
+    """Decode the arguments of a job. Raises ``ValueError`` or the errors of its codec."""
     known = codecs.payload(job.codec)
     if known is JSON:
         try:
             call = _read_json(job.payload)
         except (msgspec.DecodeError, RecursionError):
-            pass  # what is wrong with it is reported below
+            pass  # ``unpack`` raises a better error
         else:
             if call.takes is None and (call.form != "value" or len(call.args) == 1):
                 return call
@@ -151,7 +152,7 @@ def read_call(codecs: Codecs, job: JobRecord | NewJob) -> Call:
 
 
 def unpack(stored: Any) -> Call:
-    """Arguments from their stored form; ``ValueError`` when it is not one."""
+    """Return arguments from their stored form. Raises ``ValueError`` when it is invalid."""
     if not isinstance(stored, dict):
         raise ValueError(f"expected an object with args and kwargs, got {type(stored).__name__}")
     args, kwargs = stored.get("args", []), stored.get("kwargs", {})

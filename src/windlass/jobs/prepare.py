@@ -1,4 +1,4 @@
-"""From checked options to the jobs that a store is given."""
+"""Turns checked options and arguments into new jobs for the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PreparedOptions:
-    """Checked options in the form that the store takes; made once, used for many jobs."""
+    """Checked options in their stored form. Created once and used for many jobs."""
 
     __slots__ = (
         "delay_ms",
@@ -32,9 +32,11 @@ class PreparedOptions:
     )
 
     def __init__(self, options: JobOptions, strategies: Iterable[str] = (), *, by_name: bool = True) -> None:
-        """``strategies``: names of backoff strategies that the app knows. ``by_name``: the task itself is not
-        at hand, so what is not said here is left to the worker's."""
-        #: The options themselves, when they name other jobs.
+        """``strategies`` are the names of the app's backoff strategies.
+
+        ``by_name``: the task is not known here, so options that are not given are filled in by the worker.
+        """
+        #: The options, if they name other jobs.
         self.linked: JobOptions | None = options if options.depends_on or options.parent is not None else None
         stored = options.stored()
         self.stored: StoredOptions = stored if by_name else msgspec.structs.replace(stored, unsaid=0)
@@ -51,13 +53,13 @@ class PreparedOptions:
         self.job_id: str | None = options.job_id
 
     def new_job(self, queue: JobQueue, name: str, packed: dict[str, Any], fresh_id: str) -> NewJob:
-        """A job to add. ``fresh_id`` names it unless the caller chose an id; it also names the request."""
+        """Return a job to add. ``fresh_id`` is the request's id, and the job's unless one was given."""
         app, stored = queue.app, self.stored
         codecs = app.codecs
         if self.result_codec is not None:
-            codecs.output(self.result_codec)  # one that is not accepted is refused now, not by the worker
+            codecs.output(self.result_codec)  # raises now for a codec that is not accepted, not in the worker
         payload = codecs.pack(packed, app.max_payload_bytes)
-        if self.unique is not None:  # its key depends on the arguments
+        if self.unique is not None:  # the key depends on the arguments
             key = self.unique.stored(name, app.arguments(name, payload))
             stored = msgspec.structs.replace(stored, unique=key)
         new = NewJob(
@@ -82,10 +84,11 @@ class PreparedOptions:
 
 
 def call_options(options: JobOptions, timeout_ms: int | None, *, chosen: bool) -> JobOptions:
-    """``options`` of a job whose caller waits ``timeout_ms`` for it: the result must be there that long.
+    """Return ``options`` for a job whose caller waits ``timeout_ms`` for it and needs the result that long.
 
-    ``chosen``: the caller said how long. A job that no caller can ask for by name again stays as it is where
-    every record stays long enough: jobs without special options are the quickest.
+    ``chosen``: the caller set ``result_ttl``. The options are unchanged if records are kept long enough
+    anyway and no other caller can ask for the job by name, because jobs without special options are the
+    fastest.
     """
     if chosen:
         return options
@@ -96,7 +99,7 @@ def call_options(options: JobOptions, timeout_ms: int | None, *, chosen: bool) -
 
 
 def spread_out(news: list[NewJob], span_ms: int) -> None:
-    """Make the jobs due one after the other, evenly over ``span_ms``."""
+    """Distribute the due times of the jobs evenly over ``span_ms``."""
     for index, new in enumerate(news):
         later_ms = index * span_ms // len(news)
         if new.run_at_ms is None:

@@ -1,8 +1,8 @@
-"""Waiting for jobs to finish, for any number of waiters at the cost of one.
+"""Waiting for jobs to finish. Any number of waiters costs as much as one.
 
-Subscribe, then read, then wait for a hint, with a slow re-check behind it (1 s, growing to 5 s). All
-waiters of a queue on one event loop share a listener and one batched read; it stays for a moment after the
-last of them, since a caller that called once often calls again.
+A waiter subscribes, reads the job once, then waits for a hint. A slow re-check (1 s, growing to 5 s) covers
+lost hints. All waiters of a queue on one event loop share a listener and batched reads. The listener stays
+open for a moment after the last waiter, since a caller that waited once often waits again.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from windlass.backend.store import Store
 
 FIRST_RECHECK_MS = 1_000
-LAST_RECHECK_MS = 5_000
+MAX_RECHECK_MS = 5_000
 _BATCH = 500
-#: Received about a job before it is known what it was about: older than any job that is added now.
-_SOMETHING = Completed("", None, -1, -1, "")
+#: A completion without details, which may concern an earlier job of the same id. Older than any new job.
+_UNKNOWN = Completed("", None, -1, -1, "")
 
 _Future = asyncio.Future[JobRecord]
 
@@ -37,21 +37,21 @@ class Waiters:
     def __init__(self, store: Store, queue: str) -> None:
         self._store = store
         self._queue = queue
-        #: job id -> its waiters, and whether each has seen the job exist
+        #: Waiters by job id, and whether each has seen that the job exists.
         self._waiting: dict[str, dict[_Future, bool]] = {}
-        #: Jobs as they were added, for those whose waiters want to know nothing but how they ended.
+        #: The added jobs of waiters that only need the completion, not the whole record.
         self._added: dict[_Future, JobRecord] = {}
-        #: What was received about jobs before the caller that adds them, or looks at them, had an answer.
+        #: Completions that came before the waiter's own add or read was answered.
         self._early: dict[_Future, Completed] = {}
         self._watch: asyncio.Task[None] | None = None
         self._watching = asyncio.Event()
         self._listener: Listener | None = None
-        self._heard = False
-        #: The error that new waiters get after a close.
+        self._notified = False
+        #: The error of new waiters after a close.
         self._ended: WindlassError | None = None
 
     async def finished(self, ref: JobRef, timeout_ms: float | None) -> JobRecord:
-        """The record of ``ref`` once it finished."""
+        """Wait until ``ref`` has finished and return its record."""
         future = await self.subscribe(ref.id)
         try:
             return await self.outcome(ref, future, timeout_ms)
@@ -59,7 +59,9 @@ class Waiters:
             self.unsubscribe(ref.id, future)
 
     async def subscribe(self, job_id: str) -> _Future:
-        """Begin to listen for ``job_id``, which need not exist yet."""
+        """Start to listen for ``job_id``, which need not exist yet. Returns the future to pass to
+        ``outcome``.
+        """
         if self._ended is not None:
             raise self._ended
         future: _Future = asyncio.get_running_loop().create_future()
@@ -75,6 +77,7 @@ class Waiters:
         return future
 
     def unsubscribe(self, job_id: str, future: _Future) -> None:
+        """Stop listening for ``job_id`` with this future."""
         self._added.pop(future, None)
         self._early.pop(future, None)
         waiting = self._waiting.get(job_id)
@@ -83,7 +86,7 @@ class Waiters:
             if not waiting:
                 del self._waiting[job_id]
         if future.done() and not future.cancelled():
-            future.exception()  # seen: no other code will look
+            future.exception()  # mark the exception as retrieved
 
     async def outcome(
         self,
@@ -94,11 +97,11 @@ class Waiters:
         added: JobRecord | None = None,
         there: bool = False,
     ) -> JobRecord:
-        """Read once, then wait for ``future``.
+        """Read the job once, then wait for ``future``.
 
-        ``added``: the job, which was added after ``subscribe``. Its end cannot have gone unheard, so nothing
-        needs to be read, and how it ended is all that is asked for. ``there``: the job had not ended when its
-        waiter subscribed, who gets its result also past its time.
+        ``added`` is a job that was added after ``subscribe``. Its completion cannot have been missed, so it
+        need not be read. ``there``: the job had not ended when the waiter subscribed, so the waiter gets the
+        result even if it has expired since. Raises ``WaitTimeoutError`` and ``JobNotFoundError``.
         """
         if future.done():
             return future.result()
@@ -115,7 +118,7 @@ class Waiters:
                 return record
         self._waiting[ref.id][future] = True
         if self._early.pop(future, early) is not None and self._listener is not None:
-            self._listener.wake()  # it is not known what that was about
+            self._listener.wake()  # read the job again: the early completion may concern another one
         try:
             async with self._store.clock.timeout(timeout_ms):
                 return await future
@@ -123,7 +126,7 @@ class Waiters:
             raise WaitTimeoutError(ref.id, (timeout_ms or 0) / 1000) from exc
 
     async def close(self, error: WindlassError) -> None:
-        """Stop watching; every wait under way raises ``error``."""
+        """Stop listening. All pending waits raise ``error``."""
         watch = self._watch
         self.end(error)
         if watch is not None:
@@ -131,10 +134,10 @@ class Waiters:
                 await watch
 
     def end(self, error: WindlassError) -> None:
-        """What ``close`` does, except for waiting until it is done."""
+        """Like ``close``, without waiting for the listener."""
         self._ended = error
         self._fail_all(error)
-        self._watching.set()  # a watch that has not begun yet never will
+        self._watching.set()  # releases callers that wait for the listener
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
@@ -142,7 +145,7 @@ class Waiters:
     async def _run(self) -> None:
         try:
             await self._listen()
-        except WindlassError as exc:  # closed, say: there is no use in looking again
+        except WindlassError as exc:  # for example closed: reading again would not help
             self._fail_all(exc)
         finally:
             self._watching.set()
@@ -153,13 +156,13 @@ class Waiters:
         recheck_ms = FIRST_RECHECK_MS
         try:
             while True:
-                touched = bool(await listener.wait(recheck_ms, self._store.clock)) or self._heard
-                self._heard = False
-                recheck_ms = FIRST_RECHECK_MS if touched else min(recheck_ms * 2, LAST_RECHECK_MS)
+                touched = bool(await listener.wait(recheck_ms, self._store.clock)) or self._notified
+                self._notified = False
+                recheck_ms = FIRST_RECHECK_MS if touched else min(recheck_ms * 2, MAX_RECHECK_MS)
                 ids = list(self._waiting)
                 if not ids and not touched:
-                    return  # no waiter came back
-                with suppress(StorageError):  # the store is unreachable: look again at the next re-check
+                    return  # no waiter for a whole re-check
+                with suppress(StorageError):  # unreachable: try again at the next re-check
                     for start in range(0, len(ids), _BATCH):
                         await self._check(ids[start : start + _BATCH])
         finally:
@@ -167,8 +170,8 @@ class Waiters:
             listener.close()
 
     def _receive(self, news: list[Completed]) -> None:
-        """The store sent how some jobs completed. A waiter that needs more than that has to look."""
-        self._heard = True
+        """Handle completions that the store sent. Waiters that need the whole record are woken to read it."""
+        self._notified = True
         for one in news:
             for future, existed in self._waiting.get(one.id, {}).items():
                 added = self._added.get(future)
@@ -187,9 +190,9 @@ class Waiters:
                     future.set_exception(error)
 
     async def _check(self, ids: list[str]) -> None:
-        # What is read may be older than who begins to wait, or sees their job added, while this is under way:
-        # the former receive nothing, the latter not that their job does not exist. Those who have not seen
-        # their job yet look for themselves, or have it looked at again: it may be an older one of that id.
+        # The answer may be older than waiters that subscribe during the read, so only earlier ones get it. It
+        # may also be older than a job that is added during the read. A waiter that had not seen its job yet
+        # does not get "not found". A finished record may be an older job of the same id, so it reads again.
         asked = [dict(self._waiting.get(job_id, {})) for job_id in ids]
         refs = [JobRef(self._queue, job_id) for job_id in ids]
         records = await self._store.execute(rq.GetJobs(refs=refs, late=True))
@@ -202,15 +205,15 @@ class Waiters:
                     if existed:
                         future.set_result(record)
                     elif not waiting[future]:
-                        self._early.setdefault(future, _SOMETHING)
+                        self._early.setdefault(future, _UNKNOWN)
                     elif self._listener is not None:
-                        self._listener.wake()  # seen meanwhile: look once more
+                        self._listener.wake()  # the job was added during the read: read again
                 elif record is None and existed:
                     future.set_exception(JobNotFoundError(self._queue, job_id))
 
 
 def _completed(added: JobRecord, news: Completed) -> JobRecord:
-    """A job that was added and completed at its first attempt."""
+    """Return the record of an added job that completed at its first attempt."""
     return msgspec.structs.replace(
         added,
         state=JobState.COMPLETED,

@@ -1,4 +1,4 @@
-"""Limits of queues and groups, unique keys, and limits with a name that any code can use."""
+"""Limits of queues and groups, unique keys, and named limiters for any code."""
 
 from typing import TYPE_CHECKING
 

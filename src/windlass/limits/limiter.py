@@ -1,8 +1,8 @@
-"""A limit with a name, used inside code: shared by handlers of any queues, by web processes, by scripts.
+"""A named limit for any code, shared by handlers of any queue, web processes and scripts.
 
-``Limiter`` keeps a line of tickets in the store, in a queue of its own, with the limits that queues have:
-a number at once, a number of starts in any window of time. To hold a ticket is to hold a lease, so one that
-dies gives it back when the lease runs out, and no process needs a clock of its own.
+``Limiter`` keeps tickets in its own queue in the store, and uses the limits of that queue: concurrency and
+rate. Holding a ticket means holding a lease. So the ticket of a process that dies is free again when its
+lease expires, and the limits do not depend on the clocks of processes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from windlass.backend.protocol import Listener
     from windlass.jobs.interfaces import JobApp
 
-#: Where the tickets of a limiter wait; it is listed among the queues.
+#: The prefix of the queue of a limiter. It is listed among the queues.
 PREFIX = "limiter."
-#: Look again this often, whatever was received.
+#: Try to claim at least this often, even without a hint.
 _RECHECK_MS = 2_000
 _TICKET = StoredOptions(
     max_attempts=1, max_stalls=0, keep_completed=Keep(0, 0), keep_failed=Keep(0, 0), result_ttl_ms=0
@@ -47,8 +47,8 @@ class Limiter:
         async with api.acquire(timeout=30):
             ...
 
-    First come, first served. The newest ``Limiter`` that is used says what the limits are. ``lease`` is
-    how long a holder that died keeps its place.
+    Callers are served in order. The ``Limiter`` object that was first used last sets the limits. ``lease`` is
+    how long the turn of a process that died stays taken.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Limiter:
         self._rate = to_rate(rate, "rate")
         self._lease_ms = seconds_to_ms(lease, "lease", minimum=1)
         self._app = app
-        self._reported = False
+        self._limits_set = False
 
     @asynccontextmanager
     async def acquire(self, timeout: float | timedelta = 60) -> AsyncIterator[None]:
-        """Wait for a turn, at most ``timeout`` (then ``LimiterTimeoutError``), and hold it for the block."""
+        """Wait for a turn and hold it during the block. Raises ``LimiterTimeoutError`` after ``timeout``."""
         held = await self._take(seconds_to_ms(timeout, "timeout"))
         keeper = asyncio.create_task(self._keep(held), name=f"windlass-limiter-{self.name}")
         try:
@@ -83,13 +83,14 @@ class Limiter:
             keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await keeper
-            await self._give_back(held)
+            await self._release(held)
 
-    # --- in line ------------------------------------------------------------------------------------
+    # --- waiting ------------------------------------------------------------------------------------
 
     async def _take(self, timeout_ms: int) -> JobRecord:
+        """Add a ticket and wait until one can be claimed."""
         store, clock, holder = self._app.store, self._app.clock, f"limiter:{new_id()}"
-        await self._tell_limits()
+        await self._set_limits()
         listener = await store.listen([f"ready:{self._queue}", f"done:{self._queue}"])
         ticket = NewJob(
             queue=self._queue,
@@ -97,7 +98,7 @@ class Limiter:
             task="ticket",
             payload=b"[]",
             options=_TICKET,
-            expires_in_ms=timeout_ms + 60_000,  # a process that dies in line does not stay in it
+            expires_in_ms=timeout_ms + 60_000,  # removes the ticket of a process that dies while it waits
             request_id=new_id(),
         )
         end_ms = clock.monotonic_ms() + timeout_ms
@@ -118,7 +119,7 @@ class Limiter:
             listener.close()
 
     async def _claim(self, holder: str) -> rq.Claimed:
-        """Any ticket will do: there are as many as there are people in line."""
+        """Claim any ticket: each waiting caller has added one."""
         request = rq.Claim(
             worker=holder,
             queues=[rq.ClaimQueue(self._queue, 1, 1)],
@@ -135,10 +136,10 @@ class Limiter:
             await self._app.store.execute(rq.Recover())  # a holder may have died
 
     async def _leave(self, holder: str, ticket_id: str) -> None:
-        """Take one ticket out of the line: ours, or the one that goes with ours."""
+        """Remove one ticket: our own, or another one if ours has been claimed by another caller."""
         store = self._app.store
         with suppress(StorageError):
-            await store.execute(rq.Reconcile(worker=holder, held=[]))  # a claim whose answer was lost
+            await store.execute(rq.Reconcile(worker=holder, held=[]))  # releases a claim whose reply was lost
             (answer,) = await store.execute(rq.RemoveJobs(refs=[JobRef(self._queue, ticket_id)]))
             if answer.state is JobState.ACTIVE:
                 page = await store.execute(rq.ListJobs(queue=self._queue, states=[JobState.WAITING], limit=1))
@@ -155,12 +156,12 @@ class Limiter:
                 if await self._app.store.execute(rq.Extend(leases=[lease])) == [Extended.LOST]:
                     return
 
-    async def _give_back(self, held: JobRecord) -> None:
+    async def _release(self, held: JobRecord) -> None:
         end = Settlement(queue=self._queue, id=held.id, token=held.token or "", outcome=Outcome.COMPLETE)
         await asyncio.shield(self._app.store.execute(rq.Settle(items=[end])))
 
-    async def _tell_limits(self) -> None:
-        if self._reported:
+    async def _set_limits(self) -> None:
+        if self._limits_set:
             return
         request = lrq.SetQueueLimits(
             queue=self._queue,
@@ -169,4 +170,4 @@ class Limiter:
             rate=self._rate,
         )
         await self._app.store.execute(request)
-        self._reported = True
+        self._limits_set = True

@@ -1,4 +1,4 @@
-"""The verbs of a ``Queue`` about limits, groups and unique keys. See ``docs/limits.md``."""
+"""The methods of ``Queue`` for limits, groups and unique keys. See ``docs/limits.md``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class LimitVerbs:
-    """The part of ``Queue`` that sets and shows limits. They hold over all workers, from now on."""
+    """The part of ``Queue`` that sets and reads limits. They apply to all workers at once."""
 
     if TYPE_CHECKING:
         name: str
@@ -40,7 +40,7 @@ class LimitVerbs:
     # --- the whole queue -----------------------------------------------------------------------------
 
     async def set_global_concurrency(self, limit: int | None) -> None:
-        """Run at most ``limit`` jobs of this queue at once, over all workers; None: no such limit."""
+        """Run at most ``limit`` jobs of this queue at once, over all workers. None removes the limit."""
         if limit is not None:
             check_count("concurrency", limit, MAX_COUNT)
         await self.store.execute(
@@ -48,15 +48,15 @@ class LimitVerbs:
         )
 
     async def get_global_concurrency(self) -> int | None:
-        """The limit that ``set_global_concurrency`` set."""
+        """Return the limit of ``set_global_concurrency``; None without one."""
         return (await self._limits()).queue.concurrency
 
     async def set_global_rate_limit(
         self, limit: Rate | Mapping[str, Any] | tuple[int, float | timedelta]
     ) -> None:
-        """Start at most this many jobs in any window of time, over all workers: an exact sliding window.
+        """Start at most this many jobs in any window of time, over all workers (an exact sliding window).
 
-        ``limit``: a ``Rate``, ``(max, seconds)`` or ``{"max": ..., "duration": seconds}``.
+        ``limit`` is a ``Rate``, ``(max, seconds)`` or ``{"max": ..., "duration": seconds}``.
         """
         rate = to_rate(limit, "limit")
         if rate is None:
@@ -64,29 +64,29 @@ class LimitVerbs:
         await self.store.execute(lrq.SetQueueLimits(queue=self.name, fields=["rate"], rate=rate))
 
     async def get_global_rate_limit(self) -> Rate | None:
-        """The rate that ``set_global_rate_limit`` set."""
+        """Return the rate of ``set_global_rate_limit``; None without one."""
         return (await self._limits()).queue.rate
 
     async def remove_global_rate_limit(self) -> None:
-        """Undo ``set_global_rate_limit``."""
+        """Remove the rate limit of this queue."""
         await self.store.execute(lrq.SetQueueLimits(queue=self.name, fields=["rate"]))
 
     async def rate_limit(self, seconds: float | timedelta) -> None:
-        """Start nothing of this queue for this long, on any worker; 0 ends it."""
+        """Start no job of this queue for ``seconds``, on all workers. 0 ends the hold."""
         await self.store.execute(lrq.Hold(queue=self.name, ms=seconds_to_ms(seconds, "seconds")))
 
     async def get_rate_limit_ttl(self) -> float:
-        """For how many seconds the queue's rate, or ``rate_limit``, lets nothing start; 0: it may."""
+        """Return for how many seconds the rate, or ``rate_limit``, allows no start; 0 when it allows one."""
         return (await self._limits()).opens_in_ms / 1000
 
     async def revoke_task(
         self, name: str, until: datetime | timedelta | float | None = None, *, once: bool = False
     ) -> None:
-        """Let jobs of a task that would start in this queue end as ``cancelled`` instead, on any worker.
+        """Cancel jobs of a task in this queue when they would start, on all workers.
 
-        Jobs that run already continue. ``until`` (an aware datetime, or seconds from now) ends it, else
-        ``restore_task`` does. ``once`` is for the next job that would start. What was said before of the
-        same task is replaced.
+        Running jobs continue. The revocation ends at ``until`` (an aware datetime, or seconds from now) or
+        with ``restore_task``. ``once`` cancels only the next job. It replaces an earlier revocation of the
+        same task.
         """
         request = lrq.RevokeTask(queue=self.name, task=check_task_name(name), once=once)
         if isinstance(until, datetime):
@@ -96,11 +96,11 @@ class LimitVerbs:
         await self.store.execute(request)
 
     async def restore_task(self, name: str) -> bool:
-        """Undo ``revoke_task``; False when the task is not revoked. Jobs that it ended stay as they are."""
+        """Undo ``revoke_task``; False when the task is not revoked. Cancelled jobs stay cancelled."""
         return await self.store.execute(lrq.RestoreTask(queue=self.name, task=check_task_name(name)))
 
     async def revoked_tasks(self) -> dict[str, Revocation]:
-        """The tasks that are revoked in this queue now, by name."""
+        """Return the tasks that are revoked in this queue, by name."""
         self.store.capabilities.require(self.store.name, "revoked_tasks")
         return dict(sorted((await self._limits()).queue.revoked.items()))
 
@@ -110,24 +110,25 @@ class LimitVerbs:
     # --- groups ----------------------------------------------------------------------------------------
 
     async def set_group_limits(self, group: str | None = None, /, **limits: Any) -> None:
-        """Set the limits of one group; without a name, of every group that has none of its own.
+        """Set the limits of one group; without a name, of all groups without their own limits.
 
         ``concurrency`` (jobs at once), ``rate`` (a ``Rate`` or ``(max, seconds)``), ``bucket`` (a ``Bucket``
-        or ``(capacity, refill_per_s)``; each start takes the job's ``cost``), ``ordered`` (one at a
-        time, in the order of adding; with ``skip_delayed`` a job that is not due yet may be overtaken),
-        ``max_size`` (unfinished jobs; more are refused). What is not named has no limit.
-        ``OrderedGroupError`` when a group is to become ordered while jobs of it have a priority or ``lifo``.
+        or ``(capacity, refill_per_s)``; each start takes the job's ``cost``), ``ordered`` (one job at a time,
+        in the order of adding; with ``skip_delayed`` other jobs may overtake one that is not due yet),
+        ``max_size`` (unfinished jobs; further ones are refused). Limits that are not given are removed.
+        Raises ``OrderedGroupError`` when a group with unfinished jobs that have a priority or ``lifo`` is to
+        become ordered.
         """
         checked = to_group_limits(**limits)
         request = lrq.SetGroupLimits(queue=self.name, group=_group(group), limits=checked)
         await self.store.execute(request)
 
     async def remove_group_limits(self, group: str | None = None, /) -> None:
-        """Remove the group's own limits; without a name, those of every group."""
+        """Remove the group's own limits; without a name, the default limits of all groups."""
         await self.store.execute(lrq.SetGroupLimits(queue=self.name, group=_group(group)))
 
     async def get_group_limits(self, group: str | None = None, /) -> GroupLimits:
-        """The limits that hold for a group; without a name, for every group that has none of its own."""
+        """Return the limits that apply to a group; without a name, the default limits of all groups."""
         if group is None:
             return (await self._limits()).every_group
         found = await self._limits(check_group(group))
@@ -135,7 +136,7 @@ class LimitVerbs:
         return found.every_group if own is None else own
 
     async def list_groups(self) -> list[GroupInfo]:
-        """Groups with unfinished jobs or settings of their own, by name, with their counts."""
+        """Return groups with unfinished jobs or their own settings, by name, with their counts."""
         groups: list[GroupInfo] = []
         cursor: str | None = None
         while True:
@@ -146,21 +147,21 @@ class LimitVerbs:
                 return groups
 
     async def pause_group(self, group: str) -> None:
-        """Start no more jobs of this group, on any worker."""
+        """Start no more jobs of this group, on all workers."""
         await self.store.execute(lrq.PauseGroup(queue=self.name, group=check_group(group), paused=True))
 
     async def resume_group(self, group: str) -> None:
-        """Undo ``pause_group``."""
+        """Start jobs of this group again after ``pause_group``."""
         await self.store.execute(lrq.PauseGroup(queue=self.name, group=check_group(group), paused=False))
 
     async def rate_limit_group(self, group: str, seconds: float | timedelta) -> None:
-        """Start nothing of this group for this long, on any worker; 0 ends it."""
+        """Start no job of this group for ``seconds``, on all workers. 0 ends the hold."""
         ms = seconds_to_ms(seconds, "seconds")
         await self.store.execute(lrq.Hold(queue=self.name, group=check_group(group), ms=ms))
 
 
 class KeyVerbs:
-    """The part of ``Queue`` that shows and frees unique keys."""
+    """The part of ``Queue`` that reads and frees unique keys."""
 
     if TYPE_CHECKING:
         name: str
@@ -171,16 +172,16 @@ class KeyVerbs:
         async def get_job(self, job_id: str) -> Job[Any] | None: ...
 
     async def get_unique_holder(self, key: str) -> Job[Any] | None:
-        """The job that holds a unique key now, or None. (A throttle's job may be gone already.)"""
+        """Return the job that holds a unique key, or None. The job of a throttle may be gone already."""
         holder = await self.store.execute(lrq.GetUniqueKey(queue=self.name, key=key))
         return None if holder is None else await self.get_job(holder.job_id)
 
     async def free_unique_key(self, key: str) -> bool:
-        """Let the next job have the key, whichever job holds it now; False when none does."""
+        """Free a unique key, so that the next job can have it; False when no job holds it."""
         return await self.store.execute(lrq.FreeUniqueKey(queue=self.name, key=key))
 
     async def list_unique_keys(self, cursor: str | None = None, limit: int = 1_000) -> list[UniqueHolder]:
-        """Keys that are held, by key, from after ``cursor`` (a key) on."""
+        """Return the held keys, ordered by key, after ``cursor`` (a key)."""
         request = lrq.ListUniqueKeys(queue=self.name, cursor=cursor, limit=limit)
         return (await self.store.execute(request)).keys
 

@@ -1,7 +1,7 @@
-"""Handlers in child processes: a crash, a leak or an endless loop hurts only its own job.
+"""Handlers in child processes: a crash, a leak or an endless loop affects only its own job.
 
-``ProcessPool`` runs a ``SandboxCall`` in a warm child; ``target_of`` names a handler so that the child can
-find it; ``requests_to`` connects the handler's ``job.log()`` and friends to the job in the worker.
+``ProcessPool`` runs a ``SandboxCall`` in a warm child. ``target_of`` names a handler so that the child can
+import it. ``requests_to`` connects methods such as ``job.log()`` in the child to the job in the worker.
 """
 
 from __future__ import annotations

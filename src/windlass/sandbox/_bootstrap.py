@@ -1,11 +1,10 @@
-"""The script that child processes start with: a guard, and below it the process that runs jobs.
+"""The start script of child processes: a guard process, and below it the process that runs jobs.
 
-The guard is a bare interpreter that does nothing but wait. When the process that runs jobs ends, or the
-worker does, or the worker says so, it kills every process that is left below it, wherever those have moved
-to: on Linux orphans become its own children. The other process takes over the parent's ``sys.path`` and
-serves.
+The guard is a bare interpreter that only waits. When the runner or the worker ends, or when the worker asks
+for it, the guard kills every process that is left below it, even in other process groups: on Linux, orphans
+become its own children. The runner takes over the parent's ``sys.path`` and serves jobs.
 
-Run as a file, before windlass can be imported: nothing but the standard library may be used here.
+This file runs before windlass can be imported, so it may only use the standard library.
 """
 
 import json
@@ -22,7 +21,7 @@ elif __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     import _tree
 
-#: What the worker sends the guard: end the handler in a way it can clean up after; kill everything.
+#: Signals from the worker to the guard: stop the handler so that it can clean up; kill everything.
 STOP, KILL = signal.SIGUSR1, signal.SIGTERM
 _WAITS_FOR = (STOP, KILL, signal.SIGCHLD)
 
@@ -38,7 +37,7 @@ def _receive(pipe: socket.socket, count: int) -> bytes:
 
 
 def split(worker: int) -> None:
-    """Become two: returns in the process that runs jobs, the guard stays in here until its end."""
+    """Fork. Returns in the process that runs jobs; the other process stays here as its guard."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITS_FOR)
     _tree.adopt_orphans()
     _tree.die_with(worker, KILL)
@@ -50,26 +49,26 @@ def split(worker: int) -> None:
         _tree.die_with(guard, signal.SIGKILL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITS_FOR)
         return
-    os.close(int(sys.argv[1]))  # the pipe is the runner's alone
+    os.close(int(sys.argv[1]))  # only the runner uses the pipe
     _leave_as(_watch(runner))
 
 
 def _watch(runner: int) -> int:
-    """Until nothing is left below: how the runner ended."""
+    """Wait until the runner has ended and nothing is left below. Returns the exit code of the runner."""
     while os.waitid(os.P_PID, runner, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
         number = signal.sigwait(_WAITS_FOR)
         if number == STOP:
             _signal_group(runner, signal.SIGTERM)
         elif number == KILL:
             break
-    _signal_group(runner, signal.SIGKILL)  # before it is reaped, so that the group cannot be another's
+    _signal_group(runner, signal.SIGKILL)  # before it is reaped, so that its group id is not reused
     _, status = os.waitpid(runner, 0)
     _tree.sweep()
     return os.waitstatus_to_exitcode(status)
 
 
 def _signal_group(runner: int, number: int) -> None:
-    for send in (os.killpg, os.kill):  # it may not lead its group yet
+    for send in (os.killpg, os.kill):  # it may not be a group leader yet
         try:
             send(runner, number)
         except (ProcessLookupError, PermissionError):
@@ -78,7 +77,7 @@ def _signal_group(runner: int, number: int) -> None:
 
 
 def _leave_as(code: int) -> None:
-    """End as the runner did, by the same signal if one ended it."""
+    """Exit with the runner's code, or by the signal that ended it."""
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if -code not in (signal.SIGKILL, signal.SIGSTOP):

@@ -1,6 +1,6 @@
-"""The processes below this one, and how to end them all.
+"""Finds and kills the processes below this one.
 
-Nothing but the standard library may be used here: see ``_bootstrap``.
+This file may only use the standard library; see ``_bootstrap``.
 """
 
 import contextlib
@@ -12,17 +12,17 @@ import time
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-#: Seconds in which processes that were killed are gone.
-_PATIENCE = 1.0
+#: Seconds to wait for killed processes to end.
+_SWEEP_TIMEOUT = 1.0
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what is left behind below this process, where the system knows such a thing."""
+    """Become the parent of orphaned processes below this one, where the system supports it (Linux)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with(parent: int, number: int) -> None:
-    """Ask Linux for a signal when the parent ends; end now if it has ended already."""
+    """Ask Linux for a signal when the parent ends. Exit now if it has ended already."""
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
@@ -35,7 +35,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def below(pid: int | None = None) -> set[int]:
-    """Every process that descends from ``pid`` (by default this one), where ``/proc`` has it."""
+    """Return all descendants of ``pid`` (by default this process), where ``/proc`` shows them."""
     found: set[int] = set()
     line = [pid or os.getpid()]
     while line:
@@ -47,7 +47,7 @@ def below(pid: int | None = None) -> set[int]:
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    with contextlib.suppress(OSError):  # it has ended, or the system has no such folder
+    with contextlib.suppress(OSError):  # it has ended, or the system has no /proc
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
@@ -55,14 +55,16 @@ def _children(pid: int) -> list[int]:
 
 
 def sweep(spare: frozenset[int] = frozenset()) -> None:
-    """Kill every process below this one but those of ``spare``, and reap them."""
-    give_up = time.monotonic() + _PATIENCE
+    """Kill and reap every process below this one, except those in ``spare``."""
+    give_up = time.monotonic() + _SWEEP_TIMEOUT
     while left := below() - spare:
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         for pid in left:
-            with contextlib.suppress(ChildProcessError):  # not our own child yet: it is when its parent ended
+            with contextlib.suppress(
+                ChildProcessError
+            ):  # not our child yet; it will be when its parent has ended
                 os.waitpid(pid, os.WNOHANG)
         if time.monotonic() > give_up:
             return

@@ -1,12 +1,13 @@
 """The child process: runs one job after another, in its main thread.
 
-A second thread reads the pipe. It hands jobs to the main thread and answers to those who wait for them, and
-it ends the process when the pipe closes: a child never outlives its parent. Its guard sees to that as well,
-for handlers that never release the interpreter. What a handler started is killed when its job ends.
+A second thread reads the pipe. It passes jobs to the main thread and answers to waiting requests, and ends
+the process when the pipe closes, so that a child never outlives its parent. The guard also ensures that, for
+handlers that never release the interpreter. Processes that a handler started are killed when its job ends.
 
-Signals have their defaults, except two. SIGINT does nothing: the parent decides what an interrupt means.
-SIGTERM stops the running handler in a way it can clean up after: a coroutine is cancelled, a function sees
-``SystemExit``. Then the process exits. What takes longer than the parent's grace is killed.
+All signals have their default handlers, except two. SIGINT is ignored, because the parent decides what an
+interrupt means. SIGTERM stops the running handler so that it can clean up: a coroutine is cancelled, a
+function gets ``SystemExit``. Then the process exits. If this takes longer than the parent's grace, it is
+killed.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ if TYPE_CHECKING:
     from windlass.handlers.propagation import ContextPropagator
     from windlass.jobs.job import Job
 
-#: The exit code of a child that a SIGTERM ended, as shells count.
+#: The exit code of a child that SIGTERM ended, as shells report it.
 TERMINATED = 128 + signal.SIGTERM
 
 
 def main(pipe: socket.socket) -> None:
-    """Serve on ``pipe`` until it is stopped. Called once, by ``_bootstrap``."""
+    """Serve on ``pipe`` until stopped. Called once, by ``_bootstrap``."""
     _default_signals()
     os.set_inheritable(pipe.fileno(), False)
     os.register_at_fork(after_in_child=pipe.close)  # a forked grandchild must not keep the pipe open
@@ -56,7 +57,7 @@ def main(pipe: socket.socket) -> None:
     boot = link.receive()
     if not isinstance(boot, protocol.Boot):
         sys.exit("the first message must be a Boot")
-    sys.argv[:] = boot.argv  # as in the parent, for scripts that look at it when they are run again
+    sys.argv[:] = boot.argv  # as in the parent, for scripts that read it when they run again
     link.max_bytes = boot.max_bytes
     Child(link, boot).serve()
 
@@ -84,7 +85,7 @@ class _Link:
         self._write = threading.Lock()
 
     def send(self, message: protocol.FromChild) -> None:
-        """Send; ``FrameTooLargeError`` over the cap. Ends the process when its parent is gone."""
+        """Send a message. Raises ``FrameTooLargeError``. Ends the process when its parent is gone."""
         data = protocol.pack(message, self.max_bytes)
         try:
             with self._write:
@@ -93,7 +94,7 @@ class _Link:
             os._exit(1)
 
     def receive(self) -> protocol.FromParent:
-        """The next message. Ends the process when the parent is gone."""
+        """Return the next message. Ends the process when the parent is gone."""
         header = self._exactly(protocol.HEADER.size)
         return protocol.read_from_parent(self._exactly(protocol.frame_length(header, self.max_bytes)))
 
@@ -120,7 +121,7 @@ class _Requests:
         self._open: dict[int, Future[bytes]] = {}
 
     def sender(self, run: int) -> Callable[[protocol.Verb, bytes], Future[bytes]]:
-        """What a job of that run sends its requests with."""
+        """Return the function with which a job of this run sends its requests."""
 
         def send(verb: protocol.Verb, value: bytes) -> Future[bytes]:
             number = next(self._ids)
@@ -145,7 +146,7 @@ class _Requests:
 
 
 class _Handler(NamedTuple):
-    """A handler as this process found it."""
+    """A resolved handler."""
 
     fn: Callable[..., Any]
     signature: Signature
@@ -154,7 +155,7 @@ class _Handler(NamedTuple):
 
 
 class Child:
-    """Runs jobs until the parent has no more."""
+    """Runs jobs until the parent shuts it down."""
 
     def __init__(self, link: _Link, boot: protocol.Boot) -> None:
         self._link = link
@@ -167,17 +168,17 @@ class Child:
         self._runner: asyncio.Runner | None = None
         self._task: asyncio.Task[Any] | None = None
         self._stopping = False
-        #: Processes that importing handlers started: they serve all jobs.
+        #: Processes that were started by importing handlers. They are not killed after a job.
         self._spare: frozenset[int] = frozenset()
 
     def serve(self) -> None:
-        """Take jobs from the pipe until ``Shutdown``, SIGTERM or the end of the parent."""
+        """Run jobs from the pipe until ``Shutdown``, SIGTERM or the end of the parent."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
         threading.Thread(target=self._read, name="windlass-pipe", daemon=True).start()
         self._link.send(protocol.Ready(os.getpid()))
         while (message := self._inbox.get()) is not None:
             ending = self._run(message)
-            _tree.sweep(self._spare)  # what the handler started ends with its job
+            _tree.sweep(self._spare)  # kill processes that the handler started
             self._send(ending)
             self._job = None
             if self._stopping:
@@ -186,7 +187,7 @@ class Child:
             self._runner.close()
 
     def _send(self, ending: protocol.Ending) -> None:
-        """Say how the job ended; an ending that cannot be sent is a failure that can."""
+        """Send how the job ended. If that cannot be encoded, send a failure instead."""
         try:
             self._link.send(ending)
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
@@ -224,7 +225,7 @@ class Child:
     # --- one job -----------------------------------------------------------------------------------
 
     def _run(self, message: protocol.RunJob) -> protocol.Ending:
-        """Run the job; the message that ends it."""
+        """Run the job and return the message that ends it."""
         try:
             done = protocol.JobDone(message.run, self._result_of(message))
             if len(done.result) + 1_000 > self._link.max_bytes:
@@ -262,7 +263,7 @@ class Child:
         kwargs: dict[str, Any],
         context: contextvars.Context,
     ) -> Any:
-        """Open what the function needs, call it, close; the function itself runs outside of the loop."""
+        """Open the dependencies, call the function and close them. A plain function runs outside the loop."""
         stack = AsyncExitStack()
         try:
             values = self._drive(needs.open(stack), context)
@@ -302,7 +303,7 @@ class Child:
         return found
 
     def _drive(self, awaitable: Awaitable[Any], context: contextvars.Context) -> Any:
-        """Run a coroutine on this process's loop; tasks that it leaves behind are cancelled."""
+        """Run a coroutine on this process's loop. Tasks that it leaves behind are cancelled."""
         if self._runner is None:
             self._runner = asyncio.Runner()
         return self._runner.run(self._whole(awaitable), context=context)
@@ -322,7 +323,7 @@ class Child:
     def _signalled(self, run: int, signal: JobSignal) -> protocol.Ending:
         try:
             return signal_message(run, signal) or self._failure(run, signal)
-        except BaseException as exc:  # a signal of a class of the user's, whose fields raise
+        except BaseException as exc:  # a user's signal class may have attributes that raise
             return self._failure(run, exc)
 
     def _failure(self, run: int, exc: BaseException) -> protocol.Failed:
@@ -333,7 +334,7 @@ class Child:
         return protocol.Failed(run, described, "result" if isinstance(exc, ResultError) else "error")
 
     def _lift_limit(self) -> None:
-        """Make room for reporting what happened. The parent replaces this process."""
+        """Lift the memory limit, so that the failure can be reported. The parent replaces this process."""
         if self._lift is not None:
             self._lift()
             self._lift = None
@@ -360,7 +361,7 @@ def _set_current(job: SandboxJob) -> None:
 def _encoded(codec: str, value: Any) -> bytes:
     try:
         return encode_value(get_codec(codec), value)
-    except Exception as exc:  # whatever a custom codec may raise
+    except Exception as exc:  # a custom codec may raise anything
         what = f"a result of type {type(value).__name__} cannot be stored as {codec}"
         raise ResultError(f"{what}: {clean_text(exc)}") from exc
 

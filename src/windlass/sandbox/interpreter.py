@@ -1,4 +1,4 @@
-"""The options of this interpreter, for another one that is to behave the same."""
+"""The command-line options of this interpreter, for child processes that must behave the same."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LETTERS = {
 
 
 def interpreter_options() -> list[str]:
-    """What to write between the interpreter and its script."""
+    """Return the options to insert between the interpreter and its script."""
     options = [
         f"-{letter * value}" for name, letter in _LETTERS.items() if (value := getattr(sys.flags, name))
     ]

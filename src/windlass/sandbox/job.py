@@ -1,8 +1,8 @@
-"""``SandboxJob``: the job as a handler in a child process sees it.
+"""``SandboxJob``: the job of a handler in a child process.
 
-Its fields are those of ``windlass.Job``. Its verbs go over the pipe to the worker, which holds the lease and
-performs them. Each can be awaited or just called: on an event loop the call sends the request and its
-``WorkerAnswer`` can be awaited for the answer; anywhere else the call waits for the answer itself.
+It has the fields of ``windlass.Job``. Its methods send requests over the pipe to the worker, which holds the
+lease and executes them. On an event loop, a call sends the request and returns a ``WorkerAnswer`` that can be
+awaited. Elsewhere, the call blocks until the answer is there.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from windlass.jobs.logger import JobLogger
     from windlass.sandbox.protocol import Verb
 
-#: Sends a verb and its encoded argument; the future ends when the worker has answered.
+#: Sends a verb and its encoded argument. The future is done when the worker has answered.
 Send = Callable[["Verb", bytes], "Future[bytes]"]
 
 
-#: The worker has decided already what is accepted.
+#: The worker has already checked which codecs are accepted.
 _CODECS = AnyCodec()
 
 
 class WorkerAnswer:
-    """The answer to a request. Awaiting it waits, and raises what the worker raised."""
+    """The answer to a request. Awaiting it returns the value, or raises the worker's error."""
 
     __slots__ = ("_future", "_read")
 
@@ -52,7 +52,7 @@ class WorkerAnswer:
         return self._read(data)
 
     def wait(self, timeout: float | None = None) -> Any:
-        """Block this thread until the answer is there."""
+        """Block this thread until the answer is there, and return its value."""
         return self._read(self._future.result(timeout))
 
 
@@ -82,12 +82,12 @@ class SandboxJob(RecordFields):
 
     @property
     def queue(self) -> str:
-        """The queue's name: the queue itself is not connected here."""
+        """The queue's name. The queue object exists only in the worker."""
         return self._record.queue
 
     @property
     def progress(self) -> Any:
-        """What this run reported last, or None."""
+        """The last progress that this run reported, or None."""
         return self._progress
 
     @property
@@ -97,7 +97,7 @@ class SandboxJob(RecordFields):
 
     @property
     def logger(self) -> JobLogger:
-        """A standard logger that names this job on every line."""
+        """A standard logger that adds this job to every line."""
         if self._logger is None:
             from windlass.jobs.logger import JobLogger
 
@@ -106,13 +106,13 @@ class SandboxJob(RecordFields):
 
     @property
     def sync(self) -> SandboxJob:
-        """The verbs for plain functions, under the name that ``windlass.Job`` has for them."""
+        """The job itself, since its methods also work in plain functions."""
         return self
 
     # --- verbs -------------------------------------------------------------------------------------
 
     def log(self, line: str, level: LogLevel = "info") -> WorkerAnswer:
-        """Keep a line with the job."""
+        """Store a log line with the job."""
         return self._ask("log", [clean_text(line, LOG_LINE_CHARS), level])
 
     def update_progress(self, progress: Any) -> WorkerAnswer:
@@ -122,35 +122,35 @@ class SandboxJob(RecordFields):
         return reply
 
     def update_data(self, data: Any) -> WorkerAnswer:
-        """Replace the job's payload; its next attempt sees it."""
+        """Replace the job's data. Its next attempt gets it."""
         call = unpack(self._codec.decode(self._encode(pack_data(data))))
         reply = self._ask("update_data", data)
         self._call = call
         return reply
 
     def discard(self) -> WorkerAnswer:
-        """Allow no more retries: if this attempt fails, the job has failed."""
+        """Allow no more retries: if this attempt fails, the job fails."""
         self.discarded = True
         return self._ask("discard")
 
     def stream(self, *chunks: Any) -> WorkerAnswer:
-        """Put out live: ``queue.read_stream(job.id)`` sees each chunk, in order."""
+        """Write live output. ``queue.read_stream(job.id)`` receives each chunk, in order."""
         return self._ask("stream", list(chunks))
 
     def add_child(self, name: str, data: Any = None, **options: Any) -> Any:
-        """Add a job that this one is to wait for; its queue and id. See ``windlass.Job.add_child``."""
+        """Add a job that this one waits for. Returns its queue and id. See ``windlass.Job.add_child``."""
         return self._fetch("add_child", {"name": name, "data": data, **options})
 
     def get_children_values(self) -> Any:
-        """The results of the jobs that this one waited for: ``"queue:id"`` -> value."""
+        """Return the results of the jobs that this one waited for: ``"queue:id"`` -> value."""
         return self._fetch("get_children_values", None)
 
     def get_failed_children(self) -> Any:
-        """Why jobs that this one waited for did not complete: ``"queue:id"`` -> reason."""
+        """Return why jobs that this one waited for did not complete: ``"queue:id"`` -> reason."""
         return self._fetch("get_failed_children", None)
 
     def suspend(self, signal: str, timeout: float | timedelta | None = None) -> NoReturn:
-        """End this run until the signal comes or ``timeout`` passed; raises ``Suspend``."""
+        """End this run until the signal comes or ``timeout`` has passed, by raising ``Suspend``."""
         raise Suspend(signal, timeout)
 
     def _ask(self, verb: Verb, value: Any = None) -> WorkerAnswer:
@@ -160,7 +160,7 @@ class SandboxJob(RecordFields):
         return WorkerAnswer(future, self._decode)
 
     def _fetch(self, verb: Verb, value: Any) -> Any:
-        """What the worker answers: on an event loop to be awaited, elsewhere at once."""
+        """Return the worker's answer: to be awaited on an event loop, elsewhere as a value."""
         reply = WorkerAnswer(self._send(verb, self._encode(value)), self._decode)
         return reply if _on_loop() else reply.wait()
 

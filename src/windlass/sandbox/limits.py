@@ -1,9 +1,9 @@
 """Memory limits of child processes.
 
-Two ways. ``rlimit`` (the default) caps the child's private writable memory (``RLIMIT_DATA``; ``RLIMIT_AS``,
-the address space, where the first is not enforced): an allocation over it raises ``MemoryError`` in the
-handler, or makes native code abort. ``rss`` lets the child allocate what it likes and measures what it really
-uses; the parent kills it when that is over the limit. Neither is a wall against hostile code.
+There are two modes. ``rlimit`` (the default) limits the child's private writable memory (``RLIMIT_DATA``; the
+address space, ``RLIMIT_AS``, where that is not enforced). An allocation over the limit raises ``MemoryError``
+in the handler, or makes native code abort. ``rss`` measures the resident memory; the parent kills the child
+when it exceeds the limit. Neither protects against hostile code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MIN_MEMORY_LIMIT = 64 * MB
 
 
 def check_memory_limit(value: object, option: str = "memory_limit") -> int | None:
-    """A limit in bytes (``None``: no limit), or ``ConfigError``."""
+    """Return a limit in bytes (None: no limit). Raises ``ConfigError``."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < MIN_MEMORY_LIMIT:
@@ -35,7 +35,7 @@ def check_memory_limit(value: object, option: str = "memory_limit") -> int | Non
 
 
 def check_memory_mode(value: object) -> MemoryMode:
-    """A mode that works on this system, or ``ConfigError``."""
+    """Return a mode that works on this system. Raises ``ConfigError``."""
     if value == "rlimit":
         return "rlimit"
     if value == "rss" and rss_bytes(os.getpid()) is not None:
@@ -44,12 +44,12 @@ def check_memory_mode(value: object) -> MemoryMode:
 
 
 def show_limit(limit: int) -> str:
-    """A limit for people."""
+    """Return a limit as text."""
     return f"{limit // MB} MB" if limit % MB == 0 else f"{limit} bytes"
 
 
 def limit_memory(limit: int) -> Callable[[], None]:
-    """Cap this process; the returned function lifts the cap again, so that a failure can be reported."""
+    """Limit the memory of this process. Returns a function that lifts the limit, to report a failure."""
     which = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
     before = resource.getrlimit(which)
     hard = before[1]
@@ -62,7 +62,7 @@ def limit_memory(limit: int) -> Callable[[], None]:
 
 
 def rss_bytes(pid: int) -> int | None:
-    """The resident memory of a process, where ``/proc`` shows it; ``None`` when it cannot be known."""
+    """Return the resident memory of a process; None when ``/proc`` does not show it."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             return int(file.read().split()[1]) * resource.getpagesize()

@@ -1,7 +1,7 @@
 """``ProcessPool``: warm child processes that run one job each at a time.
 
-Children start when they are needed and stay for the next job; one that crashed, ran out of memory, was ended
-in the middle of a job, or has done its share is replaced. A child belongs to one memory limit.
+Children start when they are needed and stay for later jobs. A child is replaced when it crashed, ran out of
+memory, was ended during a job, or has run ``max_jobs_per_child`` jobs. Each child has one memory limit.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from windlass.core.job import LogLevel
 
-#: Seconds between two looks at the memory of a child, in ``rss`` mode.
+#: Seconds between two measurements of a child's memory, in ``rss`` mode.
 _RSS_INTERVAL = 0.1
 
 
 class JobVerbs(Protocol):
-    """What a handler in a child may ask of its job: ``windlass.Job`` has it."""
+    """The methods of a job that a handler in a child can call."""
 
     async def log(self, line: str, level: LogLevel = "info") -> None: ...
     async def update_progress(self, progress: Any) -> None: ...
@@ -52,7 +52,7 @@ class JobVerbs(Protocol):
 
 
 def requests_to(job: JobVerbs) -> OnRequest:
-    """The ``on_request`` that performs every request on ``job``."""
+    """Return an ``on_request`` that executes every request on ``job``."""
 
     async def perform(request: JobRequest) -> Any:
         match request.verb:
@@ -80,8 +80,8 @@ def requests_to(job: JobVerbs) -> OnRequest:
 class ProcessPool:
     """At most ``size`` child processes, for one event loop.
 
-    ``memory_limit``: bytes per child (a call may bring its own), ``None`` for no limit.
-    ``max_jobs_per_child``: replace a child after that many. ``grace``: seconds between SIGTERM and SIGKILL.
+    ``memory_limit``: bytes per child, None for no limit; a call may have its own. ``max_jobs_per_child``:
+    replace a child after this many jobs. ``grace``: seconds between SIGTERM and SIGKILL.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ProcessPool:
         self._max_bytes = max_bytes
         self._start_timeout = start_timeout
         self._slots = asyncio.Semaphore(size)
-        #: Newest last. Oldest are replaced first when another limit is wanted.
+        #: The newest is last. The oldest are replaced first when a child with another limit is needed.
         self._idle: list[ChildProcess] = []
         self._busy: set[ChildProcess] = set()
         self._starting = 0
@@ -124,16 +124,16 @@ class ProcessPool:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that take jobs, busy or idle."""
+        """The process ids of all children that run jobs, busy or idle."""
         return sorted(child.pid for child in (*self._busy, *self._idle) if not child.exited.is_set())
 
     @property
     def busy(self) -> int:
-        """Children in the middle of a job."""
+        """The number of children that are running a job."""
         return len(self._busy)
 
     async def start(self, count: int | None = None) -> None:
-        """Have ``count`` (all of them by default) children warm before the first job."""
+        """Start ``count`` children (all by default) before the first job."""
         wanted = min(self.size, self.size if count is None else count)
         missing = wanted - len(self._idle) - len(self._busy) - self._starting
         starts = (self._start(self._memory_limit) for _ in range(missing))
@@ -157,13 +157,14 @@ class ProcessPool:
     ) -> Any:
         """Run a job and return its result, as plain data. ``on_start`` is called when a child has it.
 
-        Raises what the handler raised, as ``RemoteError`` or as the ``JobSignal`` itself; ``ResultError``
-        for a result that cannot be stored; ``WorkerCrashError`` when the child died; ``JobTimeoutError``
-        after ``timeout`` seconds in the child (importing the handler included). When cancelled, or out of
-        time, it ends the child and waits for that: the handler does not run any more when this returns. A
-        handler that returns within the grace after a cancellation has completed. ``why_stopped`` says the
-        child why it was cancelled; one that lost its lease has no grace. A second cancellation kills the
-        child at once.
+        Raises the handler's error as ``RemoteError``, or its ``JobSignal``; ``ResultError`` for a result that
+        cannot be stored; ``WorkerCrashError`` when the child died; ``JobTimeoutError`` after ``timeout``
+        seconds in the child (including the import of the handler).
+
+        When it is cancelled or the time is over, it ends the child and waits for that, so the handler no
+        longer runs when this returns. A handler that returns within the grace after a cancel has completed.
+        ``why_stopped`` returns the reason of the cancel for the child; after a lost lease there is no grace.
+        A second cancel kills the child at once.
         """
         data = await self.run_encoded(
             call, on_request, timeout=timeout, on_start=on_start, why_stopped=why_stopped
@@ -179,7 +180,7 @@ class ProcessPool:
         on_start: Callable[[], None] | None = None,
         why_stopped: Callable[[], StopReason | None] = lambda: None,
     ) -> bytes:
-        """``run``, with the result in the bytes of the record's codec."""
+        """Like ``run``, with the result encoded in the record's codec."""
         limit = self._memory_limit
         if call.memory_limit is not None:
             limit = check_memory_limit(call.memory_limit)
@@ -196,7 +197,7 @@ class ProcessPool:
         return _result(ending, child, call.record.task)
 
     async def close(self) -> None:
-        """End all children and wait until they are gone. Runs that are under way fail. Idempotent."""
+        """End all children and wait until they are gone. Running jobs fail. Idempotent."""
         self._closed = True
         for child in self._idle:
             self._end(child.shutdown(self.grace))
@@ -211,7 +212,7 @@ class ProcessPool:
             raise
 
     def kill(self) -> None:
-        """End every child at once, without waiting for it."""
+        """Kill all children at once, without waiting."""
         self._closed = True
         for child in self._alive:
             child.kill()
@@ -235,7 +236,7 @@ class ProcessPool:
             await self._end_now(child, why_stopped() or StopReason.CANCEL)
             if (done := _returned(running)) is None:
                 raise
-            return done  # it came to its end within the grace
+            return done  # the handler returned within the grace
         except TimeoutError:
             if not scope.expired():
                 raise
@@ -248,8 +249,8 @@ class ProcessPool:
             running.add_done_callback(_forget)
 
     async def _end_now(self, child: ChildProcess, reason: StopReason) -> None:
-        """End ``child`` and wait for it; a cancellation meanwhile kills it without further grace."""
-        grace = 0 if reason is StopReason.LOST else self.grace  # another may begin the job soon
+        """End ``child`` and wait for it. A cancel during that time kills it without further grace."""
+        grace = 0 if reason is StopReason.LOST else self.grace  # another worker may start the job soon
         ending = self._end(child.terminate(grace, reason))
         try:
             await asyncio.shield(ending)
@@ -289,7 +290,7 @@ class ProcessPool:
         return child
 
     def _make_room(self) -> None:
-        """Idle children of other limits leave when the pool is full."""
+        """Shut down idle children with other limits when the pool is full."""
         while self._idle and len(self._idle) + len(self._busy) + self._starting >= self.size:
             self._end(self._idle.pop(0).shutdown(self.grace))
 
@@ -331,7 +332,7 @@ class ProcessPool:
 
 
 def _result(ending: Ending, child: ChildProcess, task: str) -> bytes:
-    """The encoded result, or the exception that stands for the ending."""
+    """Return the encoded result, or raise the error of the ending."""
     if isinstance(ending, protocol.JobDone):
         return ending.result
     if isinstance(ending, protocol.Signalled):
@@ -345,7 +346,7 @@ def _result(ending: Ending, child: ChildProcess, task: str) -> bytes:
 
 
 def _returned(running: asyncio.Future[Ending]) -> protocol.JobDone | None:
-    """What the handler returned, if it did."""
+    """Return the message with the handler's result, if it returned."""
     if not running.done() or running.cancelled() or running.exception() is not None:
         return None
     ending = running.result()
@@ -353,7 +354,7 @@ def _returned(running: asyncio.Future[Ending]) -> protocol.JobDone | None:
 
 
 def _forget(running: asyncio.Future[Ending]) -> None:
-    """Nothing waits for its error any more."""
+    """Mark the error of ``running`` as retrieved."""
     if not running.cancelled():
         running.exception()
 

@@ -1,11 +1,12 @@
-"""One child process, seen from the worker's event loop.
+"""One child process, as the worker's event loop sees it.
 
-The loop never waits for it: the pipe is an asyncio stream, and its end is a readable pidfd (a waiting thread
-where the system has none). The worker starts a guard (see ``_bootstrap``), which starts the process that runs
-jobs and ends when nothing is left below it; signals go through the guard. Both lead process groups of their
-own, so that Ctrl-C in a terminal reaches the worker only.
+The loop never blocks on it. The pipe is an asyncio stream, and its end is reported by a readable pidfd (a
+waiting thread where the system has none). The worker starts a guard (see ``_bootstrap``), which starts the
+process that runs jobs and ends when no process is left below it. Signals go through the guard. Both are in
+their own process groups, so that Ctrl-C in a terminal reaches only the worker.
 
-Children must be started from the thread that runs the loop: on Linux they die with the thread that made them.
+Children must be started from the thread that runs the loop: on Linux they die with the thread that started
+them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ OnRequest = Callable[[JobRequest], Awaitable[Any]]
 Pipe = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Ending = protocol.Ending
 
-#: Seconds between the end of a process and giving up on what may still be in its pipe.
+#: Seconds after the end of a process until the rest of its pipe is dropped.
 _LINGER = 1.0
 _STREAM_LIMIT = 1024 * 1024
 
@@ -48,8 +49,8 @@ _STREAM_LIMIT = 1024 * 1024
 class SandboxCall(msgspec.Struct, frozen=True, kw_only=True):
     """A job to run in a child.
 
-    ``target`` names the handler (see ``target_of``). ``takes_job``: it is called with the job, else with the
-    job's arguments. ``memory_limit`` (bytes) overrides the pool's.
+    ``target`` names the handler (see ``target_of``). ``takes_job``: the handler is called with the job,
+    otherwise with the job's arguments. ``memory_limit`` (bytes) overrides the limit of the pool.
     """
 
     target: str
@@ -59,15 +60,15 @@ class SandboxCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChildProcess:
-    """A running child. Made by ``start``; one job at a time."""
+    """A running child, created by ``start``. It runs one job at a time."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], pipe: Pipe, memory_limit: int | None, max_bytes: int
     ) -> None:
         self.memory_limit = memory_limit
-        #: Jobs given to it so far.
+        #: The number of jobs that it was given.
         self.jobs = 0
-        #: True in the middle of a job, once its end was asked for, and when it cannot be used any more.
+        #: Whether it cannot take a job: it runs one, is being ended, or is no longer usable.
         self.spent = False
         #: Set when it is killed for using too much memory.
         self.over_limit = False
@@ -78,7 +79,7 @@ class ChildProcess:
         self._max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
         self._pidfd = -1
-        #: The process that runs jobs, once it has said so, and what reports its end.
+        #: The process that runs jobs, once it has reported its pid, and its pidfd.
         self._runner = process.pid
         self._runner_fd = -1
 
@@ -90,7 +91,7 @@ class ChildProcess:
         max_bytes: int = protocol.MAX_FRAME_BYTES,
         start_timeout: float = 60.0,
     ) -> ChildProcess:
-        """Start a child and wait until it is ready; ``WorkerCrashError`` when it does not come up."""
+        """Start a child and wait until it is ready. Raises ``WorkerCrashError`` when it does not start."""
         ours, theirs = socket.socketpair()
         with theirs:
             ours.setblocking(False)
@@ -111,21 +112,22 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The process that runs jobs."""
+        """The id of the process that runs jobs."""
         return self._runner
 
     @property
     def is_usable(self) -> bool:
-        """Whether it lives and can take a job."""
+        """Whether it is alive and can run a job."""
         if self.spent or self.exited.is_set() or _has_ended(self._process.pid):
             return False
         return self._runner_fd < 0 or not _is_readable(self._runner_fd)
 
     async def execute(self, call: SandboxCall, on_request: OnRequest | None) -> Ending:
-        """Run one job to its end; ``WorkerCrashError`` when the process dies or talks nonsense.
+        """Run one job to its end. Raises ``WorkerCrashError`` when the process dies or sends invalid
+        messages.
 
-        Requests of the handler go to ``on_request``, one after the other; what it raises is raised in the
-        handler.
+        Requests of the handler are passed to ``on_request``, one after the other. Its errors are raised in
+        the handler.
         """
         self.jobs += 1
         run = self.jobs
@@ -143,7 +145,7 @@ class ChildProcess:
         except (ConnectionError, asyncio.IncompleteReadError):
             await self._closed_pipe()
             raise WorkerCrashError(self._how_it_ended(call.record.task)) from None
-        # After a MemoryError its heap is full of holes, and its limit was lifted.
+        # After a MemoryError its heap is fragmented, and its limit was lifted.
         exhausted = isinstance(ending, protocol.Failed) and ending.kind == "memory"
         self.spent = exhausted or self._stopped is not None
         return ending
@@ -172,10 +174,10 @@ class ChildProcess:
             answer = protocol.VerbAnswer(message.id, report(exc, skip_module=__name__))
         self._send(answer)
 
-    # --- the end -----------------------------------------------------------------------------------
+    # --- ending it ---------------------------------------------------------------------------------
 
     async def shutdown(self, grace: float) -> None:
-        """End an idle child: politely, then by force after ``grace`` seconds. Waits until it is gone."""
+        """End an idle child, with SIGKILL after ``grace`` seconds. Waits until it is gone."""
         self.spent = True
         self._send(protocol.Shutdown())
         if not await self._ends_within(grace):
@@ -183,7 +185,7 @@ class ChildProcess:
         await self._gone()
 
     async def terminate(self, grace: float, reason: StopReason = StopReason.CANCEL) -> None:
-        """End a child even in the middle of a job: SIGTERM, after ``grace`` seconds SIGKILL. Waits for it."""
+        """End a child even during a job: SIGTERM, then SIGKILL after ``grace`` seconds. Waits for it."""
         self.spent = True
         self._stopped = self._stopped or reason
         if grace > 0 and not self.exited.is_set():
@@ -194,10 +196,10 @@ class ChildProcess:
         await self._gone()
 
     def kill(self) -> None:
-        """SIGKILL for the child and what it started, now."""
+        """Send SIGKILL to the child and the processes that it started."""
         if not self.exited.is_set():
             self._signal(_bootstrap.KILL)
-            self._loop.call_later(_LINGER, self._signal, signal.SIGKILL)  # should the guard not answer
+            self._loop.call_later(_LINGER, self._signal, signal.SIGKILL)  # in case the guard does not react
 
     async def _gone(self) -> None:
         await self.exited.wait()
@@ -212,7 +214,7 @@ class ChildProcess:
         return self.exited.is_set()
 
     async def _closed_pipe(self) -> None:
-        """The pipe is closed: the process is dying, or its handler closed what is not its own."""
+        """Wait for the end after the pipe closed. If only the handler closed it, kill the process."""
         if not await self._ends_within(_LINGER):
             self.kill()
         await self.exited.wait()
@@ -265,7 +267,7 @@ class ChildProcess:
         self._writer.transport.abort()
 
     def _signal(self, number: signal.Signals) -> None:
-        """Notify the guard."""
+        """Send a signal to the guard."""
         if self._process.returncode is None:
             self._process.send_signal(number)
 
@@ -299,7 +301,7 @@ class ChildProcess:
             self._runner_fd = os.pidfd_open(self._runner)
 
     def _send(self, message: protocol.FromParent) -> None:
-        """Queue a small message; the child may be gone, which others notice."""
+        """Queue a small message. If the child is gone, the reading side reports it."""
         if not self._writer.is_closing():
             self._writer.write(protocol.pack(message, self._max_bytes))
 
@@ -310,7 +312,7 @@ class ChildProcess:
 
 
 def _spawn(pipe: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the interpreter. Never a fork of this one: threads and connections would be broken copies."""
+    """Start a new interpreter. A fork of this one would have broken copies of threads and connections."""
     return subprocess.Popen(
         [
             sys.executable,
@@ -327,12 +329,12 @@ def _spawn(pipe: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def _import_path() -> list[str]:
-    """``sys.path`` for another process: the empty entry means this one's directory."""
+    """Return ``sys.path`` for another process, with relative entries made absolute."""
     return [os.path.abspath(entry) for entry in sys.path]
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether our child ``pid`` is dead already, even if no waiter was notified yet."""
+    """Whether our child ``pid`` has ended, even if its end was not reported yet."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
     except ChildProcessError:

@@ -1,14 +1,14 @@
 """The messages between a worker and its child processes, and their framing.
 
-Both ends hold one end of a socket pair. A frame is four bytes of length (big endian) and that many bytes of
-MessagePack: one message of the two unions below. Frames over the cap are refused by the sender, and by the
-receiver before their bytes are read. The very first frame is JSON instead: the parent's ``sys.path``, read
-by ``_bootstrap`` before anything of ours can be imported.
+The two processes are connected by a socket pair. A frame is a length of four bytes (big endian) and that many
+bytes of MessagePack: one message of the two unions below. Frames over the limit are refused by the sender,
+and by the receiver before it reads their bytes. The very first frame is JSON instead: the parent's
+``sys.path``, which ``_bootstrap`` reads before windlass can be imported.
 
-A conversation: ``Boot`` -> ``Ready``; then, for each job, ``Run`` -> any number of ``Request``, each answered
-by one ``Answer`` -> one of ``Done``, ``Failed``, ``Signalled``. ``Stop`` says why a SIGTERM follows;
-``Shutdown`` ends the child between jobs. Everything about a job carries its run number, so that late
-messages from a thread of an earlier job are never attributed to the current one.
+The sequence is ``Boot`` -> ``Ready``; then, for each job, ``RunJob`` -> any number of ``VerbRequest``, each
+answered by one ``VerbAnswer`` -> one of ``JobDone``, ``Failed``, ``Signalled``. ``StopJob`` gives the reason
+of a SIGTERM that follows. ``Shutdown`` ends the child between jobs. All messages about a job have its run
+number, so that late messages from a thread of an earlier job are not attributed to the current one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from windlass.core.job import JobRecord
 from windlass.errors import WorkerCrashError
 
-#: Default cap of one frame. Payloads and results have their own, smaller caps above this.
+#: The default limit of one frame. Payloads and results have their own, smaller limits.
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 HEADER = struct.Struct(">I")
 
@@ -73,7 +73,7 @@ class RunJob(msgspec.Struct, tag="run", frozen=True):
 
 
 class VerbAnswer(msgspec.Struct, tag="answer", frozen=True):
-    """A request was performed, or raised. ``value`` is in the record's codec (empty: None)."""
+    """The answer to a request: its value, or its error. ``value`` is in the record's codec (empty: None)."""
 
     id: int
     error: ErrorReport | None = None
@@ -94,13 +94,13 @@ class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):
-    """Booted, and waiting for jobs."""
+    """The child has started and waits for jobs."""
 
     pid: int
 
 
 class VerbRequest(msgspec.Struct, tag="request", frozen=True):
-    """The handler asks for a verb of its job. ``value`` is in the record's codec."""
+    """The handler calls a method of its job. ``value`` is in the record's codec."""
 
     run: int
     id: int
@@ -138,14 +138,14 @@ FromChild = Ready | VerbRequest | Ending
 
 
 class JobRequest(NamedTuple):
-    """A request as the worker sees it: the job's verb, and its decoded argument (None for ``discard``)."""
+    """A decoded request: the method's name and its argument (None for ``discard``)."""
 
     verb: Verb
     value: Any = None
 
 
 class FrameTooLargeError(ValueError):
-    """A message is larger than the cap. Nothing was sent."""
+    """A message is larger than the limit. Nothing was sent."""
 
     def __init__(self, size: int, limit: int) -> None:
         self.size = size
@@ -159,19 +159,19 @@ _from_child = msgspec.msgpack.Decoder(FromChild)
 
 
 def frame(data: bytes, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
-    """``data`` behind its length."""
+    """Return ``data`` with its length before it."""
     if len(data) > max_bytes:
         raise FrameTooLargeError(len(data), max_bytes)
     return HEADER.pack(len(data)) + data
 
 
 def pack(message: FromParent | FromChild, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
-    """The frame of a message; ``FrameTooLargeError`` over the cap."""
+    """Return the frame of a message. Raises ``FrameTooLargeError`` over the limit."""
     return frame(_encoder.encode(message), max_bytes)
 
 
 def frame_length(header: bytes, max_bytes: int = MAX_FRAME_BYTES) -> int:
-    """The length that a header announces; ``WorkerCrashError`` if the value is invalid."""
+    """Return the length in a header. Raises ``WorkerCrashError`` if it is invalid."""
     length: int = HEADER.unpack(header)[0]
     if length > max_bytes:
         raise WorkerCrashError(f"malformed message from the other process: {length} bytes announced")
@@ -179,13 +179,13 @@ def frame_length(header: bytes, max_bytes: int = MAX_FRAME_BYTES) -> int:
 
 
 def read_from_parent(data: bytes) -> FromParent:
-    """A message of the parent; ``WorkerCrashError`` when it is none."""
+    """Decode a message of the parent. Raises ``WorkerCrashError`` if it is invalid."""
     message: FromParent = _read(_from_parent, data)
     return message
 
 
 def read_from_child(data: bytes) -> FromChild:
-    """A message of the child; ``WorkerCrashError`` when it is none."""
+    """Decode a message of the child. Raises ``WorkerCrashError`` if it is invalid."""
     message: FromChild = _read(_from_child, data)
     return message
 

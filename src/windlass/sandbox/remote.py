@@ -32,9 +32,9 @@ from windlass.sandbox.protocol import ErrorReport, Signalled, SignalName
 
 
 def report(exc: BaseException, *, skip_module: str = "") -> ErrorReport:
-    """Describe ``exc``, in texts that any process can read; never raises.
+    """Describe ``exc`` in texts that any process can read. Never raises.
 
-    Outer frames of ``skip_module`` (the machinery that called) are left out.
+    Outer frames of ``skip_module``, which called the handler, are omitted.
     """
     kind = type(exc)
     return ErrorReport(
@@ -68,7 +68,7 @@ def _nearest(kind: type[BaseException], module: str) -> str:
 
 
 def rebuild(report: ErrorReport) -> RemoteError:
-    """The exception to raise for ``report``."""
+    """Return the exception to raise for ``report``."""
     kind = remote_class(report.error_class, report.module, report.windlass_base, report.builtin_base)
     return kind(report.error_class, report.module, report.message, report.traceback)
 
@@ -86,7 +86,7 @@ _SIGNALS: dict[SignalName, type[JobSignal]] = {
 
 
 def signal_message(run: int, signal: JobSignal) -> Signalled | None:
-    """The message for a handler's signal; ``None`` for one that the other side could not rebuild."""
+    """Return the message for a handler's signal; None for one that the other side could not rebuild."""
     for name, kind in _SIGNALS.items():
         if isinstance(signal, kind):
             said = getattr(signal, "reason", getattr(signal, "signal", ""))
@@ -98,7 +98,7 @@ def signal_message(run: int, signal: JobSignal) -> Signalled | None:
 
 
 def rebuild_signal(message: Signalled) -> JobSignal:
-    """The signal itself."""
+    """Return the signal to raise for ``message``."""
     delay = message.delay_ms / 1000
     match message.signal:
         case "snooze":

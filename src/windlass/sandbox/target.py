@@ -1,9 +1,9 @@
-"""How a handler is named to a child process, and found there.
+"""How a handler is named for a child process, and how the child finds it.
 
 A target is one of
 
-* ``module:qualname``: a function, a ``Task`` around one, or an app (whose registry then has the handler);
-* ``path/to/file.py:qualname``, or just the file, which then has a function ``handler``.
+* ``module:qualname``: a function, a ``Task``, or an app whose registry has the handler;
+* ``path/to/file.py:qualname``, or only the file, for its function ``handler``.
 
 ``__main__`` works as it does for multiprocessing: the child runs the parent's script again under the name
 ``__windlass_main__``, so a script that starts a worker needs its ``if __name__ == "__main__"``.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from windlass.handlers.propagation import ContextPropagator
 
 MAIN = "__windlass_main__"
-#: The function of a file that is named without one.
+#: The default function of a file.
 FILE_HANDLER = "handler"
 
 
@@ -38,7 +38,7 @@ FILE_HANDLER = "handler"
 
 
 def target_of(handler: Any) -> str:
-    """The target of a function, task, or file; ``ConfigError`` when a child could not find it again."""
+    """Return the target of a function, task or file. Raises ``ConfigError`` if a child could not find it."""
     if isinstance(handler, (str, os.PathLike)):
         return _file_target(os.fspath(handler))
     fn = _unwrapped(handler)
@@ -72,7 +72,7 @@ def _real_file(path: str) -> str:
 
 
 def main_source() -> tuple[str | None, str | None]:
-    """The module name (for ``python -m``) or else the path of this process's ``__main__``."""
+    """Return the module name (for ``python -m``), or else the path, of this process's ``__main__``."""
     main = sys.modules.get("__main__")
     name = getattr(getattr(main, "__spec__", None), "name", None)
     if isinstance(name, str):
@@ -85,7 +85,7 @@ def main_source() -> tuple[str | None, str | None]:
 
 
 def resolve(target: str, record: JobRecord) -> Callable[..., Any]:
-    """The function behind ``target``. Import errors pass; ``ConfigError`` when it names no function."""
+    """Return the function of ``target``. Raises import errors, or ``ConfigError`` without a function."""
     found = _find(target)
     handlers = getattr(found, "registry", None)
     if handlers is not None and hasattr(handlers, "find"):
@@ -99,7 +99,7 @@ def resolve(target: str, record: JobRecord) -> Callable[..., Any]:
 
 
 def carrier_of(target: str) -> ContextPropagator | None:
-    """The context variables that the app of ``target`` carries; None when it names no task and no app."""
+    """Return the context propagator of the app of ``target``; None when it names no task and no app."""
     found = _find(target)
     carrier: ContextPropagator | None = getattr(getattr(found, "app", found), "carrier", None)
     return carrier or None
@@ -151,7 +151,7 @@ def _walk(found: Any, qualname: str) -> Any:
 
 
 def _unwrapped(handler: Any) -> Any:
-    """The function inside a task. A decorated function stays what it is."""
+    """Return the function of a task. Decorated functions are returned unchanged."""
     if not inspect.isroutine(handler) and hasattr(handler, "__wrapped__"):
         return handler.__wrapped__
     return handler

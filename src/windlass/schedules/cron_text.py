@@ -1,4 +1,4 @@
-"""Cron expressions in words, for people who do not read them."""
+"""Describes cron expressions in words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MONTHS = (
 
 
 def in_words(expression: str) -> str:
-    """What a cron expression says: ``at 09:30, on Monday to Friday``; unusual ones field by field."""
+    """Describe a cron expression: ``at 09:30, on Monday to Friday``; unusual ones field by field."""
     fields = ALIASES.get(expression, expression).split()
     if len(fields) != 5:
         return f"cron {expression}"
@@ -41,7 +41,7 @@ def _time(minute: str, hour: str) -> str:
 
 
 def _of(field: str, unit: str, every: str, rest: str) -> str:
-    """A field of minutes or hours."""
+    """Describe a field of minutes or hours."""
     base, _, step = field.partition("/")
     if step:
         span = "" if base in ("*", "0") else f" of {unit} {_listed(base, str)}"
@@ -63,7 +63,7 @@ def _day(field: str) -> str:
 
 
 def _listed(field: str, named: Callable[[str], str]) -> str:
-    """A list of numbers and spans of them, by name."""
+    """Describe a list of numbers and ranges, by name."""
     found = []
     for one in field.split(","):
         first, _, last = one.partition("-")
@@ -84,7 +84,7 @@ def _month(text: str) -> str:
 
 
 def _named(text: str, names: tuple[str, ...], first: int) -> str:
-    """A number or a short name as the whole name; what is neither, as it is."""
+    """Return the full name for a number or a short name; any other text unchanged."""
     if text.isdecimal():
         number = int(text) - first
         if names is _DAYS:

@@ -1,4 +1,4 @@
-"""What schedules need of an app and its queues, beyond what jobs need."""
+"""Protocols of the app and its queues for schedules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from windlass.jobs.interfaces import JobApp, JobQueue
 
 
 class ScheduleApp(JobApp, Protocol):
-    """An app whose enqueue hooks see the jobs that schedules make."""
+    """An app whose enqueue hooks receive the jobs of schedules."""
 
     hooks: Hooks
 

@@ -1,7 +1,7 @@
-"""Schedules as users see them: put, look at, pause, run now, remove; and those that the code declares.
+"""Schedules as users see them: create, read, pause, run now, remove; and schedules that code declares.
 
-A schedule belongs to a queue and has a name there. A caller that changes one asks the store for its time
-first, so that clocks of producers do not matter.
+A schedule belongs to a queue, where its name is unique. Changes use the time of the store, so that the clocks
+of producers do not matter.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("windlass.schedules")
 
-#: Longer than any name that can be given: what is there by another way can still be removed.
+#: Longer than the limit for new names, so that imported schedules can be removed.
 _LONGEST_NAME: Final = 1_024
 
 
 class ScheduleInfo:
-    """A schedule as it is in the store."""
+    """A schedule as it is stored."""
 
     def __init__(self, record: ScheduleRecord, codecs: Codecs) -> None:
         self.record = record
@@ -53,10 +53,12 @@ class ScheduleInfo:
 
     @property
     def queue(self) -> str:
+        """The name of its queue."""
         return self.record.queue
 
     @property
     def name(self) -> str:
+        """Its name."""
         return self.record.name
 
     @property
@@ -66,55 +68,59 @@ class ScheduleInfo:
 
     @property
     def data(self) -> Any:
-        """What its jobs get."""
+        """The data of its jobs."""
         template, codecs = self.record.template, self._codecs
         return unpack(codecs.template(codecs.payload(template.codec), template, self.name)).data
 
     @property
     def cron(self) -> str | None:
+        """Its cron expression, if it has one."""
         return self.record.rule.cron
 
     @property
     def every(self) -> float | None:
-        """Seconds between two slots."""
+        """The seconds between two slots, if it has an interval."""
         every_ms = self.record.rule.every_ms
         return None if every_ms is None else every_ms / 1000
 
     @property
     def timezone(self) -> str:
+        """The time zone of its cron expression."""
         return self.record.rule.timezone
 
     @property
     def paused(self) -> bool:
+        """Whether it is paused."""
         return self.record.paused
 
     @property
     def source(self) -> str:
-        """The application whose code declares it; empty when it was made by hand."""
+        """The application whose code declares it; empty when it was created by hand."""
         return self.record.source
 
     @property
     def next_run(self) -> datetime | None:
-        """Its next slot; None when there is none any more."""
+        """Its next slot; None when it has no more slots."""
         return _instant(self.record.next_ms)
 
     @property
     def last_run(self) -> datetime | None:
-        """The slot that made its last job, or when it was run by hand."""
+        """The slot of its last job, or when it was last run by hand."""
         return _instant(self.record.last_ms)
 
     @property
     def last_job_id(self) -> str | None:
+        """The id of its last job, if any."""
         return self.record.last_job_id
 
     @property
     def fired(self) -> int:
-        """Jobs that its slots made."""
+        """The number of jobs that its slots added."""
         return self.record.fired
 
     @property
     def skipped(self) -> int:
-        """Slots without a job, because the job before was unfinished."""
+        """The number of slots without a job, because the previous job was unfinished."""
         return self.record.skipped
 
 
@@ -135,7 +141,7 @@ class Schedules:
         schedule: Schedule | Mapping[str, Any],
         template: Mapping[str, Any] | ScheduleInfo | None = None,
     ) -> ScheduleInfo:
-        """Make or change the schedule ``name``; see ``Queue.upsert_job_scheduler``."""
+        """Create or change the schedule ``name``; see ``Queue.upsert_job_scheduler``."""
         if isinstance(template, ScheduleInfo):
             record = to_schedule(schedule).record(self._queue.name, name, template.record.template)
             record.source = template.source
@@ -152,7 +158,7 @@ class Schedules:
     def record(
         self, name: str, schedule: Schedule | Mapping[str, Any], template: Mapping[str, Any] | None = None
     ) -> ScheduleRecord:
-        """The checked record of a schedule that is not stored yet."""
+        """Return the checked record of a schedule without storing it."""
         return make_record(self._queue.app, name, to_schedule(schedule), self._template(name, template or {}))
 
     def _template(self, name: str, given: Mapping[str, Any]) -> NewJob:
@@ -163,33 +169,37 @@ class Schedules:
         return self._queue.prepare(given.get("name", name), given.get("data"), **options)
 
     async def get(self, name: str) -> ScheduleInfo | None:
+        """Return the schedule of that name, or None."""
         _, record = await self._find(name)
         return None if record is None else self._info(record)
 
     async def list(self) -> list[ScheduleInfo]:
+        """Return the schedules of the queue, by name."""
         return await list_schedules(self._queue.app, queue=self._queue.name)
 
     def _info(self, record: ScheduleRecord) -> ScheduleInfo:
         return ScheduleInfo(record, self._queue.app.codecs)
 
     async def remove(self, name: str) -> bool:
+        """Remove a schedule; False when there is none."""
         request = sq.RemoveSchedule(queue=self._queue.name, name=_text(name))
         return await self._queue.store.execute(request)
 
     async def pause(self, name: str) -> None:
+        """Pause a schedule. Raises ``ScheduleNotFoundError``."""
         request = sq.PauseSchedule(queue=self._queue.name, name=_text(name), paused=True)
         if not await self._queue.store.execute(request):
             raise ScheduleNotFoundError(self._queue.name, name)
 
     async def resume(self, name: str) -> None:
-        """Continue with the first slot from now on: those that passed meanwhile are not made up for."""
+        """Continue with the next slot from now on. Slots that passed during the pause are skipped."""
         now_ms, record = await self._get(name)
         next_ms = slot_after(record, now_ms, self._strategies)
         request = sq.PauseSchedule(queue=self._queue.name, name=name, paused=False, next_ms=next_ms)
         await self._queue.store.execute(request)
 
     async def run(self, name: str) -> str:
-        """Add its job now, besides its slots; returns the job's id."""
+        """Add its job now, in addition to its slots. Returns the job's id."""
         _, record = await self._get(name)
         job = slot_job(record, new_id())
         queue = self._queue
@@ -209,14 +219,14 @@ class Schedules:
         return now_ms, record
 
     async def _find(self, name: str) -> tuple[int, ScheduleRecord | None]:
-        """The store's time, and the schedule of that name."""
+        """Return the store's time, and the schedule of that name or None."""
         check_task_name(name)
         page = await self._queue.store.execute(sq.ListSchedules(queue=self._queue.name, name=name))
         return page.now_ms, page.schedules[0] if page.schedules else None
 
 
 def _text(name: object) -> str:
-    """The name of a schedule that may be there: any text."""
+    """Check the name of an existing schedule, which may be any text."""
     if not isinstance(name, str) or not is_text(name) or len(name) > _LONGEST_NAME:
         raise ConfigError("name", f"a schedule's name, a text of at most {_LONGEST_NAME} characters", name)
     return name
@@ -228,7 +238,7 @@ def has_ended(record: ScheduleRecord, now_ms: int) -> bool:
 
 
 def make_record(app: ScheduleApp, name: str, schedule: Schedule, template: NewJob) -> ScheduleRecord:
-    """The record of a schedule, checked, without its first slot."""
+    """Return the checked record of a schedule, without its first slot."""
     check_task_name(name)
     if template.id != template.request_id:
         raise ConfigError("job_id", "left out: the schedule names its jobs", template.id)
@@ -243,7 +253,7 @@ def make_record(app: ScheduleApp, name: str, schedule: Schedule, template: NewJo
 async def list_schedules(
     app: ScheduleApp, *, queue: str | None = None, source: str | None = None
 ) -> list[ScheduleInfo]:
-    """Schedules of one queue or of all, by queue and name."""
+    """Return the schedules of one queue or of all, by queue and name."""
     found: list[ScheduleInfo] = []
     cursor: str | None = None
     while True:
@@ -255,14 +265,14 @@ async def list_schedules(
 
 
 class DeclaredSchedules:
-    """Schedules that an application's code declares, and how they get into its store."""
+    """The schedules that an application's code declares."""
 
     def __init__(self, strategies: Mapping[str, Strategy]) -> None:
         self._strategies = strategies
         self._declared: dict[tuple[str, str], ScheduleRecord] = {}
 
     def declare(self, record: ScheduleRecord) -> None:
-        """Add one; the same name twice in a queue is an error."""
+        """Add a schedule. Raises ``ConfigError`` for a name that another task of the queue uses."""
         _check_strategy(record.rule, self._strategies)
         key = (record.queue, record.name)
         if key in self._declared and self._declared[key].template.task != record.template.task:
@@ -273,13 +283,16 @@ class DeclaredSchedules:
         return len(self._declared)
 
     async def deploy(self, app: ScheduleApp, source: str) -> tuple[int, list[ScheduleInfo]]:
-        """Make the store's schedules of ``source`` those of the code; returns how many, and those removed."""
+        """Store the declared schedules and remove others of ``source``.
+
+        Returns the number of declared schedules, and the removed ones.
+        """
         store = app.store
         before = await list_schedules(app, source=source)
         now_ms = (await store.execute(sq.ListSchedules(limit=1))).now_ms
         for key, record in self._declared.items():
             record.source = source
-            if has_ended(record, now_ms):  # code that was right when it was written keeps starting
+            if has_ended(record, now_ms):  # not an error: existing code must keep starting
                 log.warning("schedule %s of queue %s has ended: remove it from the code", *key)
             record.next_ms = first_slot(record, now_ms, self._strategies)
             await store.execute(sq.PutSchedule(schedule=record))
@@ -295,7 +308,7 @@ def _check_strategy(rule: Rule, strategies: Mapping[str, Strategy]) -> None:
 
 
 class ScheduleVerbs:
-    """The part of ``Queue`` that keeps its schedules."""
+    """The part of ``Queue`` that manages its schedules."""
 
     if TYPE_CHECKING:
         name: str
@@ -309,36 +322,36 @@ class ScheduleVerbs:
         schedule: Schedule | Mapping[str, Any],
         template: Mapping[str, Any] | ScheduleInfo | None = None,
     ) -> ScheduleInfo:
-        """Make or change a schedule: ``{"cron": "*/5 * * * *", "timezone": ...}`` or ``{"every": 60}``.
+        """Create or change a schedule: ``{"cron": "*/5 * * * *", "timezone": ...}`` or ``{"every": 60}``.
 
-        ``template`` is ``{"name": task, "data": ..., "opts": {...}}``; the task's name is the schedule's
-        unless it says otherwise. The schedule itself, as ``get_job_scheduler`` gave it, keeps its jobs as
-        they are. A schedule whose rule stays the same keeps its next slot.
+        ``template`` is ``{"name": task, "data": ..., "opts": {...}}``. The task's name defaults to the
+        schedule's name. Pass the ``ScheduleInfo`` from ``get_job_scheduler`` to keep the template. A schedule
+        whose rule does not change keeps its next slot.
         """
         return await self._schedules.put(name, schedule, template)
 
     async def get_job_scheduler(self, name: str) -> ScheduleInfo | None:
-        """The schedule of that name, or None."""
+        """Return the schedule of that name, or None."""
         return await self._schedules.get(name)
 
     async def get_job_schedulers(self) -> list[ScheduleInfo]:
-        """The queue's schedules, by name."""
+        """Return the queue's schedules, by name."""
         return await self._schedules.list()
 
     async def remove_job_scheduler(self, name: str) -> bool:
-        """Forget a schedule; False when there is none. Jobs that it made stay."""
+        """Remove a schedule; False when there is none. Its jobs are not removed."""
         return await self._schedules.remove(name)
 
     async def pause_job_scheduler(self, name: str) -> None:
-        """Let its slots pass without a job, until it is resumed."""
+        """Add no jobs for its slots until it is resumed."""
         await self._schedules.pause(name)
 
     async def resume_job_scheduler(self, name: str) -> None:
-        """Undo ``pause_job_scheduler``. Slots that passed meanwhile are not made up for."""
+        """Add jobs again after ``pause_job_scheduler``. Slots that passed during the pause are skipped."""
         await self._schedules.resume(name)
 
     async def run_job_scheduler(self, name: str) -> Job[Any]:
-        """Add a schedule's job now, besides its slots."""
+        """Add the schedule's job now, in addition to its slots. Returns the job."""
         job_id = await self._schedules.run(name)
         job = await self.get_job(job_id)
         if job is None:

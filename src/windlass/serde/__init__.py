@@ -1,10 +1,10 @@
-"""Codecs: how arguments and results become bytes, with a cap on their size.
+"""Codecs: how arguments and results become bytes, with a limit on their size.
 
-JSON is the default and the only codec that every language reads. MessagePack is smaller and keeps bytes;
-``json+tagged`` keeps Python's own types.
-``+zlib`` behind a name compresses; ``serde.signed`` and ``serde.encrypted`` sign and encrypt another codec;
-``register_codec`` adds others (CBOR, Protocol Buffers, ...). Which of them an app reads is decided in
-``serde.codecs``. There is no pickle: write access to the store must not run code in a worker.
+JSON is the default and the only codec that every language reads. MessagePack is smaller and keeps bytes.
+``json+tagged`` keeps Python types. The suffix ``+zlib`` compresses. ``serde.signed`` and ``serde.encrypted``
+sign and encrypt another codec. ``register_codec`` adds others (CBOR, Protocol Buffers, ...). ``serde.codecs``
+decides which codecs an app reads. There is no pickle: write access to the store must not run code in a
+worker.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import msgspec
 
 from windlass.errors import ConfigError, PayloadTooLargeError
 
-#: One megabyte. Larger data belongs in an object store, with its address in the job.
+#: One megabyte. Store larger data elsewhere and pass a reference.
 DEFAULT_MAX_BYTES = 1_000_000
-#: No compressed value may unfold to more than this.
+#: The maximum size of a value after decompression.
 _MAX_INFLATED = 64_000_000
 _ZLIB = "+zlib"
-#: What an app without keys reads.
+#: The codecs that an app without keys reads.
 PLAIN: Final = ("json", "msgpack", "json+tagged", "json+zlib", "msgpack+zlib", "json+tagged+zlib")
 
 
@@ -40,16 +40,16 @@ class Codec(Protocol):
     def name(self) -> str: ...
 
     def encode(self, value: Any) -> bytes:
-        """The bytes of ``value``; raises ``TypeError`` or ``ValueError`` when it cannot be stored."""
+        """Return the bytes of ``value``. Raises ``TypeError`` or ``ValueError`` when it cannot be stored."""
         ...
 
     def decode(self, data: bytes) -> Any:
-        """The value of ``data``; raises ``ValueError`` when the bytes are not this codec's."""
+        """Return the value of ``data``. Raises ``ValueError`` when the bytes are not of this codec."""
         ...
 
 
 def plain_hook(value: Any) -> Any:
-    """Plain data for what msgspec does not know: pydantic models describe themselves, paths are text."""
+    """Convert objects that msgspec does not know: pydantic models to plain data, paths to text."""
     dump = getattr(type(value), "model_dump", None)
     if callable(dump):
         return dump(value, mode="json")
@@ -67,7 +67,7 @@ def plain_hook(value: Any) -> Any:
     )
 
 
-#: What msgspec encodes by itself, in each codec's own way.
+#: Types that msgspec encodes itself, in the way of each codec.
 _NATIVE = (
     bytes,
     bytearray,
@@ -82,15 +82,15 @@ _NATIVE = (
 
 
 def to_plain(value: Any) -> Any:
-    """``value`` with pydantic models and paths, at any depth, turned into data that every codec stores.
+    """Return ``value`` with pydantic models and paths, at any depth, converted to plain data.
 
-    Raises ``TypeError`` when something in it cannot be stored.
+    Raises ``TypeError`` when a part of it cannot be stored.
     """
     return msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=plain_hook)
 
 
 def encode_value(codec: Codec, value: Any) -> bytes:
-    """``codec.encode`` that also takes pydantic models and paths, at no cost to everything else."""
+    """Encode with ``codec``; converts pydantic models and paths only if the codec refuses the value."""
     try:
         data = codec.encode(value)
     except TypeError:
@@ -101,7 +101,7 @@ def encode_value(codec: Codec, value: Any) -> bytes:
 
 
 def _bounded(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """``decode`` that refuses what is nested too deeply as it refuses anything else: by ``ValueError``."""
+    """Wrap ``decode`` so that data that is nested too deeply raises ``ValueError``."""
 
     def bounded(data: bytes) -> Any:
         try:
@@ -113,9 +113,9 @@ def _bounded(decode: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 class JsonCodec:
-    """JSON by msgspec: datetimes, UUIDs, Decimals, dataclasses and structs become JSON's own types.
+    """JSON by msgspec. Datetimes, UUIDs, Decimals, dataclasses and structs become JSON types.
 
-    JSON has no NaN and no infinity: a value with one of them is refused, not stored as something else.
+    A value with NaN or infinity is refused, because JSON has neither.
     """
 
     name = "json"
@@ -125,30 +125,30 @@ class JsonCodec:
         self.decode: Callable[[bytes], Any] = _bounded(msgspec.json.Decoder().decode)
 
     def encode(self, value: Any) -> bytes:
-        """The bytes of ``value``; ``ValueError`` when it holds a number that JSON does not have."""
-        if value is None:  # the commonest result: nothing in it to look at
+        """Return the bytes of ``value``. Raises ``ValueError`` for NaN and infinity."""
+        if value is None:  # the most common result
             return b"null"
         data = self._encode(value)
         if (
             b"null" in data and value is not None and _has_odd_number(to_plain(value))
-        ):  # that is how the encoder writes them
+        ):  # the encoder writes NaN and infinity as null
             raise ValueError("JSON has no NaN and no infinite numbers: pass None or a text instead")
         return data
 
 
 def _has_odd_number(plain: Any) -> bool:
-    """Whether plain data holds NaN or an infinity."""
-    ahead = [plain]
-    while ahead:
-        value = ahead.pop()
+    """Whether plain data contains NaN or an infinity."""
+    pending = [plain]
+    while pending:
+        value = pending.pop()
         if isinstance(value, float):
             if not math.isfinite(value):
                 return True
         elif isinstance(value, dict):
-            ahead += value.keys()
-            ahead += value.values()
+            pending += value.keys()
+            pending += value.values()
         elif isinstance(value, (list, tuple, set, frozenset)):
-            ahead += value
+            pending += value
     return False
 
 
@@ -163,10 +163,10 @@ class MsgpackCodec:
 
 
 class ZlibCodec:
-    """Another codec, with large values compressed. Small ones stay as they are, readable in the store.
+    """Another codec, with large values compressed. Small values stay uncompressed and readable in the store.
 
-    Compressed data begins with zlib's mark 0x78 and is longer than a byte. Data of the other codec that
-    looks the same is always compressed, so the two cannot be confused.
+    Compressed data begins with zlib's byte 0x78 and is longer than one byte. Data of the inner codec that
+    begins the same way is always compressed, so that both can be distinguished.
     """
 
     def __init__(self, inner: Codec, threshold: int = 2_048) -> None:
@@ -175,21 +175,23 @@ class ZlibCodec:
         self._threshold = threshold
 
     def encode(self, value: Any) -> bytes:
+        """Return the bytes of ``value``, compressed if that is smaller."""
         return self.squeeze(self.inner.encode(value))
 
     def decode(self, data: bytes) -> Any:
+        """Return the value of ``data``. Raises ``ValueError`` when it is damaged."""
         return self.inner.decode(self.unfold(data))
 
     def squeeze(self, data: bytes) -> bytes:
-        """Bytes of the inner codec, compressed if that is worth it."""
-        marked = _looks_compressed(data)  # by chance: then it must be compressed, to be distinct
+        """Compress bytes of the inner codec if that is worth it."""
+        marked = _looks_compressed(data)  # by chance: it must be compressed to be distinguished
         if len(data) < self._threshold and not marked:
             return data
         small = zlib.compress(data, 1)
         return small if marked or len(small) < len(data) else data
 
     def unfold(self, data: bytes) -> bytes:
-        """The bytes of the inner codec; ``ValueError`` when they are damaged, or too many."""
+        """Return the bytes of the inner codec. Raises ``ValueError`` when they are damaged or too many."""
         return inflate(data) if _looks_compressed(data) else data
 
 
@@ -198,7 +200,7 @@ def _looks_compressed(data: bytes) -> bool:
 
 
 def inflate(data: bytes) -> bytes:
-    """What was compressed, if that is whole and not too large; ``ValueError`` if not."""
+    """Decompress ``data``. Raises ``ValueError`` when it is damaged, incomplete or too large."""
     stream = zlib.decompressobj()
     try:
         plain = stream.decompress(data, _MAX_INFLATED)
@@ -210,21 +212,21 @@ def inflate(data: bytes) -> bytes:
 
 
 class TaggedJsonCodec:
-    """JSON that remembers types: what is not JSON's own is written as ``{"$type": name, "value": ...}``.
+    """JSON that keeps types: other types than JSON's are written as ``{"$type": name, "value": ...}``.
 
-    Decimals, dates and times, UUIDs, bytes, tuples, sets and objects whose keys are no texts come back as
-    they were, also for parameters without an annotation. Classes of the application (dataclasses, structs,
-    models) are plain objects, as in JSON: nothing in a record chooses code to run.
+    Decimals, dates and times, UUIDs, bytes, tuples, sets and objects with other keys than texts are restored,
+    also for parameters without an annotation. Classes of the application (dataclasses, structs, models)
+    become plain objects, as in JSON: stored data never chooses code to run.
     """
 
     name = "json+tagged"
 
     def encode(self, value: Any) -> bytes:
-        """The bytes of ``value``; raises what JSON does."""
+        """Return the bytes of ``value``. Raises like ``JsonCodec.encode``."""
         return JSON.encode(tag_types(value))
 
     def decode(self, data: bytes) -> Any:
-        """The value of ``data``; ``ValueError`` also for a tag that is not known or does not fit."""
+        """Return the value of ``data``. Raises ``ValueError`` also for unknown or invalid tags."""
         try:
             return untag_types(JSON.decode(data))
         except (KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as exc:
@@ -232,7 +234,7 @@ class TaggedJsonCodec:
 
 
 _TAG: Final = "$type"
-#: By exact type: the tag, how its value is written and how it is read again.
+#: By exact type: the tag, and the functions that write and read the value.
 _TAGS: Final[dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
     decimal.Decimal: ("decimal", str, decimal.Decimal),
     datetime.datetime: ("datetime", datetime.datetime.isoformat, datetime.datetime.fromisoformat),
@@ -263,7 +265,7 @@ _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def tag_types(value: Any) -> Any:
-    """``value`` as JSON can hold it, with a tag on each part that JSON would change."""
+    """Return ``value`` as JSON data, with a tag on each part that JSON would change."""
     kind = type(value)
     if kind in _SCALARS:
         return value
@@ -278,7 +280,7 @@ def tag_types(value: Any) -> Any:
 
 
 def untag_types(value: Any) -> Any:
-    """What ``tag_types`` was given."""
+    """Restore the value that was given to ``tag_types``."""
     if type(value) is list:
         return [untag_types(item) for item in value]
     if type(value) is not dict:
@@ -297,14 +299,14 @@ _codecs: dict[str, Codec] = {"json": JSON, "msgpack": MsgpackCodec(), "json+tagg
 
 
 def register_codec(codec: Codec) -> None:
-    """Make ``codec`` known in this process, for ``Windlass(codec=...)`` and for workers."""
+    """Register ``codec`` in this process, for ``Windlass(codec=...)`` and for workers."""
     if not isinstance(codec, Codec) or not isinstance(codec.name, str) or not 1 <= len(codec.name) <= 32:
         raise ConfigError("codec", "an object with name, encode and decode", codec)
     _codecs[codec.name] = codec
 
 
 def get_codec(name: str) -> Codec:
-    """The codec registered as ``name``, or ``ConfigError``. ``json+zlib`` is ``json``, compressed."""
+    """Return the codec of that name. Raises ``ConfigError``. ``json+zlib`` is ``json``, compressed."""
     codec = _codecs.get(name) if type(name) is str else None
     return codec or _make_codec(name)
 
@@ -319,7 +321,7 @@ def _make_codec(name: str) -> Codec:
 
 
 def encode_payload(codec: Codec, value: Any, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
-    """Encode a value; ``ConfigError`` when it cannot be stored, ``PayloadTooLargeError`` over the cap."""
+    """Encode a value. Raises ``ConfigError`` if it cannot be stored, or ``PayloadTooLargeError``."""
     try:
         data = encode_value(codec, value)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
@@ -328,7 +330,7 @@ def encode_payload(codec: Codec, value: Any, max_bytes: int = DEFAULT_MAX_BYTES)
 
 
 def check_size(data: bytes, max_bytes: int) -> bytes:
-    """``data``, or ``PayloadTooLargeError`` over the cap."""
+    """Return ``data``. Raises ``PayloadTooLargeError`` over the limit."""
     if len(data) > max_bytes:
         raise PayloadTooLargeError(len(data), max_bytes)
     return data

@@ -1,8 +1,8 @@
-"""The codecs of one app: the one that it writes with, and those that it reads. Nothing else is read.
+"""The codecs of one app: the one that it writes with, and those that it reads.
 
-A record names its codec, but the app decides: bytes of any other codec are refused, so that a job without a
-signature does not run in a worker that signs. This is also the one place where values meet the labels that
-``windlass.serde.sealing`` binds them to.
+A record names its codec, but the app decides: bytes of a codec that it does not accept are refused, so that
+an unsigned job does not run in a worker that requires signatures. This module is also the only one that
+combines values with the labels of ``windlass.serde.sealing``.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from windlass.core.edges import Edge
     from windlass.core.job import JobRecord, NewJob, SignalValue
 
-#: Where the size counts only once the value is sealed.
+#: No limit here, because the size is checked after sealing.
 _NO_CAP: Final = sys.maxsize
 
 
 class Codecs:
-    """Which codecs an app uses. ``accept`` lists those that it reads besides its own."""
+    """The codecs that an app uses. ``accept`` lists codecs that it reads besides its own."""
 
     def __init__(
         self, own: Codec, *, results: Codec | None = None, accept: Iterable[str | Codec] = ()
     ) -> None:
-        #: What this app writes payloads with.
+        #: The codec that writes payloads.
         self.own = own
         self._seals = isinstance(_innermost(own), SealingCodec)
         listed = [get_codec(name) for name in PLAIN] if own.name in PLAIN else []
@@ -58,119 +58,119 @@ class Codecs:
         return f"<Codecs {self.own.name}; reads {', '.join(self._payloads)}>"
 
     def payload(self, name: str) -> Codec:
-        """The codec of payloads and signals called ``name``; ``ConfigError`` when it is not accepted."""
+        """Return the codec for payloads and signals. Raises ``ConfigError`` when it is not accepted."""
         return self._payloads.get(name) or _refuse(name, self._payloads)
 
     def output(self, name: str) -> Codec:
-        """The codec of results, progress and live output called ``name``; ``ConfigError`` as above."""
+        """Return the codec for results, progress and live output. Raises ``ConfigError`` like ``payload``."""
         return self._outputs.get(name) or _refuse(name, self._outputs)
 
     # --- payloads ----------------------------------------------------------------------------------
 
     def pack(self, packed: Any, max_bytes: int) -> bytes:
-        """Arguments as bytes, not sealed yet: ``seal_new`` does that once the job is known."""
+        """Encode arguments without sealing. ``seal_new`` seals them once the job is known."""
         return encode_payload(_bare(self.own), packed, _NO_CAP if self._seals else max_bytes)
 
     def seal_new(self, new: NewJob, max_bytes: int) -> None:
-        """Bind the payload of a job that is about to be added to it."""
+        """Seal the payload of a new job, bound to that job."""
         if self._seals:
             new.payload = check_size(_seal(self.own, new.payload, sealing.payload_label(new)), max_bytes)
 
     def unpacked(self, data: bytes) -> Any:
-        """What ``pack`` was given, as it will be read."""
+        """Decode bytes of ``pack``, as a worker will."""
         return _bare(self.own).decode(data)
 
     def as_read(self, value: Any) -> Any:
-        """``value`` as a worker reads it; raises what the codec does when it cannot be stored."""
+        """Return ``value`` after encoding and decoding. Raises the codec's error if it cannot be stored."""
         codec = _bare(self.own)
         return codec.decode(encode_value(codec, value))
 
     def bind_to_schedule(self, template: NewJob, labels: Sequence[bytes], schedule: str) -> None:
-        """Bind the payload of a job that was prepared (under one of ``labels``) to a schedule instead."""
+        """Bind the payload of a prepared job, sealed under one of ``labels``, to a schedule instead."""
         if self._seals:
             data = _unseal(self.own, template.payload, labels)
             template.payload = _seal(self.own, data, sealing.schedule_label(template, schedule))
 
     def rebind(self, new: NewJob, labels: Sequence[bytes]) -> None:
-        """Bind the payload of a job, sealed under one of ``labels``, to what the job is called by now."""
+        """Seal the payload of a job again if its id, task or queue changed since it was sealed."""
         label = sealing.payload_label(new)
         if self._seals and new.codec == self.own.name and label not in labels:
             new.payload = _seal(self.own, _unseal(self.own, new.payload, labels), label)
 
     def change(self, record: JobRecord, packed: Any, max_bytes: int) -> bytes:
-        """New arguments for a job that is there."""
+        """Encode and seal new arguments for an existing job."""
         return _storable(self.payload(record.codec), packed, sealing.id_label(record), max_bytes)
 
     def labels(self, job: NewJob | JobRecord) -> list[bytes]:
-        """What the payload of ``job`` may be bound to; nothing when this app binds nothing."""
+        """Return the labels that the payload of ``job`` may have; empty when this app does not seal."""
         return sealing.payload_labels(job) if self._seals else []
 
     def arguments(self, codec: Codec, job: NewJob | JobRecord) -> Any:
-        """The stored form of a call, from the payload of a job."""
+        """Return the stored form of a call, from the payload of a job."""
         if not isinstance(_innermost(codec), SealingCodec):
             return codec.decode(job.payload)
         return _read(codec, job.payload, sealing.payload_labels(job))
 
     def template(self, codec: Codec, template: NewJob, schedule: str) -> Any:
-        """The stored form of a call, from the template of a schedule."""
+        """Return the stored form of a call, from the template of a schedule."""
         return _read(codec, template.payload, [sealing.schedule_label(template, schedule)])
 
-    # --- what a job puts out, and what it receives ------------------------------------------------
+    # --- output and signals -----------------------------------------------------------------------
 
     def write_result(self, record: JobRecord, value: Any) -> bytes:
-        """The bytes of a result; raises what its codec does."""
+        """Encode a result. Raises the errors of its codec."""
         return _write(self.output(record.result_codec), value, sealing.output_label("result", record.ref))
 
     def read_result(self, record: JobRecord) -> Any:
-        """The result of a job, None as well when it has none."""
+        """Decode the result of a job; None also when it has none."""
         return self.child_value(record.ref, record.result_codec, record.result)
 
     def child_value(self, ref: JobRef, codec: str, data: bytes | None) -> Any:
-        """The result of the job ``ref``, wherever its bytes are kept."""
+        """Decode the result of the job ``ref``, from wherever its bytes are stored."""
         if data is None:
             return None
         return _read(self.output(codec), data, [sealing.output_label("result", ref)])
 
     def edge_value(self, edge: Edge) -> Any:
-        """The result of the job at the far end of an edge."""
+        """Decode the result of the child of an edge."""
         return self.child_value(edge.child, edge.codec, edge.value)
 
     def write_progress(self, record: JobRecord, value: Any, max_bytes: int) -> bytes:
-        """The bytes of progress."""
+        """Encode progress."""
         label = sealing.output_label("progress", record.ref)
         return _storable(self.output(record.result_codec), value, label, max_bytes)
 
     def read_progress(self, record: JobRecord) -> Any:
-        """The progress of a job, None as well when it reported none."""
+        """Decode the progress of a job; None also when it has none."""
         if record.progress is None:
             return None
         label = sealing.output_label("progress", record.ref)
         return _read(self.output(record.result_codec), record.progress, [label])
 
     def write_chunk(self, record: JobRecord, value: Any, max_bytes: int) -> bytes:
-        """The bytes of a piece of live output."""
+        """Encode a chunk of live output."""
         label = sealing.output_label("chunk", record.ref)
         return _storable(self.output(record.result_codec), value, label, max_bytes)
 
     def read_chunk(self, ref: JobRef, codec: str, data: bytes) -> Any:
-        """A piece of live output."""
+        """Decode a chunk of live output."""
         return _read(self.output(codec), data, [sealing.output_label("chunk", ref)])
 
     def write_signal(self, ref: JobRef, name: str, value: Any, max_bytes: int) -> bytes:
-        """The bytes of a signal's data, in this app's own codec."""
+        """Encode the data of a signal, in this app's own codec."""
         return _storable(self.own, value, sealing.signal_label(ref, name), max_bytes)
 
     def read_signal(self, ref: JobRef, name: str, signal: SignalValue) -> Any:
-        """The data of a signal."""
+        """Decode the data of a signal."""
         return _read(self.payload(signal.codec), signal.data, [sealing.signal_label(ref, name)])
 
-    # --- children ----------------------------------------------------------------------------------
+    # --- child processes ---------------------------------------------------------------------------
 
     def bare(self, record: JobRecord, packed: Any = None) -> JobRecord:
-        """``record`` for a child process, which has no keys: its payload and signals are not sealed.
+        """Return ``record`` for a child process, which has no keys, with unsealed payload and signals.
 
-        Each by its own codec: a job of a foreign producer gets the sealed signals of this app. ``packed``:
-        arguments to write instead of the stored ones.
+        Each value keeps its own inner codec, since a job of another producer may have sealed signals of this
+        app. ``packed`` are arguments to write instead of the stored ones.
         """
         codec = self.payload(record.codec)
         if packed is None:
@@ -189,7 +189,7 @@ class Codecs:
 
 
 class AnyCodec(Codecs):
-    """Reads every codec that this process knows: for a child process, whose worker has looked already."""
+    """Reads every codec that this process knows, for child processes. Their worker has already checked it."""
 
     def __init__(self) -> None:
         super().__init__(get_codec("json"))
@@ -215,7 +215,7 @@ def _as_codec(one: str | Codec) -> Codec:
 
 
 def _forms(codec: Codec | None) -> list[Codec]:
-    """A codec, compressed and not: who may write the one may write the other."""
+    """Return a codec with and without compression, since accepting one means accepting the other."""
     if codec is None:
         return []
     return [codec.inner, codec] if isinstance(codec, ZlibCodec) else [ZlibCodec(codec), codec]
@@ -229,19 +229,19 @@ def _refuse(name: str, accepted: Iterable[str]) -> Codec:
 
 
 def has_plain_values(codec: Codec) -> bool:
-    """Whether ``codec`` reads plain data alone, every field by its name: one of ours, sealed or not."""
+    """Whether ``codec`` is one of ours, sealed or not, and so reads only plain data."""
     while isinstance(codec, (ZlibCodec, SealingCodec)):
         codec = codec.inner
     return isinstance(codec, (JsonCodec, MsgpackCodec, TaggedJsonCodec))
 
 
 def _innermost(codec: Codec) -> Codec:
-    """What is compressed, if ``codec`` compresses."""
+    """Return the codec inside the compression, if any."""
     return codec.inner if isinstance(codec, ZlibCodec) else codec
 
 
 def _bare(codec: Codec) -> Codec:
-    """What makes the bytes that ``codec`` seals; itself if it does not."""
+    """Return the codec whose bytes ``codec`` seals; ``codec`` itself if it does not seal."""
     found = _innermost(codec)
     return found.inner if isinstance(found, SealingCodec) else codec
 

@@ -1,8 +1,9 @@
 """Encrypted payloads: AES-256-GCM by ``cryptography`` (``pip install windlass[crypto]``).
 
-Stored as ``wl-e2.<key id>.`` + 12 random bytes + ciphertext and tag. The key id and what the data is for (see
-``windlass.serde.sealing``) are authenticated with it: moved to another job it does not open. The form of
-older releases (``wl-e1.``) binds the key id only; it is read until ``accept_unbound_until``.
+Stored as ``wl-e2.<key id>.`` + 12 random bytes + ciphertext and tag. The key id and the label of the data
+(see ``windlass.serde.sealing``) are authenticated, so data that was moved to another job cannot be decrypted.
+The format of older releases (``wl-e1.``) authenticates only the key id; it is read until
+``accept_unbound_until``.
 
 Task names, options, tags, errors and logs are not encrypted: keep secrets in arguments and results. Nonces
 are random: change the key after 2^32 writes.
@@ -34,12 +35,12 @@ _KEY_BYTES = 32
 
 
 def new_key() -> str:
-    """A new random key, as text for a settings file or an environment variable."""
+    """Return a new random key, as text for a settings file or an environment variable."""
     return base64.urlsafe_b64encode(os.urandom(_KEY_BYTES)).decode()
 
 
 class EncryptedCodec(SealingCodec):
-    """Another codec, encrypted. ``keys`` maps key ids to what ``new_key()`` makes; the first one writes."""
+    """Another codec, encrypted. ``keys`` maps key ids to keys of ``new_key()``; the first one encrypts."""
 
     def __init__(
         self,
@@ -56,14 +57,14 @@ class EncryptedCodec(SealingCodec):
         self.name: str = sealed_name(name, f"{self.inner.name}+aes")
 
     def seal(self, data: bytes, label: bytes) -> bytes:
-        """``data``, encrypted."""
+        """Encrypt ``data``, bound to ``label``."""
         key_id = self._keys.current
         head = _MARK + key_id.encode() + b"."
         nonce = os.urandom(_NONCE)
         return head + nonce + self._ciphers[key_id].encrypt(nonce, data, head + label)
 
     def unseal(self, data: bytes, labels: Sequence[bytes]) -> bytes:
-        """What was encrypted for one of ``labels`` by a holder of a known key, else ``SignatureError``."""
+        """Decrypt data that was encrypted for one of ``labels``. Raises ``SignatureError``."""
         data = bytes(data)
         mark = _MARK
         if data.startswith(_UNBOUND_MARK):
@@ -83,7 +84,7 @@ class EncryptedCodec(SealingCodec):
 
 
 def _as_key(key_id: str, key: bytes) -> bytes:
-    """32 bytes, given as they are or in base64."""
+    """Return the 32 bytes of a key, given as bytes or in base64."""
     if len(key) != _KEY_BYTES:
         try:
             key = base64.urlsafe_b64decode(key)

@@ -1,6 +1,6 @@
-"""Keys by their ids, for codecs that sign or encrypt: the first writes, all of them read.
+"""Keys by id, for codecs that sign or encrypt. The first key writes, all keys read.
 
-To change the key, put the new one first and keep the old ones until no job of theirs is left.
+To rotate keys, put the new one first and keep the old ones until no job that was written with them is left.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class KeyRing:
         return f"<KeyRing {', '.join(self._keys)}>"
 
     def items(self) -> list[tuple[str, bytes]]:
-        """Every key, the one that writes first."""
+        """Return all keys, the writing one first."""
         return list(self._keys.items())
 
     def get(self, key_id: str) -> bytes:
-        """A secret, or ``SignatureError`` when there is none under that id."""
+        """Return a secret. Raises ``SignatureError`` when the id is unknown."""
         found = self._keys.get(key_id)
         if found is None:
             raise SignatureError(
@@ -48,7 +48,7 @@ class KeyRing:
 
 
 def split_head(data: bytes, mark: bytes) -> tuple[str, bytes]:
-    """The key id and the rest of ``mark + id + "." + rest``; ``SignatureError`` when it is not that."""
+    """Split ``mark + id + "." + rest`` into key id and rest. Raises ``SignatureError``."""
     head, dot, _ = data[len(mark) : len(mark) + 33].partition(b".")
     if not data.startswith(mark) or not dot:
         raise SignatureError("not signed or encrypted with this codec: was it written by an app without it?")

@@ -1,16 +1,16 @@
-"""Sealed values: signed or encrypted for one place in the store, refused in every other.
+"""Sealed values: signed or encrypted for one place in the store, and refused in any other.
 
-A sealing codec works on the bytes of an inner codec and gets a *label* with them: what the bytes are for. The
-label itself is not stored. The reader computes it from the record, so that bytes which were moved to
-another record, queue, task or field do not open. ``windlass.serde.codecs`` is the only caller.
+A sealing codec works on the bytes of an inner codec and on a *label* that says what the bytes are for. The
+label is not stored. The reader computes it from the record, so bytes that were moved to another record,
+queue, task or field are refused. ``windlass.serde.codecs`` is the only caller.
 
-What is bound (each label is a list of texts as JSON, which cannot be read in two ways):
+The labels (each is a list of texts as JSON, which is unambiguous) contain:
 
-* a payload: its queue, its task, and the job's id; or the schedule's name, or the unique key of an add that
-  may replace the data of a pending job (``debounce``, ``keep_last``), because there the store decides which
-  job gets the bytes;
-* a result, progress and a chunk of output: the queue and the id of their job;
-* a signal: the queue and the id of its job, and the signal's name.
+* for a payload: its queue, its task, and the job's id; or the schedule's name; or the unique key of an add
+  that may replace the data of a pending job (``debounce``, ``keep_last``), because there the store decides
+  which job gets the bytes;
+* for a result, progress and a chunk of output: the queue and the id of the job;
+* for a signal: the queue and the id of the job, and the signal's name.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ NO_LABEL = b""
 
 
 class SealingCodec(ABC):
-    """A codec around ``inner`` whose bytes open only under the label that they were sealed with."""
+    """A codec around ``inner`` whose bytes can only be read with the label that they were sealed with."""
 
-    #: What makes bytes of the values that are sealed.
+    #: The codec whose bytes are sealed.
     inner: Codec
     name: str
 
     @abstractmethod
     def seal(self, data: bytes, label: bytes) -> bytes:
-        """``data``, sealed for the place that ``label`` names."""
+        """Seal ``data`` for the place that ``label`` names."""
 
     @abstractmethod
     def unseal(self, data: bytes, labels: Sequence[bytes]) -> bytes:
-        """What was sealed under one of ``labels``; ``SignatureError`` when it was not."""
+        """Return data that was sealed with one of ``labels``. Raises ``SignatureError``."""
 
     def encode(self, value: Any) -> bytes:
-        """The sealed bytes of a value that belongs to no job."""
+        """Return the sealed bytes of a value that belongs to no job."""
         return self.seal(encode_value(self.inner, value), NO_LABEL)
 
     def decode(self, data: bytes) -> Any:
-        """The value; ``SignatureError`` when it was not written by ``encode`` and a holder of a known key."""
+        """Return a value that ``encode`` wrote with a known key. Raises ``SignatureError``."""
         return self.inner.decode(self.unseal(data, [NO_LABEL]))
 
 
 def sealed_name(given: str | None, default: str) -> str:
-    """The name of a sealing codec: none of those that stand for values without a seal."""
+    """Return the name of a sealing codec. Raises ``ConfigError`` for names of codecs that do not seal."""
     name = given or default
     if name in PLAIN:
         raise ConfigError(
@@ -70,13 +70,13 @@ def sealed_name(given: str | None, default: str) -> str:
 
 
 class UnboundEra:
-    """Until when bytes of releases that did not bind them to their place are accepted."""
+    """Until when values of older releases, which were not bound to a label, are accepted."""
 
     def __init__(self, until: datetime | float | None) -> None:
         self._until_ms = None if until is None else instant_to_ms(until, "accept_unbound_until")
 
     def check(self) -> None:
-        """``SignatureError`` when that time is over, or never was."""
+        """Raise ``SignatureError`` if such values are not accepted, or not any more."""
         if self._until_ms is None or SYSTEM_CLOCK.now_ms() >= self._until_ms:
             raise SignatureError(
                 "written by an older release, which did not bind it to its job: give this codec "
@@ -89,7 +89,7 @@ def _label(*parts: str) -> bytes:
 
 
 def payload_label(job: NewJob | JobRecord) -> bytes:
-    """What a payload is bound to when ``job`` is added or changed."""
+    """Return the label of a payload when ``job`` is added or changed."""
     unique = job.options.unique
     if unique is not None and unique.mode in _REPLACING:
         return _label("payload", job.queue, job.task, "unique", unique.key)
@@ -97,17 +97,17 @@ def payload_label(job: NewJob | JobRecord) -> bytes:
 
 
 def id_label(job: NewJob | JobRecord) -> bytes:
-    """What the payload of a job that is there already is bound to."""
+    """Return the label of the payload of an existing job."""
     return _label("payload", job.queue, job.task, "id", job.id)
 
 
 def schedule_label(template: NewJob, schedule: str) -> bytes:
-    """What the payload of a schedule's template is bound to."""
+    """Return the label of the payload of a schedule's template."""
     return _label("payload", template.queue, template.task, "schedule", schedule)
 
 
 def payload_labels(job: NewJob | JobRecord) -> list[bytes]:
-    """Everything that the payload of a stored job may be bound to."""
+    """Return all labels that the payload of a stored job may have."""
     labels = [id_label(job)]
     options = job.options
     if options.unique is not None:
@@ -118,10 +118,10 @@ def payload_labels(job: NewJob | JobRecord) -> list[bytes]:
 
 
 def output_label(kind: Literal["result", "progress", "chunk"], ref: JobRef) -> bytes:
-    """What something that a job puts out is bound to."""
+    """Return the label of a result, of progress or of live output."""
     return _label(kind, ref.queue, ref.id)
 
 
 def signal_label(ref: JobRef, name: str) -> bytes:
-    """What the data of a signal is bound to."""
+    """Return the label of the data of a signal."""
     return _label("signal", ref.queue, ref.id, name)

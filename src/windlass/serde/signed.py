@@ -1,8 +1,8 @@
-"""Signed payloads: readable by all programs, written only by holders of a key (HMAC-SHA256).
+"""Signed payloads: any program can read them, but only holders of a key can write them (HMAC-SHA256).
 
 Stored as ``wl-s2.<key id>.<64 hex digits>.<data of the inner codec>``. The signature covers the key id, the
-data and what the data is for (see ``windlass.serde.sealing``): moved to another job it is refused. The form
-of older releases (``wl-s1.``) covers key id and data only; it is read until ``accept_unbound_until``.
+data and its label (see ``windlass.serde.sealing``), so data that was moved to another job is refused. The
+format of older releases (``wl-s1.``) covers only key id and data; it is read until ``accept_unbound_until``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEX = 64
 
 
 class SignedCodec(SealingCodec):
-    """Another codec, signed. ``keys`` maps key ids to secrets of 16 bytes or more; the first signs."""
+    """Another codec, signed. ``keys`` maps key ids to secrets of 16 bytes or more; the first one signs."""
 
     def __init__(
         self,
@@ -38,12 +38,12 @@ class SignedCodec(SealingCodec):
         self.name: str = sealed_name(name, f"{self.inner.name}+signed")
 
     def seal(self, data: bytes, label: bytes) -> bytes:
-        """``data`` behind its signature."""
+        """Return ``data`` with its signature, bound to ``label``."""
         key_id = self._keys.current
         return b"%s%s.%s.%s" % (_MARK, key_id.encode(), self._sign(key_id, _bound(label, data)), data)
 
     def unseal(self, data: bytes, labels: Sequence[bytes]) -> bytes:
-        """What was signed for one of ``labels`` by a holder of a known key, else ``SignatureError``."""
+        """Return data that was signed for one of ``labels``. Raises ``SignatureError``."""
         data = bytes(data)
         if data.startswith(_UNBOUND_MARK):
             self._unbound.check()
@@ -64,12 +64,12 @@ class SignedCodec(SealingCodec):
 
 
 def _bound(label: bytes, data: bytes) -> bytes:
-    """The label and the data; the length in front keeps one from being read as part of the other."""
+    """Join label and data. The length in front makes this unambiguous."""
     return b"%d.%s%s" % (len(label), label, data)
 
 
 def _split(data: bytes, mark: bytes) -> tuple[str, bytes, bytes]:
-    """The key id, the signature and the body."""
+    """Return the key id, the signature and the body."""
     key_id, rest = split_head(data, mark)
     if rest[_HEX : _HEX + 1] != b".":
         raise SignatureError("its signature is wrong: it is cut off")

@@ -1,10 +1,9 @@
-"""Telemetry, instrumented once, at the seam of the app's hooks.
+"""Telemetry as middleware of the app: ``app.use(...)``.
 
-``OpenTelemetry`` (``pip install windlass[otel]``) makes spans and metrics and carries the trace from the
-producer to the worker; ``Sentry`` (``pip install windlass[sentry]``) reports errors and spans;
-``PrometheusMetrics`` (``pip install windlass[prometheus]``) counts and times;
-``JobLog``, ``JsonLines`` and ``JobFields`` write structured logs. Each is a middleware: ``app.use(...)``.
-Nothing is imported until it is asked for.
+``OpenTelemetry`` (``pip install windlass[otel]``) creates spans and metrics and carries the trace from the
+producer to the worker. ``Sentry`` (``pip install windlass[sentry]``) reports errors and spans.
+``PrometheusMetrics`` (``pip install windlass[prometheus]``) has counters and histograms. ``JobLog``,
+``JsonLines`` and ``JobFields`` write structured logs. Each module is imported on first use.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Structured logs: readable lines, or one JSON object per line.
 
-Every record that is written while a task runs, through whatever logger, carries the job's id, task, queue
-and attempt once ``JobFields`` is on the handler. Workers write a line when a run starts and one when it
-ends, to the logger ``windlass.attempt``; ``JobLog`` writes such lines to a logger of your own.
+With ``JobFields`` on the handler, every record that is written while a task runs, through any logger, has the
+job's id, task, queue and attempt. Workers log the start and the end of each run to the logger
+``windlass.attempt``; ``JobLog`` logs them to a logger of your choice.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from windlass.jobs.context import current_job
 if TYPE_CHECKING:
     from windlass.jobs.job import Job
 
-#: What every LogRecord has; anything else on it was given as ``extra``.
+#: Attributes of every LogRecord. All others were given as ``extra``.
 _STANDARD = frozenset(
     {*vars(logging.LogRecord("", 0, "", 0, "", None, None)), "message", "asctime", "taskName", "lines"}
 )
-#: Fields that a readable line does not repeat: what its message says, and what names its job in brackets.
+#: Fields that a text line does not repeat, because its message or the brackets contain them.
 _SAID: Final = _STANDARD | {"job_id", "task", "outcome"}
 _JOB: Final = _SAID | {"queue", "attempt"}
 
 
 class JobFields(logging.Filter):
-    """Names the job on every record that its task writes, through whatever logger."""
+    """Adds the job to every record that its task writes, through any logger."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Add the fields of the current job, if there is one. Always returns True."""
         if not hasattr(record, "job_id"):
             try:
                 job = current_job()
@@ -48,19 +49,19 @@ class JobFields(logging.Filter):
 
 
 class JobLog:
-    """A middleware that writes a line when a run starts and one at its end, with outcome and time."""
+    """A middleware that logs the start and the end of each run, with outcome and duration."""
 
     def __init__(self, logger: logging.Logger | None = None, level: int = logging.INFO) -> None:
         self._log = logger or logging.getLogger("windlass.run")
         self._level = level
 
     def execute(self, job: Job[Any]) -> Iterator[None]:
-        """Around a run."""
+        """Log the start of a run."""
         self._log.log(self._level, "start", extra=_facts(job))
         yield
 
     def ended(self, job: Job[Any], end: AttemptEnd) -> None:
-        """After a run."""
+        """Log the end of a run."""
         facts = {**_facts(job), "elapsed_ms": end.duration_ms, "outcome": end.outcome.value}
         if end.error is not None:
             facts |= {"error_class": name_of(end.error), "error_message": clean_text(end.error)}
@@ -72,9 +73,10 @@ def _facts(job: Job[Any]) -> dict[str, Any]:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object per record."""
+    """A formatter that writes one JSON object per record."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the record as JSON."""
         line: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -95,7 +97,7 @@ class JsonLines(logging.Formatter):
 
 
 def _plain(value: Any) -> Any:
-    """``value`` if JSON can hold it, else its text: no line is lost because of what is in it."""
+    """Return ``value`` if it can be encoded as JSON, else its text, so that no line is lost."""
     try:
         msgspec.json.encode(value)
     except Exception:
@@ -104,13 +106,15 @@ def _plain(value: Any) -> Any:
 
 
 class Lines(logging.Formatter):
-    """``time LEVEL logger: message field=value ...``, with the job in brackets unless the message names it.
+    """A formatter: ``time LEVEL logger: message field=value ...``.
 
-    A message is one line: line breaks and control characters in it show as escapes, unless the record says
-    ``extra={"lines": True}``. Tracebacks keep their lines.
+    The job is added in brackets unless the message contains its id. A message is one line: line breaks and
+    control characters are escaped, unless the record has ``extra={"lines": True}``. Tracebacks keep their
+    lines.
     """
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the record as text."""
         job_id = getattr(record, "job_id", None)
         message, said = record.getMessage(), _SAID
         if job_id is not None and job_id not in message:
@@ -141,7 +145,7 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 def parse_levels(text: str) -> dict[str, str]:
-    """Levels by logger from ``info`` or ``warning,windlass.attempt=info``; the root's name is empty."""
+    """Parse ``info`` or ``warning,windlass.attempt=info`` to levels by logger; the root logger is ""."""
     levels = {"": "info"}
     for part in text.split(","):
         logger, equals, level = part.strip().rpartition("=")
@@ -154,7 +158,7 @@ def parse_levels(text: str) -> dict[str, str]:
 
 
 def set_up(levels: str, log_format: LogFormat) -> None:
-    """Send all logging to stderr, at ``levels`` as ``parse_levels`` reads them."""
+    """Send all logging to stderr, with ``levels`` for ``parse_levels``."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATTERS[log_format]())
     handler.addFilter(JobFields())

@@ -1,8 +1,8 @@
-"""OpenTelemetry: a span for every enqueue and every run, one trace from the producer through all its jobs.
+"""OpenTelemetry: a span for every enqueue and every run, in one trace from the producer through all its jobs.
 
-The context of the ``send`` span travels in the job's ``trace`` (W3C ``traceparent`` by default, or what the
-propagator writes). A run is a child of it, and what the handler enqueues is a child of the run. Names
-follow OpenTelemetry's conventions for messaging. Without an SDK configured all of it does nothing.
+The context of the ``send`` span is carried in the job's ``trace`` (W3C ``traceparent`` by default, or the
+format of the propagator). A run is its child, and jobs that the handler enqueues are children of the run.
+Names follow OpenTelemetry's conventions for messaging. Without a configured SDK this middleware does nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SYSTEM = "windlass"
 
 
 class OpenTelemetry:
-    """A middleware of spans and metrics. Without providers, those that the process has set."""
+    """A middleware for spans and metrics. The default providers are those of the process."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class OpenTelemetry:
         self._wait = meter.create_histogram("windlass.job.wait", "s", "How long a ready job waited")
 
     def enqueue(self, outgoing: Outgoing) -> Iterator[None]:
-        """Around an enqueue."""
+        """Create a span for an enqueue, and add the trace to its jobs."""
         jobs = outgoing.jobs
         queues = {new.queue for new in jobs}
-        queue = queues.pop() if len(queues) == 1 else ""  # a flow may go to many
+        queue = queues.pop() if len(queues) == 1 else ""  # a flow may use several queues
         facts: dict[str, Any] = _facts("send", queue)
         if len(jobs) == 1:
             size = len(jobs[0].payload)
@@ -80,7 +80,7 @@ class OpenTelemetry:
                 self._enqueued.add(1, {"queue": job.queue_name, "task": job.name})
 
     def execute(self, job: Job[Any]) -> Iterator[None]:
-        """Around a run."""
+        """Create a span for a run, and measure the job's wait."""
         record = job.record
         facts = {
             **_facts("process", record.queue),
@@ -94,7 +94,7 @@ class OpenTelemetry:
         if record.started_ms is not None:
             self._wait.record(max(record.started_ms - record.ready_ms, 0) / 1000, labels)
         self._active.add(1, labels)
-        parent = self._propagator.extract(job.trace, Context())  # not what was current when the worker began
+        parent = self._propagator.extract(job.trace, Context())  # not the worker's own context
         try:
             with self._tracer.start_as_current_span(
                 f"process {record.queue}",
@@ -114,7 +114,7 @@ class OpenTelemetry:
             self._active.add(-1, labels)
 
     def ended(self, job: Job[Any], end: AttemptEnd) -> None:
-        """After a run."""
+        """Count the outcome of a run and measure its duration."""
         labels = {"queue": job.queue_name, "task": job.name, "outcome": end.outcome.value}
         self._ended.add(1, labels)
         self._duration.record(end.duration_ms / 1000, labels)
@@ -130,13 +130,13 @@ def _facts(operation: str, queue: str) -> dict[str, Any]:
 
 
 def _links(parent: Context) -> list[Link]:
-    """The conventions want a run linked to the span that sent it, also where that is its parent."""
+    """Return a link to the span that sent the job. The conventions require it even if that is the parent."""
     sent = trace.get_current_span(parent).get_span_context()
     return [Link(sent)] if sent.is_valid else []
 
 
 def _record_error(span: Span, job: Job[Any], error: BaseException) -> None:
-    """What ended a run early: a signal is no failure, a stop says its reason."""
+    """Record why a run ended early. A signal is not an error; a stop is recorded with its reason."""
     reason = job.abort_signal.reason if job.abort_signal is not None else None
     if isinstance(error, JobSignal):
         span.set_attribute("windlass.signal", type(error).__name__)
@@ -152,6 +152,6 @@ def _record_error(span: Span, job: Job[Any], error: BaseException) -> None:
         "exception.message": clean_text(error),
         "exception.stacktrace": clean_text(format_error(error, error.__traceback__), TRACEBACK_CHARS),
     }
-    span.add_event("exception", facts)  # not record_exception: it asks the error itself, which may raise
+    span.add_event("exception", facts)  # record_exception would format the error, which may raise
     span.set_attribute("error.type", kind)
     span.set_status(Status(StatusCode.ERROR, clean_text(f"{kind}: {facts['exception.message']}", 200)))

@@ -1,4 +1,4 @@
-"""Prometheus: counters and histograms of this process, and how many jobs each queue of the store holds."""
+"""Prometheus: counters and histograms of this process, and the number of jobs of each queue."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from windlass.api.app import Windlass
     from windlass.jobs.job import Job
 
-#: Seconds: from a millisecond to an hour.
+#: In seconds, from a millisecond to an hour.
 _BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1_800, 3_600)
 _JOB = ("queue", "task")
 
 
 class PrometheusMetrics:
-    """A middleware that counts and times jobs in a registry (a new one, unless one is given)."""
+    """A middleware that counts and times jobs in a registry (by default a new one)."""
 
-    #: What ``text`` is, for the HTTP answer.
+    #: The content type of ``text``, for the HTTP answer.
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -63,18 +63,18 @@ class PrometheusMetrics:
 
     @property
     def registry(self) -> CollectorRegistry:
-        """Where the metrics are."""
+        """The registry of the metrics."""
         return self._collected
 
     def enqueue(self, outgoing: Outgoing) -> Iterator[None]:
-        """Around an enqueue: what was refused, or answered by a job that was there, is not counted."""
+        """Count the jobs of an enqueue, except refused ones and those answered by an existing job."""
         yield
         for job in outgoing.added:
             if job.outcome is AddOutcome.QUEUED:
                 self._enqueued.labels(job.queue_name, job.name).inc()
 
     def execute(self, job: Job[Any]) -> Iterator[None]:
-        """Around a run."""
+        """Measure the wait of a job, and count it as active while it runs."""
         record = job.record
         if record.started_ms is not None:
             waited_ms = max(record.started_ms - record.ready_ms, 0)
@@ -87,12 +87,12 @@ class PrometheusMetrics:
             active.dec()
 
     def ended(self, job: Job[Any], end: AttemptEnd) -> None:
-        """After a run."""
+        """Count the outcome of a run and measure its duration."""
         self._ended.labels(job.queue_name, job.name, end.outcome.value).inc()
         self._duration.labels(job.queue_name, job.name).observe(end.duration_ms / 1000)
 
     async def text(self, app: Windlass | None = None) -> bytes:
-        """Everything in Prometheus's text form; with ``app``, also what its queues hold now."""
+        """Return all metrics in the text format of Prometheus; with ``app``, also the state of its queues."""
         if app is not None:
             await self._read_queues(app)
         return generate_latest(self.registry)

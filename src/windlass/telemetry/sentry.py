@@ -1,9 +1,9 @@
-"""Sentry: failed runs as events, enqueues and runs as spans of its queues page, one trace through them.
+"""Sentry: failed runs as events, enqueues and runs as spans of its queues page, in one trace.
 
-A run is a transaction named by its task with a ``queue.process`` span, an enqueue a ``queue.publish`` span
-of the transaction that is under way. The trace travels in the job's ``trace``: ``sentry-trace``, ``baggage``.
-An event of an error is sent when the store has taken the end of the run, with the breadcrumbs of that run.
-Without ``sentry_sdk.init`` all of it does nothing. Arguments are never sent.
+A run is a transaction named after its task, with a ``queue.process`` span. An enqueue is a ``queue.publish``
+span of the current transaction. The trace is carried in the job's ``trace``: ``sentry-trace``, ``baggage``.
+An error event is sent when the store has accepted the settlement of the run, with the breadcrumbs of that
+run. Without ``sentry_sdk.init`` this middleware does nothing. Arguments are never sent.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 _SYSTEM: Final = "windlass"
 _ORIGIN: Final = "auto.queue.windlass"
-#: Most runs whose scopes are kept until their end is known. Those of lost leases are never asked for.
+#: The maximum number of runs whose scopes are kept. After a lost lease, ``failed`` is never called.
 _MOST_SCOPES: Final = 256
 
 
 class Sentry:
     """A middleware that reports errors and spans to the client set by ``sentry_sdk.init``.
 
-    ``retries=False`` reports only errors that failed their job for good.
+    ``retries=False`` reports only errors that failed their job permanently.
     """
 
     def __init__(self, *, retries: bool = True) -> None:
         self._retries = retries
         self._scopes: dict[str | None, tuple[Scope, Scope]] = {}
-        ignore_logger("windlass.attempt")  # its errors are reported here, and once is enough
+        ignore_logger("windlass.attempt")  # avoids a second report of the same error
 
     def enqueue(self, outgoing: Outgoing) -> Iterator[None]:
-        """Around an enqueue."""
+        """Create a span for an enqueue, and add the trace to its jobs."""
         jobs = outgoing.jobs
         if not sentry_sdk.is_initialized() or not jobs:
             yield
@@ -66,7 +66,7 @@ class Sentry:
             yield
 
     def execute(self, job: Job[Any]) -> Iterator[None]:
-        """Around a run."""
+        """Create a transaction for a run."""
         if not sentry_sdk.is_initialized():
             yield
             return
@@ -83,7 +83,7 @@ class Sentry:
                     try:
                         yield
                     except (Exception, asyncio.CancelledError) as exc:
-                        error = exc  # raised again below: spans take every exception for a failure
+                        error = exc  # raised again below, because spans treat every exception as a failure
                     for one in (span, transaction):
                         one.set_status(_status(error))
                 if error is not None and not isinstance(error, JobSignal):
@@ -92,7 +92,7 @@ class Sentry:
                 raise error
 
     def failed(self, job: Job[Any], error: BaseException, final: bool) -> None:
-        """After a run that failed: its error, with what is known of the run."""
+        """Report the error of a failed run, with the scope of that run."""
         kept = self._scopes.pop(job.run_id, None)
         if not sentry_sdk.is_initialized() or (not final and not self._retries):
             return
@@ -111,7 +111,7 @@ class Sentry:
             sentry_sdk.capture_event(event, hint)
 
     def _keep(self, job: Job[Any], scope: Scope) -> None:
-        """Keep the scopes of a run that raised until it is known how it ended."""
+        """Keep the scopes of a run that raised until its outcome is known."""
         self._scopes[job.run_id] = (scope, sentry_sdk.get_current_scope())
         while len(self._scopes) > _MOST_SCOPES:
             del self._scopes[next(iter(self._scopes))]
@@ -124,7 +124,7 @@ def _status(error: BaseException | None) -> str:
 
 
 def _mark(scope: Scope, job: Job[Any]) -> None:
-    """What every event of a run says."""
+    """Set the tags and the context of a run."""
     facts = {
         "task": job.name,
         "queue": job.queue_name,

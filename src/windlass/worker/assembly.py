@@ -30,14 +30,14 @@ class Assembly:
         self._cpu = CpuMeter()
         self._stacks = StackDump(shared.app.clock)
         self.running: Running = Running(shared, wake=lambda: self.driver.wake())
-        self.services: Services = Services(shared, self.info, self._obey)
-        self.driver: Driver = Driver(shared, self.running, attend=self.services.beat)
+        self.services: Services = Services(shared, self.info, self._on_command)
+        self.driver: Driver = Driver(shared, self.running, on_command_hint=self.services.beat)
         self.lifecycle: Lifecycle = Lifecycle(
             shared.stop,
             shared.emitter,
             open_parts=self._open,
-            wind_up=self._wind_up,
-            last={"the client of the store": shared.app.close} if owns_app else {},
+            finish_work=self._finish_work,
+            close_last={"the client of the store": shared.app.close} if owns_app else {},
         )
 
     async def start(self) -> None:
@@ -46,12 +46,12 @@ class Assembly:
             startup.check_strategies(self._shared)
         await self.lifecycle.start()
 
-    async def see_out(self) -> None:
-        """Run until the pump has finished, then close."""
-        await self.lifecycle.see_out(self._shared.supervisor.over("pump"))
+    async def run_until_done(self) -> None:
+        """Wait until the pump has finished, then close."""
+        await self.lifecycle.run_until_done(self._shared.supervisor.over("pump"))
 
     async def _open(self, parts: Parts) -> None:
-        """Open one part after the other; ``parts`` undoes it."""
+        """Open one part after the other and register each with ``parts``."""
         shared = self._shared
         await shared.app.store.open()
         await startup.set_limits(shared)
@@ -60,36 +60,36 @@ class Assembly:
         await self.running.open(parts)
         await self.driver.open(parts)
         self.services.open(parts, deployed=deployed)
-        await asyncio.sleep(0)  # if this was cancelled meanwhile, stop here, before any job starts
+        await asyncio.sleep(0)  # a start that was cancelled stops here, before any job starts
         self.services.start()
         shared.supervisor.start("pump", self.driver.run)
 
-    async def _wind_up(self, stop: Stop) -> list[str]:
-        """End what runs and settle it; the names of what did not end."""
+    async def _finish_work(self, stop: Stop) -> list[str]:
+        """End and settle the running jobs. Returns the names of jobs and requests that did not end."""
         self._shared.pump.close()
         self.driver.decline()
-        self.driver.look_again()
-        self._shared.supervisor.hurry("pump")
+        self.driver.request_claim()
+        self._shared.supervisor.run_now("pump")
         return [*await self.running.finish(stop), *await self.driver.end(stop)]
 
     # --- while it runs -------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Claim no more jobs."""
+        """Stop claiming jobs."""
         if not self._shared.pump.paused:
             self._shared.pump.paused = True
             self.driver.decline()
             self._shared.emitter.emit("paused")
 
     def resume(self) -> None:
-        """Undo ``pause``."""
+        """Claim jobs again after ``pause``."""
         if self._shared.pump.paused:
             self._shared.pump.paused = False
             self._shared.emitter.emit("resumed")
-            self.driver.look_again()
+            self.driver.request_claim()
 
     def info(self) -> WorkerInfo:
-        """The worker as its heartbeat describes it."""
+        """Return the description of the worker that its heartbeat sends."""
         shared, pump = self._shared, self._shared.pump
         return WorkerInfo(
             id=shared.worker_id,
@@ -107,8 +107,8 @@ class Assembly:
             stacks=self._stacks.shown,
         )
 
-    def _obey(self, action: Action) -> None:
-        """Carry out a command that was sent to this worker."""
+    def _on_command(self, action: Action) -> None:
+        """Execute a command that was sent to this worker."""
         log.info("received the command %s", action)
         match action:
             case "quiet":
@@ -119,4 +119,4 @@ class Assembly:
                 self.lifecycle.begin_close()
             case "dump":
                 log.warning("what runs here now:\n%s", self._stacks.take(), extra={"lines": True})
-                self._shared.supervisor.hurry("heartbeat")  # the stacks are there for those who asked
+                self._shared.supervisor.run_now("heartbeat")  # sends the stacks at once

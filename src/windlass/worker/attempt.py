@@ -1,14 +1,14 @@
-"""One run of one job, step by step in the order of this file.
+"""One run of one job. The steps are in the order of this file:
 
 1. decode: the stored bytes become the arguments of the call;
-2. inject: the handler gets them as it annotated them, and what else it asks for;
+2. inject: the handler gets the arguments as it annotated them, and its dependencies;
 3. run: on the loop, in a thread, in a child process or as part of a batch;
-4. encode: what it returned becomes bytes;
-5. classify: how it ended becomes a settlement;
-6. settle: the worker takes over, has it settled and gives the slot to another job.
+4. encode: the returned value becomes bytes;
+5. classify: the outcome becomes a settlement;
+6. settle: the worker queues the settlement and frees the slot.
 
-An attempt always ends in exactly one settlement, or in none when its lease was lost. What may stop it (a
-timeout, a cancel, a shutdown) only sets its signal; how it ends is decided in step 5 alone.
+An attempt ends in exactly one settlement, or in none when its lease was lost. A timeout, a cancel or a
+shutdown only sets the attempt's abort signal; step 5 alone decides how the attempt ends.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ from windlass.worker.taking import take_results
 log: Final = logging.getLogger("windlass.worker")
 
 
-#: What most handlers return, as JSON.
+#: The encoded result of handlers that return None, which most do.
 _NULL = JSON.encode(None)
 _COMPLETE: Final = Outcome.COMPLETE  # members of an enum are slow to look up
-#: What a handler says about its job rather than about this run: it counts after a stop for shutdown too.
-_STEERS: Final = (Snooze, Cancel, RateLimitError, WaitForChildren, Suspend)
+#: Signals about the job rather than about this run. They count even during a shutdown.
+_JOB_SIGNALS: Final = (Snooze, Cancel, RateLimitError, WaitForChildren, Suspend)
 
 
 class ProcessRunner(Protocol):
-    """Runs a handler in a child process; cancelling the call kills the child's job."""
+    """Runs a handler in a child process. Cancelling the call kills the child that runs it."""
 
     async def run(self, attempt: Attempt) -> Any: ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Tools:
-    """What every attempt of a worker shares."""
+    """Objects that all attempts of a worker share."""
 
     clock: Clock
     threads: ThreadPoolExecutor
@@ -77,17 +77,17 @@ class Tools:
     max_result_bytes: int
     hooks: Hooks
     batches: Batches
-    #: What a job shows its handler as ``context``, and where its progress is reported.
+    #: ``job.context`` of every job, and the callback for its progress.
     context: Any
     on_progress: Callable[[Job[Any], Any], None]
-    #: Called with how each attempt ended (None: nothing to settle).
+    #: Called when an attempt has ended; None when there is nothing to settle.
     on_end: Callable[[Attempt, Settlement | None], None]
     #: Whether the worker is being closed.
     stopping: Callable[[], bool]
 
 
 class Attempt:
-    """A job that runs in this worker."""
+    """One run of a job in this worker."""
 
     __slots__ = (
         "_job",
@@ -125,7 +125,7 @@ class Attempt:
     # --- 1. decode: before the job has a slot --------------------------------------------------------
 
     def decode(self) -> Settlement | None:
-        """Read the arguments; the end of a job whose bytes are none."""
+        """Decode the arguments. Returns a settlement that fails the job when they cannot be decoded."""
         try:
             self.call = read_call(self.queue.app.codecs, self.record)
         except Exception as exc:  # a custom codec may raise anything
@@ -134,10 +134,10 @@ class Attempt:
             return bad
         return None
 
-    # --- all the others ------------------------------------------------------------------------------
+    # --- steps 2 to 6 --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """From the call of the handler to the end."""
+        """Call the handler, classify how it ended, and report that to ``tools.on_end``. Never raises."""
         now_ms = self.tools.clock.monotonic_ms
         self.started_ms = started_ms = now_ms()
         set_current_job(self.get_job)
@@ -149,7 +149,7 @@ class Attempt:
                 settlement = self._raised(exc)
             else:
                 settlement = self._completed(value) if self._signal is None else self._returned(value)
-        except BaseException as fault:  # what the handler left cannot be concluded: a failure that counts
+        except BaseException as fault:  # classifying failed: this counts as a failed attempt
             log.exception("an attempt of job %r could not be concluded", self.record.id)
             self.error = fault if self.error is None else self.error
             settlement = classify.broken(self.record, self.error, fault)
@@ -160,10 +160,10 @@ class Attempt:
             if settlement is not None:
                 settlement.duration_ms = int(now_ms() - started_ms)
                 settlement.filled = self.filled
-            self.tools.on_end(self, settlement)  # 6. settle; None: the lease was lost
+            self.tools.on_end(self, settlement)  # 6. settle; None when the lease was lost
 
     def _begin(self) -> Awaitable[Any]:
-        """Start the clock of the attempt and give what to await: the handler, in the hooks of the app."""
+        """Start the time limit and return an awaitable that runs the handler within the app's hooks."""
         handler = self.handler
         if self.record.options.timeout_ms is not None and handler.mode != "process" and handler.batch is None:
             self.start_timer()
@@ -171,29 +171,29 @@ class Attempt:
             raise asyncio.CancelledError  # stopped before its first step
         if self.call is not None and self.call.takes is not None:
             return self._with_results(self.call)
-        return self._around()
+        return self._call_with_hooks()
 
     async def _with_results(self, call: Call) -> Any:
-        """Call the handler after the results of the previous steps were put into its arguments."""
+        """Put the results of the previous steps into the arguments, then call the handler."""
         await take_results(self.queue, self.record, call)
-        return await self._around()
+        return await self._call_with_hooks()
 
-    def _around(self) -> Awaitable[Any]:
+    def _call_with_hooks(self) -> Awaitable[Any]:
         around = self.tools.hooks.execute
         return self._inject() if around is None else around(self.get_job(), self._inject)
 
     # --- 2. inject -----------------------------------------------------------------------------------
 
     def _inject(self) -> Awaitable[Any]:
-        """The handler's call with what it gets: its job, or the arguments as it annotated them, and needs."""
+        """Return an awaitable that calls the handler with its job or its arguments, and its dependencies."""
         handler = self.handler
         if handler.is_simple:
             args, kwargs = self._arguments()
             awaitable: Awaitable[Any] = handler.call(*args, **kwargs)
             return awaitable
-        if handler.mode == "process":  # in the child
+        if handler.mode == "process":  # the child injects
             return self.tools.processes.run(self)
-        if handler.batch is not None:  # once for all jobs of the batch
+        if handler.batch is not None:  # one call for all jobs of the batch
             return self.tools.batches.join(self)
         args, kwargs = ([self.get_job()], {}) if handler.takes_job else self._arguments()
         if handler.needs is not None:
@@ -211,7 +211,7 @@ class Attempt:
     # --- 3. run --------------------------------------------------------------------------------------
 
     def _call(self, args: list[Any], kwargs: dict[str, Any]) -> Awaitable[Any]:
-        """What to await: the handler's own coroutine, or one that waits for its thread."""
+        """Return the handler's own coroutine, or one that waits for its thread."""
         handler = self.handler
         if handler.mode == "loop":
             awaitable: Awaitable[Any] = handler.call(*args, **kwargs)
@@ -225,17 +225,20 @@ class Attempt:
         return await value if inspect.isawaitable(value) else value
 
     def start_timer(self) -> None:
-        """Start the time limit of the attempt."""
+        """Start the attempt's time limit, if it has one."""
         timeout_ms = self.record.options.timeout_ms
         if timeout_ms is not None:
             self._timer = self.tools.clock.call_later(timeout_ms, partial(self.stop, StopReason.TIMEOUT))
 
     def stop(self, reason: StopReason, detail: str = "") -> None:
-        """Ask it to stop. The first reason stays. A thread cannot be interrupted: it sees the signal."""
+        """Ask the attempt to stop. Only the first reason counts.
+
+        A handler on the loop is cancelled. A thread cannot be interrupted; its handler sees the abort signal.
+        """
         if self.signal.aborted:
             return
         self.signal.abort(reason, detail)
-        # Before its first step there is nothing to interrupt: run() looks at the signal.
+        # Before the first step there is nothing to cancel; run() checks the signal.
         if self.started_ms is not None and self.task is not None:
             if self.handler.mode != "thread":
                 self.task.cancel()
@@ -245,7 +248,7 @@ class Attempt:
     # --- 4. encode -----------------------------------------------------------------------------------
 
     def _completed(self, value: Any) -> Settlement:
-        """The settlement after a return. A value that cannot be stored fails the job without a retry."""
+        """Settle a handler that returned. A value that cannot be stored fails the job without a retry."""
         record = self.record
         try:
             data = self._encode(value)
@@ -266,7 +269,7 @@ class Attempt:
                 data = codecs.write_result(record, value)
         except ResultError:
             raise
-        except Exception as exc:  # whatever a custom codec may raise
+        except Exception as exc:  # a custom codec may raise anything
             what = f"the result ({type(value).__name__}) cannot be stored as {record.result_codec}"
             raise ResultError(f"{what}: {classify.message_of(exc)}") from None
         limit = self.tools.max_result_bytes
@@ -277,11 +280,11 @@ class Attempt:
 
     # --- 5. classify ---------------------------------------------------------------------------------
 
-    # If the attempt was asked to stop, the reason of the stop decides how it ends, however many attempts are
-    # left. After a lost lease there is nothing to settle.
+    # If the attempt was asked to stop, the reason decides how it ends, regardless of the attempts left. After
+    # a lost lease there is nothing to settle.
 
     def _returned(self, value: Any) -> Settlement | None:
-        """The handler returned. That completes the job, even if it was asked to stop."""
+        """Settle a handler that returned. That completes the job unless it timed out or lost its lease."""
         match self.stopped_for:
             case StopReason.LOST:
                 return None
@@ -290,7 +293,7 @@ class Attempt:
         return self._completed(value)
 
     def _raised(self, error: BaseException) -> Settlement | None:
-        """The handler raised ``error``, of its own or because it was cancelled."""
+        """Settle a handler that raised ``error``, by itself or because it was cancelled."""
         kind = type(error)  # do not trust ``__class__``, which an exception of the application may override
         match self.stopped_for:
             case StopReason.LOST:
@@ -299,7 +302,7 @@ class Attempt:
                 return classify.end(
                     self.record, Outcome.CANCEL, reason=self.signal.detail or self.record.cancel_reason or ""
                 )
-            case StopReason.SHUTDOWN if not issubclass(kind, _STEERS):
+            case StopReason.SHUTDOWN if not issubclass(kind, _JOB_SIGNALS):
                 return self.release("shutdown")
             case StopReason.TIMEOUT:
                 timeout = self._timeout_error()
@@ -311,7 +314,7 @@ class Attempt:
 
     def _failed_by(self, error: BaseException) -> Settlement:
         self.error = error
-        self.error = error = self._possible(error)
+        self.error = error = self._check_supported(error)
         return classify.classify(
             self.record,
             error,
@@ -320,8 +323,8 @@ class Attempt:
             rng=self.tools.rng,
         )
 
-    def _possible(self, error: BaseException) -> BaseException:
-        """``error``, or the refusal of a signal that the store cannot carry out."""
+    def _check_supported(self, error: BaseException) -> BaseException:
+        """Return ``error``, or ``UnsupportedByBackendError`` for a signal that the store does not support."""
         needs = {WaitForChildren: "flows", Suspend: "signals"}.get(type(error), "")
         store = self.job.queue.store
         if not needs or getattr(store.capabilities, needs):
@@ -333,13 +336,13 @@ class Attempt:
         return JobTimeoutError(f"the attempt ran longer than its timeout of {seconds:g} s")
 
     def release(self, reason: str) -> Settlement:
-        """Give the job back unfinished, at its old place, without using an attempt."""
+        """Return the job unfinished to its old place, without using an attempt."""
         return classify.end(self.record, Outcome.RELEASE, reason=reason)
 
     # --- what the handler sees -----------------------------------------------------------------------
 
     def get_job(self) -> Job[Any]:
-        """The job as its handler sees it, created on first use."""
+        """Return the job that the handler sees; it is created on first use."""
         if self._job is None:
             tools = self.tools
             self._job = Job(

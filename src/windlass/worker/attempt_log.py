@@ -1,8 +1,8 @@
 """The worker's log of attempts: one line when a run starts and one when it ends.
 
 The logger is ``windlass.attempt``. Starts and successes are INFO, a run that will be retried is a WARNING, a
-job that failed for good an ERROR; the last two carry the exception, so that every formatter shows class,
-message and traceback. The facts are fields of the record (``extra``), for formatters that write them as such.
+job that failed permanently an ERROR. The last two carry the exception, so that every formatter shows class,
+message and traceback. Job id, task and so on are also fields of the log record (``extra``).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _WORDS: Final = {
 _LEVELS: Final = {Outcome.FAIL: logging.ERROR, Outcome.RETRY: logging.WARNING}
 
 
-#: Whether starts and successes are wanted: at high rates they cost more than a plain job.
+#: Whether starts and successes are logged. At high rates that costs more than running a small job.
 logs_every_attempt: Final = partial(log.isEnabledFor, logging.INFO)
 
 
 def log_attempt(level: int, what: str, record: JobRecord) -> None:
-    """A line about an attempt that continues."""
+    """Log a line about an attempt that has not ended."""
     _write(level, what, record, {})
 
 
 def log_end(record: JobRecord, end: Settlement, error: BaseException | None) -> None:
-    """The line about an attempt that ended; ``error`` counts where it failed."""
+    """Log how an attempt ended. ``error`` is logged if the attempt failed."""
     level = _LEVELS.get(end.outcome, logging.INFO)
     if not log.isEnabledFor(level):
         return
@@ -82,9 +82,10 @@ def _write(
 
 
 def _attach(line: logging.LogRecord, error: BaseException) -> None:
-    """Put ``error`` on a record, with its text: formatters take that instead of asking the error.
+    """Attach ``error`` and its formatted text to a log record, so that formatters need not format it.
 
-    An error is code of the application and may raise or never end: one that nothing can format is left out.
+    Application errors can raise or hang when they are formatted. An error that is not safe is attached as
+    text only.
     """
     frames = classify.users_frames(error)
     line.exc_text = printable_lines(clean_text(format_error(error, frames), TRACEBACK_CHARS))

@@ -1,8 +1,8 @@
-"""Gathers attempts of batch tasks and runs each batch in one call.
+"""Collects attempts of batch tasks and runs each batch in one call.
 
-Every job of a batch keeps its own attempt: its slot, its lease, its time limit and its settlement. Only the
-call is shared. A job that is stopped while its batch is being gathered leaves it; one that is stopped
-while the batch runs is settled at once, and the call is cancelled when no attempt waits for it any more.
+Every job of a batch keeps its own attempt with its slot, lease, time limit and settlement; only the call is
+shared. A job that is stopped while its batch is being collected leaves the batch. A job that is stopped while
+the batch runs is settled at once, and the call is cancelled when no attempt waits for it any more.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from windlass.jobs.abort import AbortSignal
 from windlass.jobs.job import Job
 
 
-class Joining(Protocol):
-    """What a batch needs to know of an attempt."""
+class BatchedAttempt(Protocol):
+    """The part of an attempt that a batch uses."""
 
     handler: Handler
     record: JobRecord
@@ -38,22 +38,22 @@ class Joining(Protocol):
     def signal(self) -> AbortSignal: ...
 
     def start_timer(self) -> None:
-        """Let its time limit begin."""
+        """Start the attempt's time limit."""
 
 
 class _Member:
-    """One job of a batch: its attempt, what the handler gets for it, who waits for its result."""
+    """One job of a batch: its attempt, the handler's argument for it, and the future of its result."""
 
     __slots__ = ("attempt", "done", "item")
 
-    def __init__(self, attempt: Joining, item: Any, done: asyncio.Future[Any]) -> None:
-        self.attempt: Joining = attempt
+    def __init__(self, attempt: BatchedAttempt, item: Any, done: asyncio.Future[Any]) -> None:
+        self.attempt: BatchedAttempt = attempt
         self.item: Any = item
         self.done: asyncio.Future[Any] = done
 
 
 class Batches:
-    """The batches of one worker. Made on its event loop; ``slots`` says how many jobs can run at once."""
+    """The open batches of one worker, used on its event loop. ``slots`` returns the worker's concurrency."""
 
     def __init__(
         self, clock: Clock, threads: Callable[[], ThreadPoolExecutor], slots: Callable[[], int]
@@ -61,11 +61,11 @@ class Batches:
         self._clock = clock
         self._threads = threads
         self._slots = slots
-        self._context = contextvars.copy_context()  # a new context: a batch does not belong to any single job
+        self._context = contextvars.copy_context()  # a batch must not run in the context of one of its jobs
         self._open: dict[int, _Gathering] = {}
 
-    async def join(self, attempt: Joining) -> Any:
-        """Wait for the result of ``attempt`` as part of a batch."""
+    async def join(self, attempt: BatchedAttempt) -> Any:
+        """Add ``attempt`` to a batch and wait for its result."""
         handler = attempt.handler
         if handler.takes_job:
             item: Any = attempt.job
@@ -85,41 +85,42 @@ class Batches:
         finally:
             gathering.left(member)
 
-    def leave(self, attempt: Joining) -> None:
-        """Let a stopped attempt go whose batch is still being gathered."""
+    def leave(self, attempt: BatchedAttempt) -> None:
+        """Remove a stopped attempt from a batch that is still being collected."""
         gathering = self._open.get(id(attempt.handler))
         for member in gathering.members if gathering is not None else ():
             if member.attempt is attempt:
                 member.done.cancel()
 
     def start(self, gathering: _Gathering) -> asyncio.Task[None]:
-        """Run ``gathering`` in a context of its own."""
+        """Run ``gathering`` as a task with its own context."""
         return asyncio.get_running_loop().create_task(gathering.run(), context=self._context.copy())
 
     def close(self, gathering: _Gathering) -> None:
-        """Take no more jobs into ``gathering``."""
+        """Accept no more jobs in ``gathering``."""
         if self._open.get(id(gathering.handler)) is gathering:
             del self._open[id(gathering.handler)]
 
     async def wait(self, full: asyncio.Event, ms: int) -> None:
-        """Until the batch is full, at most ``ms``."""
+        """Wait until the batch is full, at most ``ms``."""
         if ms:
             await self._clock.wait(full, ms)
         else:
             await asyncio.sleep(0)  # jobs of one claim join in the same iteration of the loop
 
     async def in_thread(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """``fn`` in one of the worker's threads."""
+        """Run ``fn`` in one of the worker's threads."""
         return await run_in_thread(self._threads(), fn, *args, **kwargs)
 
 
 async def run_in_thread(
     threads: ThreadPoolExecutor, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """``fn`` in one of ``threads``, in a copy of this context; what it raises is raised here as it is.
+    """Run ``fn`` in one of ``threads`` with a copy of this context. Errors are raised here unchanged.
 
-    Its error comes as a value: the future of a thread cannot carry ``StopIteration``, makes another
-    ``TimeoutError`` without a traceback, and turns a ``CancelledError`` into that of the waiting task.
+    The thread returns an error as a value, because its future would change some of them: it cannot carry
+    ``StopIteration``, replaces ``TimeoutError`` without its traceback, and a ``CancelledError`` would look
+    like a cancel of the waiting task.
     """
     call = functools.partial(_outcome_of, fn, *args, **kwargs)
     context = contextvars.copy_context()
@@ -135,7 +136,7 @@ async def run_in_thread(
 def _outcome_of(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, BaseException | None]:
     try:
         return fn(*args, **kwargs), None
-    except StopIteration as exc:  # a coroutine cannot raise it either
+    except StopIteration as exc:  # a coroutine cannot raise it
         error = RuntimeError("the handler raised StopIteration")
         error.__cause__ = exc
         return None, error
@@ -144,7 +145,7 @@ def _outcome_of(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any,
 
 
 class _Gathering:
-    """One batch, from its first job to its end."""
+    """One batch, from its first job until its handler has returned."""
 
     def __init__(self, batches: Batches, handler: Handler) -> None:
         assert handler.batch is not None
@@ -157,17 +158,17 @@ class _Gathering:
         self._task = batches.start(self)
 
     def left(self, member: _Member) -> None:
-        """``member`` has its result, or was stopped."""
+        """Called when ``member`` has its result or was stopped."""
         if not self._running:
             self.members.remove(member)
             if not self.members:
                 self._batches.close(self)
                 self._task.cancel()
         elif self.handler.mode == "loop" and all(one.done.done() for one in self.members):
-            self._task.cancel()  # no effect on a call that is over
+            self._task.cancel()  # no effect on a call that has ended
 
     async def run(self) -> None:
-        """Gather jobs, call the handler, and give each job its result."""
+        """Collect jobs, call the handler, and set the result of each job."""
         await self._batches.wait(self.full, self.batch.timeout_ms)
         self._batches.close(self)
         self._running = True
@@ -182,13 +183,13 @@ class _Gathering:
         except BaseException as exc:
             outcome = [exc] * len(members)
         for member, value in zip(members, outcome, strict=True):
-            _hand_out(member, value)
+            _set_outcome(member, value)
 
     async def _outcome(self, members: list[_Member]) -> Sequence[Any]:
         for member in members:
             member.attempt.start_timer()
         try:
-            return _shared_out(members, await self._call([member.item for member in members]))
+            return _split_results(members, await self._call([member.item for member in members]))
         except BatchError as exc:
             return _partly_failed(members, exc)
 
@@ -205,24 +206,24 @@ class _Gathering:
         return await value if inspect.isawaitable(value) else value
 
 
-def _shared_out(members: list[_Member], results: Any) -> list[Any]:
-    """Each job's part of what the handler returned."""
+def _split_results(members: list[_Member], results: Any) -> list[Any]:
+    """Return each job's part of the handler's return value. Raises ``ResultError`` if they do not match."""
     if results is None:
         return [None] * len(members)
     wanted = f"a batch handler returns None or one result for each of its {len(members)} jobs"
     if not isinstance(results, (list, tuple)):
         raise ResultError(f"{wanted}, not {type(results).__name__}")
-    shares = list(results)  # a custom kind of list may say one length and give another
+    shares = list(results)  # a custom list may report a wrong length
     if len(shares) != len(members):
         raise ResultError(f"{wanted}, not {len(shares)} results")
     return shares
 
 
 def _partly_failed(members: list[_Member], error: BatchError) -> Sequence[Any]:
-    """Results and errors of a batch of which some jobs failed; a name that is no job's fails them all."""
+    """Return results and errors from a ``BatchError``. If it names an unknown job, all jobs fail."""
     numbers = {member.attempt.record.id: number for number, member in enumerate(members)}
     try:
-        outcome = _shared_out(members, error.results)
+        outcome = _split_results(members, error.results)
         for name, what in error.errors.items():
             outcome[numbers[name] if isinstance(name, str) else operator.index(name)] = what
     except (KeyError, IndexError, TypeError, ResultError) as exc:
@@ -231,13 +232,13 @@ def _partly_failed(members: list[_Member], error: BatchError) -> Sequence[Any]:
     return outcome
 
 
-def _hand_out(member: _Member, value: Any) -> None:
+def _set_outcome(member: _Member, value: Any) -> None:
     if member.done.done():
         return  # stopped meanwhile
-    kind = type(value)  # its real class: what a value says of itself may raise
+    kind = type(value)  # the real class: ``__class__`` of a value may raise
     if issubclass(kind, asyncio.CancelledError):
         member.done.cancel()
-    elif issubclass(kind, StopIteration):  # which no future may hold
+    elif issubclass(kind, StopIteration):  # a future cannot hold it
         member.done.set_exception(RuntimeError("a batch handler raised StopIteration"))
     elif issubclass(kind, BaseException):
         member.done.set_exception(value)

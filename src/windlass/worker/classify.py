@@ -1,7 +1,7 @@
-"""Turn what a handler returned or raised into a settlement. Pure except for the jitter of the backoff.
+"""Turn a handler's outcome into a settlement. Pure except for the jitter of the backoff.
 
-Errors are user code: their text, class, attributes and chain may hold or raise anything. What is kept of
-them is made clean and bounded here, once. Whatever goes wrong meanwhile is a failed attempt that counts.
+Errors are application code: their text, class, attributes and chain may contain or raise anything. Their
+texts are cleaned and truncated here, once. An error while classifying counts as a failed attempt.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from windlass.jobs.job import Job
 #: A job whose task this worker does not know is released once after each of these delays before it fails: a
 #: rolling deploy sends new task names to old workers.
 UNKNOWN_TASK_DELAYS_MS = (5_000, 30_000, 120_000, 600_000)
-#: Files whose frames are left out of tracebacks: ours, and those of asyncio and threads that call handlers.
+#: Leading frames in these directories are left out of tracebacks: Windlass, asyncio and threads.
 _MACHINERY = (
-    f"{Path(__file__).resolve().parents[1]}{os.sep}",  # not ``windlass_x``, which begins alike
+    f"{Path(__file__).resolve().parents[1]}{os.sep}",  # the separator excludes ``windlass_x``
     *(str(Path(str(module.__file__)).resolve().parent) for module in (asyncio, concurrent.futures)),
 )
 
@@ -59,7 +59,7 @@ def end(
     uses_attempt: bool = True,
     miss: bool = False,
 ) -> Settlement:
-    """A settlement of ``job``'s current attempt, with texts and numbers that every store takes."""
+    """Build a settlement of ``job``'s current attempt, with texts and numbers that every store accepts."""
     return Settlement(
         queue=job.queue,
         id=job.id,
@@ -87,19 +87,20 @@ def classify(
     strategies: Mapping[str, Strategy] | None = None,
     rng: random.Random,
 ) -> Settlement:
-    """How an attempt ends that raised ``error``. Never raises."""
+    """Return the settlement of an attempt that raised ``error``. Never raises."""
     try:
         if issubclass(type(error), WaitForChildren):
             return _waits(job, error, strategies or {}, rng)
         return _signalled(job, error) or _failed(job, error, discarded, strategies or {}, rng)
-    except BaseException as fault:  # what the error says of itself raised: count the attempt all the same
+    except BaseException as fault:  # the error's own code raised: count the attempt as failed
         return broken(job, error, fault)
 
 
 def broken(job: JobRecord, error: BaseException, fault: BaseException | None = None) -> Settlement:
-    """A failed attempt whose end could not be worked out (``fault``): retried by the default, until the last.
+    """Return the settlement of an attempt that could not be classified because of ``fault``.
 
-    ``error`` is what the handler raised; it is kept. Nothing of the user's is called except for its text.
+    The job is retried with the default backoff while attempts are left. ``error``, which the handler raised,
+    is kept. No application code is called except to format its message.
     """
     info = describe(error, job.options.backtrace)
     if fault is not None and fault is not error:
@@ -112,7 +113,7 @@ def broken(job: JobRecord, error: BaseException, fault: BaseException | None = N
 
 
 def _signalled(job: JobRecord, error: BaseException) -> Settlement | None:
-    """How a signal ends an attempt; None for any other error. Its real class counts, not what it claims."""
+    """Return the settlement for a signal; None for other errors. Only the real class counts."""
     kind = type(error)
     if not issubclass(kind, JobSignal):
         return None
@@ -131,7 +132,7 @@ def _signalled(job: JobRecord, error: BaseException) -> Settlement | None:
 def _waits(
     job: JobRecord, error: BaseException, strategies: Mapping[str, Strategy], rng: random.Random
 ) -> Settlement:
-    """Blocked until its children have ended; and what follows when it has none to wait for."""
+    """Block the job until its children have ended. The delay applies if it has no children."""
     failures = job.attempts + 1
     if failures >= job.options.max_attempts:
         return end(job, Outcome.WAIT, reason="attempts")
@@ -169,14 +170,14 @@ def _failed(
 
 
 def _rate_limited(job: JobRecord, delay_ms: int) -> Settlement:
-    """Run the job again later. The jobs of its group wait as well, and this one goes first."""
+    """Run the job again later. If it has a group, the group waits too and this job goes first."""
     if job.options.group is not None and delay_ms:
         return end(job, Outcome.RELEASE, hold_ms=delay_ms, reason="rate_limited")
     return end(job, Outcome.SNOOZE, delay_ms=delay_ms, reason="rate_limited")
 
 
 def unknown_task(job: JobRecord) -> Settlement:
-    """Give back a job that no handler here takes; after the last time it fails."""
+    """Release a job that has no handler here. After the last delay it fails."""
     if job.misses < len(UNKNOWN_TASK_DELAYS_MS):
         delay_ms = UNKNOWN_TASK_DELAYS_MS[job.misses]
         return end(job, Outcome.RELEASE, delay_ms=delay_ms, reason="unknown_task", miss=True)
@@ -186,7 +187,7 @@ def unknown_task(job: JobRecord) -> Settlement:
 
 
 def bad_payload(job: JobRecord, error: Exception) -> Settlement:
-    """The payload cannot be decoded: the job fails, and its bytes are kept for inspection."""
+    """Fail a job whose payload cannot be decoded. Its bytes are kept for inspection."""
     info = error_info(
         "BadPayload", f"the stored payload cannot be decoded as {job.codec}: {message_of(error)}"
     )
@@ -194,13 +195,13 @@ def bad_payload(job: JobRecord, error: Exception) -> Settlement:
 
 
 def as_error(settlement: Settlement) -> JobFailedError:
-    """The error behind a settlement that no handler raised, for callbacks about failures."""
+    """Return an error for callbacks about a failure that no handler raised."""
     info = settlement.error or ErrorInfo()
     return JobFailedError(settlement.id, settlement.reason, info.error_class, info.message)
 
 
 def exhausted(job: Job[Any], settlement: Settlement, error: BaseException) -> MaxRetriesError:
-    """What callbacks get of a job whose attempts are spent: ``error``, its last one, is the cause."""
+    """Return the error that callbacks get when no attempt is left. Its cause is ``error``, the last one."""
     info = settlement.error or ErrorInfo()
     facts = (info.error_class, info.message, info.traceback)
     spent = MaxRetriesError(job.id, job.attempts + 1, *facts, payload=job.payload)
@@ -209,9 +210,9 @@ def exhausted(job: Job[Any], settlement: Settlement, error: BaseException) -> Ma
 
 
 def describe(error: BaseException, lines: int) -> ErrorInfo:
-    """What is kept of an error: its class, its message, the last ``lines`` of its traceback. Never raises.
+    """Return class, message and the last ``lines`` of the traceback of an error. Never raises.
 
-    Only our own ``RemoteError`` is believed about the class and the traceback that it had elsewhere.
+    Only ``RemoteError`` may name another class and traceback than its own.
     """
     name, trace = name_of(error), ""
     try:
@@ -226,12 +227,12 @@ def describe(error: BaseException, lines: int) -> ErrorInfo:
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an error on one line, with a fallback if ``str`` raises."""
+    """Return the message of an error on one line, with a fallback if ``str`` raises."""
     return printable(clean_text(error))
 
 
 def users_frames(error: BaseException) -> TracebackType | None:
-    """The traceback of ``error`` from where the application's code begins."""
+    """Return the traceback of ``error`` without the leading frames of Windlass and asyncio."""
     trace = error.__traceback__
     frame = trace
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_MACHINERY):

@@ -1,7 +1,7 @@
-"""Drives the pump: carries out the step that it names and reports the outcome to it.
+"""The driver: executes the steps of the pump and reports their outcome to it.
 
-The worker never cancels an exchange in flight. After a failure, or when another task cancelled it, the driver
-reconciles before it continues.
+The worker never cancels an exchange in flight. After a failure, or when another task cancelled an exchange,
+the driver reconciles before it continues.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from windlass.worker.parts import WorkerParts
 from windlass.worker.pump import Check, Exchange, ReconcileStep, Wait
 from windlass.worker.running import Running
 from windlass.worker.services import Relayer
-from windlass.worker.settling import settle_apart
+from windlass.worker.settling import settle_one_by_one
 
 log: Final = logging.getLogger("windlass.worker")
 
-#: A queue with jobs in these states is not done.
+#: A worker with ``burst`` runs while a queue has jobs in one of these states.
 _UNDONE = (JobState.WAITING, JobState.PARKED, JobState.ACTIVE, JobState.RETRYING)
 
 
 class Driver:
-    """Between one worker's pump and its store."""
+    """Connects one worker's pump to its store. Runs on the worker's loop."""
 
     _store: Store
 
     def __init__(
-        self, shared: WorkerParts, running: Running, *, attend: Callable[[], Awaitable[None]]
+        self, shared: WorkerParts, running: Running, *, on_command_hint: Callable[[], Awaitable[None]]
     ) -> None:
         self._shared = shared
         self._clock = shared.app.clock
@@ -51,32 +51,32 @@ class Driver:
         self._supervisor = shared.supervisor
         self._stop = shared.stop
         self._lease_ms = shared.lease_ms
-        #: Called when a command may have come for this worker.
-        self._attend = attend
+        #: Called when a command may have been sent to this worker.
+        self._on_command_hint = on_command_hint
         self._listener: Listener | None = None
         self._lane: asyncio.Task[None] | None = None
         #: Set when the store has answered an exchange.
         self._answered = asyncio.Event()
-        #: Requests that the store has yet to answer.
+        #: Requests that the store has not answered yet.
         self._pending: list[rq.Request[Any]] = []
-        #: When it last got through to the store, by the monotonic clock.
+        #: When the last step succeeded, by the monotonic clock.
         self.last_progress_ms: float = 0
 
     # --- hints ---------------------------------------------------------------------------------------
 
     async def open(self, parts: Parts) -> None:
-        """Begin to listen for hints."""
+        """Start to listen for hints."""
         self._store = self._shared.app.store
         self._pump.overlaps = isinstance(self._store.backend, OverlappingBackend)
-        self._pump.claims_apart = isinstance(self._store.backend, PushedBackend)
+        self._pump.claims_separately = isinstance(self._store.backend, PushedBackend)
         await self._store.prepare(self._shared.shares.names)
         self._listener = await self._store.listen(self._topics())
         parts.opened("the listener", self._stop_listening)
         self._take_offers(self._listener)
         self.last_progress_ms = self._clock.monotonic_ms()
 
-    def listen_again(self) -> None:
-        """Listen for what the worker serves now."""
+    def update_listener(self) -> None:
+        """Listen for the topics of the queues that the worker serves now."""
         before = self._listener
         if before is not None:
             self._listener = self._store.backend.listen(self._topics())
@@ -85,18 +85,18 @@ class Driver:
             before.close()
 
     def wake(self) -> None:
-        """End a wait of the pump, or the next one: something happened here."""
+        """End the current or the next wait of the pump."""
         if self._listener is not None:
             self._listener.wake()
 
-    def look_again(self) -> None:
-        """There may be jobs, or room for them."""
+    def request_claim(self) -> None:
+        """Make the pump claim again, because there may be new jobs or free slots."""
         if self._listener is not None:
             self._pump.hint()
             self._listener.wake()
 
     def decline(self) -> None:
-        """Let no store that hands out jobs by itself count on this worker."""
+        """Stop offers: a store that hands out jobs by itself no longer counts on this worker."""
         listener: object = self._listener
         if isinstance(listener, OfferedListener):
             listener.decline()
@@ -106,7 +106,7 @@ class Driver:
         return [f"worker:{self._shared.worker_id}", "schedules", *queues]
 
     def _take_offers(self, listener: Listener) -> None:
-        """Start at once what a store hands out by itself, if it does."""
+        """Start jobs that the store offers by itself, if this listener supports offers."""
         if isinstance(listener, OfferedListener):
             listener.on_offer(self._begin_offered)
 
@@ -118,7 +118,7 @@ class Driver:
     # --- the main loop ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Execute the pump's steps until it has finished. Errors do not end the loop; only a stop does."""
+        """Execute the pump's steps until it has finished. Errors are logged and do not end the loop."""
         while True:
             try:
                 while await self._turn():
@@ -134,26 +134,26 @@ class Driver:
                 self._pump.interrupted()
                 if not self._pump.closing or self._stop.is_over:
                     raise
-                self._stop.hurry()  # all tasks of the loop were cancelled in the middle of a close
+                self._stop.force()  # all tasks of the loop were cancelled during a close
                 continue
             finally:
-                await self._leave_lane()  # nothing is under way when the worker reconciles
-            if self._stop.hurried.is_set():  # a close in a hurry has begun; its task may be yet to run
-                self._pump.hurry()
-            self._pump.stumbled(self._clock.monotonic_ms())
+                await self._end_second_lane()  # nothing may be in flight when the worker reconciles
+            if self._stop.forced.is_set():  # a forced close has begun; its task may not have run yet
+                self._pump.fail_fast()
+            self._pump.step_failed(self._clock.monotonic_ms())
 
     async def _turn(self) -> bool:
-        """Carry out one step; False when all is done."""
+        """Execute one step; False when the pump has finished."""
         if self._lane is not None and self._lane.done():
             lane, self._lane = self._lane, None
             lane.result()
         now_ms = self._clock.monotonic_ms()
-        if self._pump.claims_apart:
-            self._open_lane(now_ms)
+        if self._pump.claims_separately:
+            self._start_second_lane(now_ms)
         step = self._pump.next(now_ms)
         match step:
             case Exchange():
-                self._open_lane(now_ms)
+                self._start_second_lane(now_ms)
                 await self._exchange(step)
                 await self._first_steps()
             case Wait(ignore_hints=True):
@@ -170,33 +170,33 @@ class Driver:
         self.last_progress_ms = self._clock.monotonic_ms()
         return True
 
-    def _open_lane(self, now_ms: float) -> None:
-        """Begin the second lane, if there is something to do for it."""
-        if self._lane is None and self._pump.wants_lane(now_ms):
-            self._lane = asyncio.create_task(self._exchange_beside(), name="windlass-lane")
+    def _start_second_lane(self, now_ms: float) -> None:
+        """Start the second lane if there is enough work for it."""
+        if self._lane is None and self._pump.wants_second_lane(now_ms):
+            self._lane = asyncio.create_task(self._run_second_lane(), name="windlass-lane")
 
     async def _first_steps(self) -> None:
-        """Run the first step of the claimed jobs, so that those which end in it are settled at once."""
+        """Let claimed jobs run their first step, so that short jobs are settled with the next exchange."""
         await asyncio.sleep(0)
 
-    async def _exchange_beside(self) -> None:
+    async def _run_second_lane(self) -> None:
         """Run the second lane while there is enough work for it."""
         took("worker.lane")
         try:
             while self._lane is not None:
-                exchange = self._pump.beside(self._clock.monotonic_ms())
+                exchange = self._pump.next_in_second_lane(self._clock.monotonic_ms())
                 if exchange is None:
                     return
                 await self._exchange(exchange)
-                if not self._pump.claims_apart:
+                if not self._pump.claims_separately:
                     await self._first_steps()
-                elif self._pump.ends:  # else this lane ends, which wakes the first one
-                    self.wake()  # it may have waited until fewer ends are unsettled
+                elif self._pump.unsettled:  # otherwise this lane ends, which wakes the first one
+                    self.wake()  # the first lane may wait until fewer jobs are unsettled
         finally:
-            self.wake()  # the first lane sees how it ended
+            self.wake()  # the first lane handles the outcome of this task
 
-    async def _leave_lane(self) -> None:
-        """Wait for the request of the second lane, whether it fails or not."""
+    async def _end_second_lane(self) -> None:
+        """Wait until the request of the second lane has ended, with or without an error."""
         lane, self._lane = self._lane, None
         if lane is not None:
             await asyncio.wait([lane])
@@ -204,10 +204,10 @@ class Driver:
                 log.debug("an exchange beside the pump failed as well: %s", error)
 
     async def _rest(self, ms: float) -> None:
-        """Wait after a failure. Only a forced close shortens it."""
-        await self._clock.wait(self._stop.hurried, ms)
-        if self._stop.hurried.is_set():
-            self._pump.hurry()
+        """Wait after a failure. Only a forced close ends this early."""
+        await self._clock.wait(self._stop.forced, ms)
+        if self._stop.forced.is_set():
+            self._pump.fail_fast()
 
     async def _wait(self, ms: float) -> None:
         assert self._listener is not None
@@ -217,20 +217,20 @@ class Driver:
         finally:
             self._pump.woke(self._clock.monotonic_ms(), topics)
         if "schedules" in topics:
-            self._supervisor.hurry("schedule")
+            self._supervisor.run_now("schedule")
         if f"worker:{self._shared.worker_id}" in topics:
-            await self._ask_cancels()
-            await self._attend()
+            await self._check_cancelled()
+            await self._on_command_hint()
 
     # --- requests ------------------------------------------------------------------------------------
 
     async def _exchange(self, exchange: Exchange) -> None:
-        """Settle what ended and claim what fits, in one round trip."""
+        """Settle ended jobs and claim new ones, in one round trip."""
         sent_ms, claim = self._clock.monotonic_ms(), self._claim(exchange)
         relay, answers = False, []
         try:
-            if exchange.ends:
-                result = await self._settle(exchange.ends, claim)
+            if exchange.settlements:
+                result = await self._settle(exchange.settlements, claim)
                 claimed, relay, answers = result.claimed, result.relay, result.items
             else:
                 claimed = await self._call(claim)
@@ -239,20 +239,20 @@ class Driver:
             self._answered.set()
             raise
         drained = self._pump.answered(exchange, claimed, sent_ms)
-        for end, answer in zip(exchange.ends, answers, strict=True):
+        for end, answer in zip(exchange.settlements, answers, strict=True):
             self._running.reporter.settled(end, answer)
         self._answered.set()
         if relay:
             self._supervisor.start("relay-now", self._relay)
         reach("worker.claimed", count=len(claimed.jobs) if claimed else 0)
         if claimed is not None:
-            await self._earlier_attempts(claimed.jobs)
+            await self._wait_for_earlier_attempts(claimed.jobs)
             self._running.begin(claimed.jobs, self._lease_ms, sent_ms - claimed.held_ms)
         if drained:
             self._emitter.emit("drained")
 
-    async def _earlier_attempts(self, jobs: list[JobRecord]) -> None:
-        """Wait until the other lane knows how earlier attempts of ``jobs`` ended: that is reported first."""
+    async def _wait_for_earlier_attempts(self, jobs: list[JobRecord]) -> None:
+        """Wait until the other lane has settled earlier attempts of ``jobs``, which are reported first."""
         while self._pump.is_settling(jobs):
             self._answered.clear()
             await self._answered.wait()
@@ -269,14 +269,14 @@ class Driver:
             idle=exchange.idle,
         )
 
-    async def _settle(self, ends: list[Settlement], claim: rq.Claim | None) -> rq.SettleResult:
-        """Settle ``ends`` together; one by one, and without a claim, when the store refuses the batch."""
+    async def _settle(self, settlements: list[Settlement], claim: rq.Claim | None) -> rq.SettleResult:
+        """Settle in one request; one by one and without the claim if the store refuses that."""
         try:
-            result: rq.SettleResult = await self._call(rq.Settle(items=ends, claim=claim))
+            result: rq.SettleResult = await self._call(rq.Settle(items=settlements, claim=claim))
         except StorageError:
             raise
         except Exception as exc:
-            return await settle_apart(self._call, ends, exc)
+            return await settle_one_by_one(self._call, settlements, exc)
         return result
 
     async def _call(self, request: Any) -> Any:
@@ -287,10 +287,10 @@ class Driver:
             self._pending.remove(request)
 
     def _begin_offered(self, record: JobRecord, since_ms: float) -> bool:
-        """Begin what our only queue gave us before we asked; False: no room, or the pump is busy and asks."""
+        """Start an offered job. False when no slot is free, or when a claim is about to be sent."""
         if not self._pump.has_room(record.queue, self._clock.monotonic_ms()):
             return False
-        if self._pump.is_settling([record]):  # its claim waits for that
+        if self._pump.is_settling([record]):  # a claim would wait for the settlement; an offer cannot
             return False
         self._running.begin([record], self._lease_ms, since_ms)
         if self._pump.took_offer() and self._emitter.wants("drained"):
@@ -298,8 +298,8 @@ class Driver:
         return True
 
     async def _reconcile(self, step: ReconcileStep) -> None:
-        """After a lost reply: give back leases that we do not hold, so that nothing waits for a stall."""
-        held = [*self._running.attempts, *step.ends]
+        """Release leases that this worker does not hold, so that their jobs need not wait for a stall."""
+        held = [*self._running.attempts, *step.tokens]
         released = await self._call(rq.Reconcile(worker=self._shared.worker_id, held=held))
         if released:
             log.info("gave back %d leases whose claim was never answered", released)
@@ -307,6 +307,7 @@ class Driver:
         reach("worker.reconciled", released=released)
 
     async def _is_empty(self) -> bool:
+        """Whether no queue of this worker has jobs that are waiting, parked, active or retrying."""
         await asyncio.wait([self._supervisor.over("relay-now")])
         for name in self._shared.shares.names:
             counts = await self._call(rq.CountJobs(queue=name))
@@ -315,9 +316,9 @@ class Driver:
         return True
 
     async def _relay(self) -> None:
-        """What ended here concerns more jobs than one request could notify: continue beside the pump.
+        """Notify dependents that did not fit into the request that settled the job. Runs beside the pump.
 
-        A worker that closes leaves what is more than one step to the leader.
+        A worker that closes stops after the current step; the leader does the rest.
         """
         relayer, more = Relayer(self._store), True
         try:
@@ -327,25 +328,28 @@ class Driver:
             text = printable(str(exc))
             log.warning("some jobs are yet to be notified that others ended; the leader will do it: %s", text)
 
-    async def _ask_cancels(self) -> None:
-        """A job that may run here was cancelled: ask which."""
+    async def _check_cancelled(self) -> None:
+        """Ask the store which running jobs were cancelled, and stop those."""
         leases = self._running.leases(self._lease_ms)
         if leases:
             for lease, answer in zip(leases, await self._call(rq.Extend(leases=leases)), strict=True):
                 if answer is Extended.CANCELLING:
                     self._running.cancel(lease.token)
 
-    # --- the end -------------------------------------------------------------------------------------
+    # --- shutdown ------------------------------------------------------------------------------------
 
     async def end(self, stop: Stop) -> list[str]:
-        """Wait until all is settled, while there is time; the names of what is left, whose leases run out."""
+        """Wait until all jobs are settled, as long as ``stop`` allows.
+
+        Returns the names of pending requests and settlements that were abandoned. Their leases expire.
+        """
         over = self._supervisor.over("pump")
-        if await stop.wait_for(over, keep_ms=PARTS_MS) and not self._pump.ends:
+        if await stop.wait_for(over, keep_ms=PARTS_MS) and not self._pump.unsettled:
             return []
         left = [f"the answer to {type(request).__name__}" for request in self._pending]
-        ends = self._pump.abandon()
-        if ends or not left:
-            left.append(f"the settlement of {ends} jobs")
+        unsettled = self._pump.abandon()
+        if unsettled or not left:
+            left.append(f"the settlement of {unsettled} jobs")
         self._running.reporter.abandon()
         self._supervisor.release("pump")
         self._supervisor.release("relay-now")

@@ -1,4 +1,4 @@
-"""What a duty is: something that a worker does for its store now and then, in bounded steps."""
+"""The interface of duties: periodic work that a worker does for its store, in bounded steps."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple, Protocol
 
 
 class Done(NamedTuple):
-    """What one step of a duty did, and whether there is more to do at once."""
+    """How much one step of a duty did, and whether there is more to do at once."""
 
     amount: int
     more: bool = False
 
 
 class Duty(Protocol):
-    """Something to do now and then. A worker that stops leaves what is more than one step to another."""
+    """Periodic work. A worker that stops ends after the current step; another worker does the rest."""
 
     @property
     def name(self) -> str: ...
@@ -25,12 +25,12 @@ class Duty(Protocol):
     def leader_only(self) -> bool: ...
 
     async def step(self) -> Done:
-        """One bounded step."""
+        """Do one bounded step."""
         ...
 
 
 async def all_steps(duty: Duty) -> int:
-    """Step by step, until nothing is left to do; returns how much was done."""
+    """Run steps until nothing is left to do. Returns how much was done."""
     total, more = 0, True
     while more:
         amount, more = await duty.step()

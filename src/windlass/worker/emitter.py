@@ -1,4 +1,4 @@
-"""Callbacks by event name, for things that happen inside one worker."""
+"""Callbacks for the events of one worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from windlass.core.option_values import check_known
 
 log: Final = logging.getLogger("windlass.worker")
 
-#: What a worker reports, and with which arguments.
+#: The events of a worker, with the arguments of their callbacks.
 WORKER_EVENTS = {
     "ready": "()",
     "active": "(job)",
@@ -34,7 +34,7 @@ WORKER_EVENTS = {
     "closing": "()",
     "closed": "()",
 }
-#: Names of other systems for what a worker reports.
+#: Names of these events in other job systems.
 WORKER_ALIASES = {
     "started": "ready",
     "stopped": "closed",
@@ -49,19 +49,20 @@ WORKER_ALIASES = {
 
 
 class Emitter:
-    """Runs callbacks on the event loop. A callback that fails is logged and affects nothing else."""
+    """Calls callbacks on the event loop. An error of a callback is logged and has no other effect."""
 
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callable[..., Any]]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def on(self, event: str, callback: Callable[..., Any]) -> None:
-        """Call ``callback`` at every ``event``. Coroutines run beside the worker."""
+        """Call ``callback`` at every ``event``. Coroutines run as separate tasks."""
         event = WORKER_ALIASES.get(event, event)
         check_known([event], WORKER_EVENTS, "worker event")
         self._callbacks.setdefault(event, []).append(callback)
 
     def wants(self, event: str) -> bool:
+        """Whether ``event`` has a callback."""
         return event in self._callbacks
 
     def emit(self, event: str, *args: Any) -> None:
@@ -71,11 +72,11 @@ class Emitter:
     def call(
         self, callbacks: Iterable[Callable[..., Any]], *args: Any, what: str = "hook of the app"
     ) -> None:
-        """Call each of ``callbacks``; coroutines run beside the worker."""
+        """Call each of ``callbacks``. Coroutines run as separate tasks."""
         for callback in callbacks:
             try:
                 answer = callback(*args)
-                if inspect.iscoroutine(answer):  # an answer is user code too: it may raise when asked
+                if inspect.iscoroutine(answer):  # inside the try: inspecting a user's object may raise
                     self._background(what, answer)
             except (KeyboardInterrupt, SystemExit):
                 raise
@@ -96,6 +97,6 @@ class Emitter:
         task.add_done_callback(self._tasks.discard)
 
     async def settle(self) -> None:
-        """Wait for callbacks that still run."""
+        """Wait for callbacks that are still running."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))

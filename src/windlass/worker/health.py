@@ -1,10 +1,10 @@
 """Liveness and readiness over HTTP, for process managers and load balancers.
 
-``/live`` answers 200 as long as the event loop turns. ``/ready`` answers 200 while the worker is connected
-and its pump advances, else 503 with the reason. ``/metrics`` answers what the app's ``PrometheusMetrics``
-counted, when it has one in use. Nothing is read from a request but its first line; a
-request that is too large or too slow is refused. At the limit of connections the oldest one is closed: idle
-connections do not keep a probe out, which would get a healthy worker restarted.
+``/live`` answers 200 as long as the event loop runs. ``/ready`` answers 200 while the worker is connected and
+makes progress, else 503 with the reason. ``/metrics`` answers the figures of the app's ``PrometheusMetrics``,
+if it uses one. Only the first line of a request is used. A request that is too large or too slow is refused.
+At the limit of connections the oldest one is closed, so that idle connections cannot block a probe and get a
+healthy worker restarted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GET = ("GET", "HEAD")
 
 
 class HealthServer:
-    """A tiny HTTP server beside a worker. ``stale``: seconds without progress that mean "not ready"."""
+    """A small HTTP server for a worker. ``stale``: seconds without progress until it is not ready."""
 
     def __init__(
         self,
@@ -46,18 +46,18 @@ class HealthServer:
 
     @property
     def port(self) -> int:
-        """The port that it listens on; useful when 0 was asked for."""
+        """The port that it listens on; the actual one when 0 was given."""
         if self._server is None:
             return self._port
         number: int = self._server.sockets[0].getsockname()[1]
         return number
 
     async def start(self) -> None:
-        """Begin to listen. ``OSError`` when the port is taken."""
+        """Start to listen. Raises ``OSError`` when the port is in use."""
         self._server = await asyncio.start_server(self._accept, self._host, self._port, limit=_REQUEST_BYTES)
 
     async def stop(self) -> None:
-        """Stop listening and drop open connections. Idempotent."""
+        """Stop listening and close open connections. Idempotent."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -69,11 +69,11 @@ class HealthServer:
         await server.wait_closed()
 
     def live(self) -> dict[str, Any]:
-        """What ``/live`` answers."""
+        """Return the body of ``/live``."""
         return {"live": True, "worker": self._worker.id}
 
     def ready(self) -> tuple[bool, dict[str, Any]]:
-        """Whether the worker takes jobs, and what ``/ready`` says about it."""
+        """Return whether the worker is ready, and the body of ``/ready``."""
         worker = self._worker
         reason = ""
         since_ms = self._since_progress_ms()
@@ -101,7 +101,7 @@ class HealthServer:
         task.add_done_callback(lambda done: self._open.pop(done, None))
 
     def _drop(self, task: asyncio.Task[None]) -> None:
-        """End a connection. A task that is cancelled before its first step would not close it."""
+        """Close a connection. A task that is cancelled before its first step would not close it."""
         writer = self._open.pop(task)
         task.cancel()
         writer.transport.abort()
@@ -146,7 +146,7 @@ class HealthServer:
 
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
-    """The request up to its empty line; None when it is too large."""
+    """Read the request up to its empty line; None when it is too large."""
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:

@@ -22,17 +22,17 @@ from windlass.core.job import Action, WorkerInfo
 from windlass.core.text import clean_text
 from windlass.worker.supervisor import Service
 
-#: The shortest time over which the use of the processor is worked out.
+#: The shortest period for which CPU usage is computed, in seconds.
 _LEAST_S = 1.0
-#: Heartbeats carry a dump of stacks for this long, and this much of it.
+#: How long heartbeats include a stack dump, and its maximum length.
 _STACKS_MS = 60_000
 _STACKS_CHARS = 32_000
 
 
 class Heartbeat(Service):
-    """Beats every ``every_ms``; takes the worker off the list when it stops.
+    """Sends a heartbeat every ``every_ms``. When it stops, it removes the worker from the store's list.
 
-    The answer to a beat may bring a command from afar, which is handed on once.
+    The answer may contain a command for this worker. Each command is passed to ``on_command`` once.
     """
 
     def __init__(
@@ -40,21 +40,21 @@ class Heartbeat(Service):
         store: Store,
         every_ms: int,
         info: Callable[[], WorkerInfo],
-        obey: Callable[[Action], None] = lambda action: None,
+        on_command: Callable[[Action], None] = lambda action: None,
     ) -> None:
         super().__init__("heartbeat")
         self._store = store
         self._every_ms = every_ms
         self._info = info
-        self._obey = obey
-        self._obeyed = ""
+        self._on_command = on_command
+        self._last_command_id = ""
 
     async def run_once(self) -> None:
-        """One beat."""
+        """Send one heartbeat."""
         command = await self._store.execute(rq.Beat(worker=self._info()))
-        if command is not None and command.id != self._obeyed:
-            self._obeyed = command.id
-            self._obey(command.action)
+        if command is not None and command.id != self._last_command_id:
+            self._last_command_id = command.id
+            self._on_command(command.action)
 
     async def step(self) -> float:
         await self.run_once()
@@ -65,7 +65,7 @@ class Heartbeat(Service):
 
 
 def rss_kb() -> int:
-    """Memory of this process, in kB."""
+    """Return the memory of this process, in kB."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * (resource.getpagesize() // 1024)
@@ -75,7 +75,7 @@ def rss_kb() -> int:
 
 
 class CpuMeter:
-    """How much of one processor this process uses, in percent: 200 means two processors."""
+    """Measures the CPU time of this process in percent of one processor: 200 means two processors."""
 
     def __init__(
         self, now_s: Callable[[], float] = time.monotonic, used_s: Callable[[], float] = time.process_time
@@ -85,7 +85,7 @@ class CpuMeter:
         self._percent = 0.0
 
     def read(self) -> float:
-        """The use since the last reading; within a second of it, the same again."""
+        """Return the usage since the last reading. Within a second, the last value is returned again."""
         now_s, used_s = self._now_s(), self._used_s()
         if now_s - self._from_s >= _LEAST_S:
             self._percent = round(100 * (used_s - self._before_s) / (now_s - self._from_s), 1)
@@ -94,7 +94,7 @@ class CpuMeter:
 
 
 class StackDump:
-    """The last dump of stacks, which heartbeats carry for a while."""
+    """The last stack dump. Heartbeats include it for a while."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -102,19 +102,19 @@ class StackDump:
         self._until_ms = 0.0
 
     def take(self) -> str:
-        """Make one now."""
+        """Take a stack dump now."""
         text = dump_stacks()
         self._text, self._until_ms = clean_text(text, _STACKS_CHARS), self._clock.monotonic_ms() + _STACKS_MS
         return text
 
     @property
     def shown(self) -> str:
-        """What heartbeats carry; empty when there was none for a minute."""
+        """The dump that heartbeats include; empty when the last one is older than a minute."""
         return self._text if self._clock.monotonic_ms() < self._until_ms else ""
 
 
 def dump_stacks() -> str:
-    """Where every thread and every task of this event loop stands, for a log."""
+    """Return the stacks of all threads and of all tasks of this event loop, for a log."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = [
         f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
@@ -125,7 +125,7 @@ def dump_stacks() -> str:
 
 
 def _coroutine_stack(coroutine: Any) -> str:
-    """Where a suspended coroutine stands, down to what it waits for: a task knows its first frame only."""
+    """Return the stack of a suspended coroutine, including the coroutines that it awaits."""
     lines = ""
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)

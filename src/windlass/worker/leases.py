@@ -1,12 +1,12 @@
-"""Renew leases on a thread that handlers cannot block, and stop handlers that lost their lease.
+"""Renew leases on a separate thread, and stop handlers whose lease is lost.
 
-Leases are renewed apart from the worker's loop, on a thread with its own event loop and its own client of
-the store: a handler that blocks the worker's loop does not cost it its jobs. (Code that holds the
-interpreter lock past its lease can: that is what ``isolation="process"`` is for.)
+The renewal thread has its own event loop and its own client of the store, so that a handler that blocks the
+worker's loop does not lose its jobs. (Code that holds the interpreter lock for longer than the lease still
+can; ``isolation="process"`` avoids that.)
 
-Whether a lease still holds is watched on the worker's loop, apart from the renewing: by *this process's*
-monotonic clock, whatever call is pending. A margin before the lease ends the handler is stopped without
-asking the store, which may be out of reach, so that it is over before another worker can begin the job.
+The worker's loop watches the deadlines, independently of the renewal, by the monotonic clock of this process.
+A handler whose lease was not renewed is stopped shortly before the lease ends, without asking the store,
+which may be unreachable. So it has ended before another worker can begin the job.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ log: Final = logging.getLogger("windlass.worker")
 _BATCH = 1_000
 #: How long to wait after a failed renewal.
 _RETRY_MS = 500
-#: With nothing to renew the keeper looks again so often. A lease that needs it no sooner is simply found
-#: then: waking another thread for every job would cost more than all the rest of holding it.
+#: The keeper checks for new leases at least this often. It is only woken for a lease that is due earlier:
+#: waking another thread for every job would cost more than everything else about its lease.
 _IDLE_MS = 5_000
 _THIRD = 1 / 3
-#: A handler is stopped this long before its lease ends: this fraction of it, and at least this much.
+#: How long before the end of its lease a handler is stopped: a fraction of the lease, and a minimum.
 _MARGIN, _LEAST_MARGIN_MS = 0.1, 200
 
 
@@ -46,6 +46,8 @@ def margin_ms(lease_ms: float) -> float:
 
 
 class _Held(msgspec.Struct):
+    """A lease and its deadline, by the monotonic clock."""
+
     token: str
     record: JobRecord
     lease_ms: int
@@ -53,12 +55,12 @@ class _Held(msgspec.Struct):
 
     @property
     def renew_ms(self) -> float:
-        """When a third of its time is used up."""
+        """When a third of the lease is used up."""
         return self.deadline_ms - self.lease_ms * 2 / 3
 
     @property
     def stop_ms(self) -> float:
-        """When its handler is stopped unless it was renewed."""
+        """When the handler is stopped unless the lease was renewed."""
         return self.deadline_ms - margin_ms(self.lease_ms)
 
     @property
@@ -67,7 +69,7 @@ class _Held(msgspec.Struct):
 
 
 class LeaseKeeper:
-    """Renews every lease that it holds at a third of its time.
+    """Renews every lease that it holds after a third of its time.
 
     ``on_lost(token)`` and ``on_cancel(token)`` are called on the worker's loop.
     """
@@ -89,7 +91,7 @@ class LeaseKeeper:
         self._worker_loop = asyncio.get_running_loop()
         self._watch_wake = asyncio.Event()
         self._next_stop_ms = float("inf")
-        #: The renewing side: its loop and what wakes it.
+        #: The renewal thread's loop, and the event that wakes it.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._next_ms = float("inf")
@@ -97,45 +99,47 @@ class LeaseKeeper:
         self._started, self._ended = asyncio.Event(), asyncio.Event()
 
     def hold(self, token: str, record: JobRecord, lease_ms: int, since_ms: float) -> None:
-        """Keep the lease of a job, granted by a request that was sent at ``since_ms`` (monotonic)."""
+        """Keep a lease that was granted by a request sent at ``since_ms`` (monotonic)."""
         held = self._held[token] = _Held(token, record, lease_ms, since_ms + lease_ms)
         if since_ms + lease_ms * _THIRD < self._next_ms:
-            self._call(self._nudge)
+            self._call_renewal_loop(self._wake_renewal)
         if held.stop_ms < self._next_stop_ms:
             self._next_stop_ms = held.stop_ms
             self._watch_wake.set()
 
     def drop(self, token: str) -> bool:
-        """Drop a lease; False when it was already lost."""
+        """Stop renewing a lease; False when it was already lost."""
         return self._held.pop(token, None) is not None
 
     @property
     def tokens(self) -> list[str]:
+        """The tokens of all leases that are held."""
         return list(self._held)
 
     async def start(self) -> None:
-        """Begin renewing."""
+        """Start the renewal thread and the watch of deadlines."""
         self._begun = True
         self._supervisor.start("lease-watch", self._watch)
         self._clock.run_apart("windlass-leases", self._keep_renewing)
         await self._started.wait()
 
     async def stop(self) -> None:
-        """Stop renewing and close the keeper's own client. Idempotent."""
+        """Stop renewing and close the client of the renewal thread. Idempotent."""
         self._stopping = True
         self._held.clear()
-        self._call(self._nudge)
+        self._call_renewal_loop(self._wake_renewal)
         self._supervisor.release("lease-watch")
         if self._begun:
             await self._ended.wait()
 
-    # --- on the worker's loop: does every lease still hold? ------------------------------------------
+    # --- on the worker's loop: watch deadlines -------------------------------------------------------
 
     async def _watch(self) -> None:
+        """Stop handlers whose lease is about to end."""
         while True:
             now_ms = self._clock.monotonic_ms()
             for held in [held for held in self._held.values() if held.stop_ms <= now_ms]:
-                if held.stop_ms <= now_ms:  # else it was renewed just now, by the other thread
+                if held.stop_ms <= now_ms:  # otherwise the other thread has just renewed it
                     self._lose(held.token)
             first_ms = min((held.stop_ms for held in self._held.values()), default=float("inf"))
             self._next_stop_ms = first_ms
@@ -147,25 +151,26 @@ class LeaseKeeper:
         if self.drop(token):
             self._on_lost(token)
 
-    # --- renewing, on a thread of its own ------------------------------------------------------------
+    # --- on the renewal thread -----------------------------------------------------------------------
 
-    def _call(self, step: Callable[[], None]) -> None:
+    def _call_renewal_loop(self, step: Callable[[], None]) -> None:
+        """Call ``step`` on the loop of the renewal thread, if it runs."""
         loop = self._loop
         if loop is None:
             return
         try:
             loop.call_soon_threadsafe(step)
-        except RuntimeError:  # the keeper's loop ended meanwhile
+        except RuntimeError:  # the renewal loop has ended
             return
 
-    def _nudge(self) -> None:
+    def _wake_renewal(self) -> None:
         if self._wake is not None:
             self._wake.set()
 
     async def _keep_renewing(self) -> None:
-        """Renew until it is stopped; whatever goes wrong, begin again."""
+        """Renew until ``stop``. After an unexpected error, start again with a new client."""
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
-        self._call_soon(self._started.set)
+        self._call_worker_loop(self._started.set)
         try:
             while not self._stopping:
                 try:
@@ -174,7 +179,7 @@ class LeaseKeeper:
                     log.exception("renewing leases met an unexpected error and continues")
                     await self._clock.wait(asyncio.Event(), _RETRY_MS)
         finally:
-            self._call_soon(self._ended.set)
+            self._call_worker_loop(self._ended.set)
 
     async def _renew_with_a_client(self) -> None:
         store = self._store.clone()
@@ -189,11 +194,11 @@ class LeaseKeeper:
                     renewing.result()
         finally:
             if renewing is not None:
-                renewing.cancel()  # a call that is still pending at a stop is abandoned
+                renewing.cancel()  # a stop abandons a pending call
             await store.close()
 
     async def _pause(self) -> None:
-        """Until the first lease has used up a third."""
+        """Wait until the first lease is due for renewal."""
         assert self._wake is not None
         now_ms = self._clock.monotonic_ms()
         first_ms = min((held.renew_ms for held in list(self._held.values())), default=float("inf"))
@@ -204,13 +209,13 @@ class LeaseKeeper:
 
     async def _until_done_or_stopping(self, renewing: asyncio.Task[None]) -> None:
         assert self._wake is not None
-        renewing.add_done_callback(lambda task: self._nudge())
+        renewing.add_done_callback(lambda task: self._wake_renewal())
         while not renewing.done() and not self._stopping:
             await self._wake.wait()
             self._wake.clear()
 
     async def _renew_due(self, store: Store) -> None:
-        if self._worker_loop.is_closed():  # without a close: the leases of what ran there run out
+        if self._worker_loop.is_closed():  # without a close: its leases expire
             self._stopping = True
             return
         now = self._clock.monotonic_ms()
@@ -229,14 +234,14 @@ class LeaseKeeper:
             return
         for held, answer in zip(due, answers, strict=True):
             if answer is Extended.LOST:
-                self._call_soon(self._lose, held.token)
+                self._call_worker_loop(self._lose, held.token)
                 continue
             held.deadline_ms = sent_ms + held.lease_ms
             if answer is Extended.CANCELLING:
-                self._call_soon(self._on_cancel, held.token)
+                self._call_worker_loop(self._on_cancel, held.token)
 
-    def _call_soon(self, callback: Callable[..., object], *args: object) -> None:
-        """Call on the worker's loop."""
+    def _call_worker_loop(self, callback: Callable[..., object], *args: object) -> None:
+        """Call ``callback`` on the worker's loop."""
         try:
             self._worker_loop.call_soon_threadsafe(callback, *args)
         except RuntimeError:  # the worker's loop has ended, and so have its handlers

@@ -1,7 +1,7 @@
-"""Start and stop of a worker: parts open one after the other and close in reverse, in bounded time.
+"""Start and stop of a worker. Parts open one after the other and close in reverse, in bounded time.
 
-A start that fails undoes what it did. A stop ends in time even if the store does not answer: parts that are
-not closed by then are abandoned and named.
+A start that fails closes the parts that it opened. A stop ends in time even if the store does not answer:
+parts that are not closed by then are abandoned, and their names are reported.
 """
 
 from __future__ import annotations
@@ -20,59 +20,62 @@ from windlass.worker.emitter import Emitter
 
 log: Final = logging.getLogger("windlass.worker")
 
-#: What a stop may take besides the grace and the wait after a cancel ...
+#: How long a stop may take in addition to the grace and the wait after a cancel.
 LAST_MS = 2_000
-#: ... of which this much is kept for closing parts, after the last settlements ...
+#: The part of it that is reserved for closing parts, after the last settlements.
 PARTS_MS = 1_000
-#: ... and this much for what turns up after all of that: a part always gets a moment.
+#: The part of that which is kept in reserve, and the minimum time for each part.
 _SPARE_MS, _MOMENT_MS = 400, 50
-#: Turns of the loop that a stop in a hurry waits: handlers end in them that only had to be notified.
+#: Iterations of the loop that a forced stop waits, for handlers that end as soon as they are cancelled.
 _TURNS = 10
 
 Close = Callable[[], Awaitable[None] | None]
 
 
 class Stop:
-    """The time that a stop takes: the grace, the wait after a cancel, and two seconds for the rest."""
+    """The time budget of a stop: the grace, the wait after a cancel, and two seconds for the rest."""
 
     def __init__(self, clock: Clock, *, grace_ms: float, cancel_wait_ms: float) -> None:
         self._clock = clock
         self._most_ms = grace_ms + cancel_wait_ms + LAST_MS
         self._end_ms = float("inf")
-        #: Set when nothing is to be waited for that can be given back.
-        self.hurried: asyncio.Event = asyncio.Event()
+        #: Set when jobs are released instead of waiting for them.
+        self.forced: asyncio.Event = asyncio.Event()
 
     def at_once(self) -> Stop:
-        """A stop without a wait, for a worker that has not started."""
+        """Return a stop without grace, for a worker that has not started."""
         stop = Stop(self._clock, grace_ms=0, cancel_wait_ms=0)
         stop.begin()
         return stop
 
     def begin(self) -> None:
-        """Start the clock of the stop."""
-        most_ms = LAST_MS if self.hurried.is_set() else self._most_ms
+        """Start the time of the stop."""
+        most_ms = LAST_MS if self.forced.is_set() else self._most_ms
         self._end_ms = min(self._end_ms, self._clock.monotonic_ms() + most_ms)
 
-    def hurry(self) -> None:
-        """Give back at once what runs; two seconds are left."""
-        self.hurried.set()
+    def force(self) -> None:
+        """Skip the grace. Running jobs are released at once, and two seconds are left."""
+        self.forced.set()
         if self._end_ms < float("inf"):
             self._end_ms = min(self._end_ms, self._clock.monotonic_ms() + LAST_MS)
 
     @property
     def is_over(self) -> bool:
-        """Whether even the last settlements are not waited for any more."""
+        """Whether there is no time left for the last settlements."""
         return self.left_ms(PARTS_MS) <= 0
 
     def left_ms(self, keep_ms: float = _SPARE_MS) -> float:
-        """How much time is left if ``keep_ms`` are kept for what follows."""
+        """The time left if ``keep_ms`` is reserved for the following steps."""
         return self._end_ms - keep_ms - self._clock.monotonic_ms()
 
-    async def wait_unhurried(self, event: asyncio.Event, ms: float) -> bool:
-        """Wait for ``event`` at most ``ms``, in a hurry a few turns of the loop; whether it is set."""
-        if not self.hurried.is_set() and not event.is_set():
-            await self._first_of(event, ms)
-        for _ in range(_TURNS if self.hurried.is_set() else 0):
+    async def wait_unless_forced(self, event: asyncio.Event, ms: float) -> bool:
+        """Wait for ``event``, at most ``ms``. Returns whether it is set.
+
+        A forced stop only waits a few iterations of the loop.
+        """
+        if not self.forced.is_set() and not event.is_set():
+            await self._wait_first(event, ms)
+        for _ in range(_TURNS if self.forced.is_set() else 0):
             if not event.is_set():
                 await asyncio.sleep(0)
         return event.is_set()
@@ -80,48 +83,48 @@ class Stop:
     async def wait_for(
         self, task: asyncio.Future[Any], *, keep_ms: float = _SPARE_MS, most_ms: float = float("inf")
     ) -> bool:
-        """Wait for the end of ``task`` while there is time, and a moment in any case; whether it ended."""
+        """Wait for ``task`` while there is time, but at least briefly. Returns whether it has ended."""
         ended = asyncio.Event()
         task.add_done_callback(lambda _: ended.set())
         give_up_ms = self._clock.monotonic_ms() + most_ms
         left_ms = max(self.left_ms(keep_ms), _MOMENT_MS)
         while not task.done() and left_ms > 0:
-            await self._first_of(ended, min(left_ms, most_ms))
+            await self._wait_first(ended, min(left_ms, most_ms))
             left_ms = min(self.left_ms(keep_ms), give_up_ms - self._clock.monotonic_ms())
         return task.done()
 
-    async def _first_of(self, event: asyncio.Event, ms: float) -> None:
-        """Until the event, the end of the time, or the begin of a hurry; being cancelled is a hurry."""
+    async def _wait_first(self, event: asyncio.Event, ms: float) -> None:
+        """Wait for the event, the timeout or ``force``. Being cancelled forces the stop."""
         waits: list[asyncio.Task[Any]] = [asyncio.create_task(event.wait())]
-        if not self.hurried.is_set():
-            waits.append(asyncio.create_task(self.hurried.wait()))
-        waits.append(asyncio.create_task(_pass(self._clock, ms)))
+        if not self.forced.is_set():
+            waits.append(asyncio.create_task(self.forced.wait()))
+        waits.append(asyncio.create_task(_sleep(self._clock, ms)))
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            self.hurry()
+            self.force()
         finally:
             for wait in waits:
                 wait.cancel()
 
 
-async def _pass(clock: Clock, ms: float) -> None:
+async def _sleep(clock: Clock, ms: float) -> None:
     await clock.wait(asyncio.Event(), ms)
 
 
 class Parts:
-    """The parts that are open, in the order of opening."""
+    """The open parts, in the order of opening."""
 
     def __init__(self) -> None:
         self._open: list[tuple[str, Close, float]] = []
 
     def opened(self, name: str, close: Close, *, most_ms: float = LAST_MS) -> None:
-        """``name`` is open, and ``close`` closes it, which may take ``most_ms``."""
+        """Register the open part ``name``. ``close`` closes it and may take ``most_ms``."""
         self._open.append((name, close, most_ms))
         reach("worker.opened", part=name)
 
     async def close(self, stop: Stop) -> list[str]:
-        """Close all parts, the last first; returns the names of those that ran out of time."""
+        """Close all parts, the last first. Returns the names of parts that ran out of time."""
         abandoned: list[str] = []
         while self._open:
             name, close, most_ms = self._open.pop()
@@ -131,7 +134,7 @@ class Parts:
 
 
 async def close_part(stop: Stop, name: str, close: Close, most_ms: float = LAST_MS) -> bool:
-    """Close one part; False when that was abandoned."""
+    """Close one part. Returns False when it was abandoned."""
     task = asyncio.ensure_future(_closed(name, close))
     in_time = await stop.wait_for(task, most_ms=most_ms)
     if not in_time:
@@ -150,11 +153,11 @@ async def _closed(name: str, close: Close) -> None:
 
 
 class Lifecycle:
-    """Starts a worker and stops it, once each; both can be asked for at any time, by any number of callers.
+    """Starts a worker once and stops it once. Any number of callers may ask for either, at any time.
 
-    ``open_parts`` opens one part after the other and names each to ``Parts``: a start that fails, or is
-    cancelled, undoes what it did and may be tried again. ``wind_up`` ends what runs and gives the names of
-    what does not; ``last`` is closed at the very end.
+    ``open_parts`` opens the parts one after the other and registers each with ``Parts``. A start that fails
+    or is cancelled closes these again and may be tried again. ``finish_work`` ends the running jobs and
+    returns the names of those that did not end. The parts in ``close_last`` are closed at the very end.
     """
 
     def __init__(
@@ -163,20 +166,20 @@ class Lifecycle:
         emitter: Emitter,
         *,
         open_parts: Callable[[Parts], Awaitable[None]],
-        wind_up: Callable[[Stop], Awaitable[list[str]]],
-        last: Mapping[str, Close],
+        finish_work: Callable[[Stop], Awaitable[list[str]]],
+        close_last: Mapping[str, Close],
     ) -> None:
         self._stop = stop
         self._emitter = emitter
         self._open_parts = open_parts
-        self._wind_up = wind_up
-        self._last = last
+        self._finish_work = finish_work
+        self._close_last = close_last
         self._parts = Parts()
         self._opening: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         #: new, starting, running, closing, closed
         self.state: str = "new"
-        #: What the stop could not wait for, by name: handlers, calls to the store, parts of the worker.
+        #: Names of handlers, store calls and parts that the stop could not wait for.
         self.left_behind: list[str] = []
 
     @property
@@ -185,13 +188,13 @@ class Lifecycle:
 
     @property
     def is_closing(self) -> bool:
-        """Whether a close was asked for, also long ago."""
+        """Whether a close was requested. Stays true once the worker is closed."""
         return self._closing is not None
 
     # --- start ---------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open all parts. Idempotent; ``ClosedError`` once a close was asked for."""
+        """Open all parts. Idempotent. Raises ``ClosedError`` once a close was requested."""
         if self.is_closing:
             raise ClosedError("the worker", "make another one")
         if self.state == "running":
@@ -207,9 +210,9 @@ class Lifecycle:
                 raise ClosedError("the worker", "it had not started yet; make another one") from None
             opening.cancel()
             await asyncio.wait([opening])
-            if self.state == "running":  # it had finished when the cancel came
+            if self.state == "running":  # it finished before the cancel
                 self.begin_close(force=True)
-                await self._closed_through_cancels()
+                await self._wait_until_closed()
             raise
 
     async def _open(self) -> None:
@@ -225,44 +228,47 @@ class Lifecycle:
     # --- stop ----------------------------------------------------------------------------------------
 
     async def close(self, *, force: bool = False) -> None:
-        """Wait for the end of a close; cancelling this call hurries it."""
+        """Close and wait for the end. Cancelling this call forces the close."""
         self.begin_close(force=force)
-        if await self._closed_through_cancels():
+        if await self._wait_until_closed():
             raise asyncio.CancelledError
 
-    async def see_out(self, over: asyncio.Future[None]) -> None:
-        """Wait until ``over``, then close; being cancelled is a graceful close, twice a hurried one."""
+    async def run_until_done(self, over: asyncio.Future[None]) -> None:
+        """Wait for ``over``, then close.
+
+        Cancelling this call closes gracefully; a second cancel forces the close.
+        """
         try:
             if not self.is_closing:
                 await asyncio.wait([over])
         except asyncio.CancelledError:
             log.info("stopping: the task that runs the worker was cancelled")
             self.begin_close()
-            await self._closed_through_cancels()
+            await self._wait_until_closed()
             raise
         await self.close()
 
     def begin_close(self, *, force: bool = False) -> None:
-        """Close in the background; all callers share one close."""
+        """Start to close in the background. All callers share one close."""
         if force:
-            self._stop.hurry()
+            self._stop.force()
         if self._closing is None:
             self._stop.begin()
-            self._close_apart()
+            self._start_close_task()
 
-    def _close_apart(self) -> None:
+    def _start_close_task(self) -> None:
         self._closing = asyncio.create_task(self._close(), name="windlass-close")
         self._closing.add_done_callback(self._closing_ended)
 
     def _closing_ended(self, closing: asyncio.Task[None]) -> None:
-        """All tasks of the loop were cancelled, this one before its first step: all is yet to be closed."""
+        """Restart a close whose task was cancelled before its first step, with all tasks of the loop."""
         if closing.cancelled() and self.state != "closed" and not self._stop.is_over:
-            log.error("the close of the worker was cancelled; it continues, in a hurry")
-            self._stop.hurry()
-            self._close_apart()
+            log.error("the close of the worker was cancelled; it continues as a forced close")
+            self._stop.force()
+            self._start_close_task()
 
     def handle_signals(self) -> None:
-        """Close at SIGTERM and SIGINT, at once at the second of them."""
+        """Close at the first SIGTERM or SIGINT; force the close at the second."""
         asked = 0
 
         def stop() -> None:
@@ -274,21 +280,21 @@ class Lifecycle:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop)
 
-    async def _closed_through_cancels(self) -> bool:
-        """Wait for the end of the close; being cancelled meanwhile hurries it. Whether that happened."""
+    async def _wait_until_closed(self) -> bool:
+        """Wait for the end of the close. Being cancelled forces it. Returns whether that happened."""
         cancelled = False
         while self._closing is not None and not self._closing.done():
             try:
                 await asyncio.wait([self._closing])
             except asyncio.CancelledError:
                 cancelled = True
-                self._stop.hurry()
+                self._stop.force()
         if self._closing is not None:
             self._closing.result()
         return cancelled
 
     async def _close(self) -> None:
-        """The close itself."""
+        """Stop a pending start, finish the work, and close all parts."""
         stop = self._stop
         if self._opening is not None:
             self._opening.cancel()
@@ -297,9 +303,9 @@ class Lifecycle:
             self.state = "closing"
             self._emitter.emit("closing")
         if self.state == "closing":
-            self.left_behind += await self._wind_up(stop)
+            self.left_behind += await self._finish_work(stop)
         self.left_behind += await self._parts.close(stop)
-        for name, close in self._last.items():
+        for name, close in self._close_last.items():
             if not await close_part(stop, name, close):
                 self.left_behind.append(name)
         before, self.state = self.state, "closed"

@@ -1,8 +1,8 @@
-"""Notice code that blocks the worker's event loop, and name the task.
+"""Detects code that blocks the worker's event loop, and names the task.
 
-A thread asks the loop for a sign of life twice a second while jobs run. When none comes for two seconds it
-looks where the loop's thread stands, and logs one warning. There is no warning after the machine slept, or
-while it is too busy to run this thread on time.
+While jobs run, a thread schedules a callback on the loop twice a second. When the loop has not run it for two
+seconds, the thread reads the stack of the loop's thread and logs one warning. There is no warning after the
+machine slept, or while it is too busy to run this thread on time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REMEDY: Final = (
 
 
 class LoopWatch:
-    """Watches the loop on which it is started. ``attempts``: what runs there now."""
+    """Watches the loop on which it is started. ``attempts`` are the jobs that run there."""
 
     def __init__(self, attempts: Mapping[str, Attempt], clock: Clock = SYSTEM_CLOCK) -> None:
         self._attempts = attempts
@@ -41,20 +41,20 @@ class LoopWatch:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
-        #: When the loop was asked for a sign, and whether it gave one.
+        #: When the last callback was scheduled, and whether the loop has run it.
         self._asked_ms = 0.0
         self._answered = True
         self._reported = False
         self._looked_ms: float | None = None
 
     def start(self) -> None:
-        """Begin, on the running event loop."""
+        """Start the thread. Call this on the event loop to watch."""
         self.attach()
         self._thread = threading.Thread(target=self._run, name="windlass-loop-watch", daemon=True)
         self._thread.start()
 
     def attach(self) -> None:
-        """Watch the running event loop."""
+        """Watch the running event loop, without a thread."""
         self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
 
     def stop(self) -> None:
@@ -68,15 +68,15 @@ class LoopWatch:
         while not self._stop.wait(EVERY_MS / 1000) and not self._loop.is_closed():
             try:
                 self.look()
-            except RuntimeError:  # the loop was closed meanwhile
+            except RuntimeError:  # the loop has been closed
                 return
 
     def look(self) -> None:
-        """Ask the loop for a sign, or see how long it has given none."""
+        """Schedule a callback on the loop, or check how long the last one has been pending."""
         now_ms, before_ms = self._clock.monotonic_ms(), self._looked_ms
         self._looked_ms = now_ms
         if before_ms is not None and now_ms - before_ms > 2 * EVERY_MS:
-            self._asked_ms = now_ms  # this thread did not run either: count anew
+            self._asked_ms = now_ms  # this thread did not run either: start the time again
         if self._answered:
             self._reported = False
             if self._attempts and self._loop is not None:
@@ -93,7 +93,7 @@ class LoopWatch:
         frame = sys._current_frames().get(self._loop_thread)
         running = asyncio.current_task(self._loop)
         if frame is None or running is None:
-            return  # no code of a task is at work: the machine is slow
+            return  # no task is running, so the machine is slow
         seconds = silent_ms / 1000
         for attempt in list(self._attempts.values()):
             if attempt.task is running:
@@ -113,7 +113,7 @@ class LoopWatch:
 
 
 def _place(frame: FrameType, fn: Any) -> str:
-    """Where the loop's thread stands: the innermost line of the handler's own file, else the innermost."""
+    """Return the innermost line of the handler's own file, else the innermost line of the stack."""
     code = getattr(inspect.unwrap(fn), "__code__", None) if fn is not None else None
     own: FrameType | None = frame
     while own is not None and code is not None and own.f_code.co_filename != code.co_filename:

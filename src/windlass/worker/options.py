@@ -1,4 +1,4 @@
-"""The settings of a worker, checked when they are given."""
+"""The options of a worker. They are checked when they are created."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from windlass.errors import ConfigError
 Order = Literal["weighted", "strict"]
 
 
-#: More than any ratio between queues that a user can mean.
+#: The maximum weight; larger than any useful ratio between queues.
 _MAX_WEIGHT = 1e9
-#: Most characters of a worker's tag and id.
+#: The maximum length of a worker's tag and id.
 _MAX_LABEL = 256
 
 
@@ -27,13 +27,13 @@ def _is_whole(value: object) -> bool:
 
 
 class QueueSpec(msgspec.Struct, frozen=True):
-    """A queue's part of the pool: its weight, the most slots it may take, and slots kept free for it."""
+    """How much of a worker's pool a queue gets: its weight, its maximum and its reserved slots."""
 
     #: Its share of the slots while all queues have jobs: 2 gets twice as many as 1.
     weight: float = 1
-    #: The most slots that it may take (None: all).
+    #: The maximum number of slots that it may use (None: all).
     cap: int | None = None
-    #: Slots that no other queue may take.
+    #: The number of slots that no other queue may use.
     reserve: int = 0
 
     def __post_init__(self) -> None:
@@ -51,9 +51,9 @@ class QueueSpec(msgspec.Struct, frozen=True):
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one worker. Durations are seconds or ``timedelta``."""
+    """Options of one worker. Durations are seconds or ``timedelta``."""
 
-    #: Jobs that run at once, over all queues.
+    #: The maximum number of jobs that run at once, over all queues.
     concurrency: int = 16
     #: ``weighted``: every queue gets its share; ``strict``: earlier queues first, always.
     order: Order = "weighted"
@@ -62,31 +62,31 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     limiter: Mapping[str, Any] | tuple[int, float] | Rate | None = None
     #: At most this many jobs of each of these queues at once, over all workers; set in the same way.
     global_concurrency: int | None = None
-    #: How long the store waits for a sign of life before it gives a job to another worker.
+    #: How long a job stays leased without a renewal. Then another worker may run it.
     lease: Duration = 30
-    #: How long running jobs may continue after a stop was asked for.
+    #: How long running jobs may continue after a stop was requested.
     grace: Duration = 20
-    #: How long running jobs have after they were cancelled by a stop, before they are given back.
+    #: How long running jobs may take to stop after a shutdown cancelled them, before they are released.
     cancel_wait: Duration = 5
-    #: Look for jobs at least this often, hints or not.
+    #: Look for jobs at least this often, even without a hint.
     poll: Duration = 2
-    #: Look for silent workers this often (None: half the lease, at most 15 s).
+    #: Look for expired leases this often (None: half the lease, at most 15 s).
     recover_every: Duration | None = None
     #: Remove old records this often (one worker does it for all).
     prune_every: Duration = 30
     #: Interval of the heartbeats.
     heartbeat: Duration = 10
-    #: Children for tasks with ``isolation="process"``.
+    #: The maximum number of child processes for tasks with ``isolation="process"``.
     process_slots: int = msgspec.field(default_factory=lambda: os.cpu_count() or 2)
-    #: Replace a child after this many jobs (None: never).
+    #: Replace a child process after this many jobs (None: never).
     max_jobs_per_child: int | None = None
-    #: Run the store's duties (recover, prune) beside the jobs.
+    #: Whether to run the duties of the store (recover, prune, schedules) besides the jobs.
     duties: bool = True
-    #: Stop by itself when nothing is waiting, active or retrying.
+    #: Stop when no job is waiting, active or retrying.
     burst: bool = False
-    #: A label for people, part of the heartbeat.
+    #: A label that the heartbeat shows.
     tag: str = ""
-    #: The worker's identity: must be its own, also after a restart. None: host:pid:random.
+    #: The worker's id. It must be unique, also after a restart. None: host:pid:random.
     id: str | None = None
 
     def __post_init__(self) -> None:
@@ -117,18 +117,18 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recover_ms(self) -> int:
-        """How often to look for silent workers, in milliseconds."""
+        """How often to look for expired leases, in milliseconds."""
         if self.recover_every is None:
             return min(self.ms("lease") // 2, 15_000)
         return seconds_to_ms(self.recover_every, "recover_every", minimum=0.01)
 
     def ms(self, name: str) -> int:
-        """A duration option in milliseconds."""
+        """Return a duration option in milliseconds."""
         return seconds_to_ms(getattr(self, name), name)
 
 
 class WorkerOptionsDict(TypedDict, total=False):
-    """The settings of ``WorkerOptions`` as keyword arguments of ``Worker``, for type checkers."""
+    """The fields of ``WorkerOptions`` as keyword arguments of ``Worker``, for type checkers."""
 
     concurrency: int
     order: Order
@@ -153,7 +153,7 @@ Queues = str | Iterable[str] | Mapping[str, float | QueueSpec]
 
 
 def to_specs(queues: Queues, concurrency: int) -> dict[str, QueueSpec]:
-    """Queue names with their specs, in order. Reserves together must fit into the pool."""
+    """Return queue names with their specs, in order. Reserves must not exceed the pool."""
     if isinstance(queues, str):
         queues = [queues]
     if isinstance(queues, Mapping):

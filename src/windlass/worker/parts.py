@@ -1,4 +1,4 @@
-"""What the parts of one worker have in common."""
+"""Objects that the parts of one worker share."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from windlass.worker.supervisor import TaskSupervisor
 
 @dataclass(slots=True, kw_only=True)
 class WorkerParts:
-    """Made with the worker; nothing in it is bound to an event loop or to a connection."""
+    """Created with the worker. Not bound to an event loop or a connection."""
 
     worker_id: str
     app: Windlass
     options: WorkerOptions
     registry: Registry
     strategies: Mapping[str, Strategy]
-    #: What handlers get as ``job.context``.
+    #: The value of ``job.context``.
     context: Any
     shares: SharePlanner
     pump: Pump
@@ -40,7 +40,7 @@ class WorkerParts:
     rng: random.Random
 
     def facts(self, max_attempts: int) -> WorkerFacts:
-        """What history is to say of attempts that this worker settles, which went by ``max_attempts``."""
+        """Return what the history records about this worker for attempts that used ``max_attempts``."""
         host = socket.gethostname()[:80]
         known = self.worker_id.startswith(f"{host}:")
         return WorkerFacts(__version__, max_attempts, None if known else host)

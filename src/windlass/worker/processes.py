@@ -1,4 +1,4 @@
-"""Handlers with ``isolation="process"``: hand the attempt to a sandboxed child."""
+"""Runs handlers with ``isolation="process"`` in sandboxed child processes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class SandboxRunner:
-    """Starts the pool of children when the first isolated job comes.
+    """Starts the pool of child processes when the first isolated job comes.
 
-    Cancelling a run (timeout, cancel, shutdown) ends the child that runs it; the next job gets a new one.
+    Cancelling a run (timeout, cancel, shutdown) ends the child that runs it. The next job gets a new one.
     """
 
     def __init__(self, options: WorkerOptions) -> None:
@@ -22,6 +22,7 @@ class SandboxRunner:
         self._pool: ProcessPool | None = None
 
     async def run(self, attempt: Attempt) -> Any:
+        """Run ``attempt`` in a child process and return its result."""
         from windlass.sandbox import ProcessPool, SandboxCall, requests_to, target_of  # only when needed
 
         if self._pool is None:
@@ -32,11 +33,11 @@ class SandboxRunner:
         filled = taken.filled() if taken is not None and taken.takes is not None else None
         call = SandboxCall(
             target=target_of(handler.task or handler.call),
-            record=attempt.queue.app.codecs.bare(attempt.record, filled),  # keys stay here
+            record=attempt.queue.app.codecs.bare(attempt.record, filled),  # the child does not get the keys
             takes_job=handler.takes_job,
             memory_limit=handler.memory_limit,
         )
-        # Its time begins when a child has it: waiting for one is not the job's fault.
+        # The time limit starts when a child has the job. Waiting for a free child does not count.
         return await self._pool.run(
             call,
             requests_to(attempt.job),
@@ -45,6 +46,6 @@ class SandboxRunner:
         )
 
     async def close(self) -> None:
-        """End every child."""
+        """End all child processes."""
         if self._pool is not None:
             await self._pool.close()

@@ -1,6 +1,7 @@
-"""Reports to callbacks, hooks and the log how attempts ended: once, after the store has taken the settlement.
+"""Reports how attempts ended to callbacks, hooks and the log: once, after the store accepted the settlement.
 
-What the store refused is reported as ``lease_lost``: another worker has the job, or it was removed.
+An attempt whose settlement the store refused is reported as ``lease_lost``: another worker has the job, or it
+was removed.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ log: Final = logging.getLogger("windlass.worker")
 
 _COMPLETE: Final = Outcome.COMPLETE  # members of an enum are slow to look up
 _FAILURES: Final = (Outcome.FAIL, Outcome.RETRY)
-_TAKEN: Final = (Settled.OK, Settled.ALREADY)
+_ACCEPTED: Final = (Settled.OK, Settled.ALREADY)
 
 
 class _Unreported:
-    """An end that the store has yet to take."""
+    """An attempt whose settlement the store has not accepted yet."""
 
     __slots__ = ("attempt", "ran")
 
@@ -36,7 +37,7 @@ class _Unreported:
 
 
 class OutcomeReporter:
-    """What one worker reports about its attempts."""
+    """Reports the attempts of one worker."""
 
     def __init__(self, emitter: Emitter, hooks: Hooks) -> None:
         self._emitter = emitter
@@ -44,7 +45,7 @@ class OutcomeReporter:
         self._unreported: dict[str, _Unreported] = {}
 
     def started(self, attempts: list[Attempt]) -> None:
-        """Attempts begin."""
+        """Report that attempts begin."""
         if logs_every_attempt():
             for attempt in attempts:
                 log_attempt(logging.INFO, "started", attempt.record)
@@ -53,7 +54,7 @@ class OutcomeReporter:
                 self._emitter.emit("active", attempt.job)
 
     def ended(self, attempt: Attempt, settlement: Settlement) -> None:
-        """An attempt is over; it is reported when the store has taken ``settlement``."""
+        """Note an ended attempt. It is reported when the store has accepted ``settlement``."""
         emitter = self._emitter
         if (
             settlement.outcome is not _COMPLETE
@@ -65,33 +66,33 @@ class OutcomeReporter:
             self._unreported[settlement.token] = _Unreported(attempt, ran=True)
 
     def refused(self, attempt: Attempt, settlement: Settlement) -> None:
-        """A job without a handler to call; it is reported when the store has taken ``settlement``."""
+        """Note a job that could not run here. It is reported when the store has accepted ``settlement``."""
         self._unreported[settlement.token] = _Unreported(attempt, ran=False)
 
     def settled(self, settlement: Settlement, answer: Settled) -> None:
-        """The store has answered for ``settlement``."""
+        """Report the attempt of ``settlement``, which the store has answered."""
         unreported = self._unreported.pop(settlement.token, None)
-        if answer not in _TAKEN:
+        if answer not in _ACCEPTED:
             log.warning("job %r: the lease was lost before the attempt was settled", settlement.id)
             reach("worker.lease_lost", job_id=settlement.id)
             if unreported is not None:
                 self._emitter.emit("lease_lost", unreported.attempt.job)
         elif unreported is not None:
-            self._taken(unreported, settlement)
+            self._report(unreported, settlement)
 
     def lost(self, attempt: Attempt) -> None:
-        """The attempt is over, and its lease was lost before."""
+        """Report an attempt that ended after its lease was lost."""
         reach("worker.lease_lost", job_id=attempt.record.id)
         self._emitter.emit("lease_lost", attempt.job)
 
     def abandon(self) -> int:
-        """Stop settling. Attempts that are not reported yet lose their lease; returns how many."""
+        """Report all attempts that are not settled yet as ``lease_lost``. Returns their number."""
         left, self._unreported = list(self._unreported.values()), {}
         for unreported in left:
             self._emitter.emit("lease_lost", unreported.attempt.job)
         return len(left)
 
-    def _taken(self, unreported: _Unreported, settlement: Settlement) -> None:
+    def _report(self, unreported: _Unreported, settlement: Settlement) -> None:
         attempt = unreported.attempt
         error = attempt.error if unreported.ran else None
         if self._hooks.ended and unreported.ran:

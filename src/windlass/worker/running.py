@@ -1,6 +1,6 @@
-"""The jobs that run in one worker: each has a slot and a lease, from its claim to its end.
+"""The jobs that run in one worker. Each has a slot and a lease, from its claim to its end.
 
-A lease is never held without a slot. What ends goes to the pump, which has it settled.
+A lease is never held without a slot. Ended jobs are handed to the pump, which settles them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Routes = dict[tuple[str, str], tuple[Queue, Handler | None]]
 
 
 class Running:
-    """The attempts of one worker."""
+    """The running attempts of one worker. Used on the worker's loop only."""
 
     _keeper: LeaseKeeper
     _threads: ThreadPoolExecutor
@@ -55,15 +55,15 @@ class Running:
         self._facts: Callable[[int], WorkerFacts] = lru_cache(maxsize=64)(shared.facts)
         self._queues: dict[str, Queue] = {}
         self.reporter: OutcomeReporter = OutcomeReporter(shared.emitter, shared.app.hooks)
-        #: By the token of the lease.
+        #: Running attempts by the token of their lease.
         self.attempts: dict[str, Attempt] = {}
         self._idle = asyncio.Event()
         self._idle.set()
-        #: Handlers that did not stop in time; their jobs were given back.
+        #: The number of handlers that did not stop in time. Their jobs were released.
         self.abandoned: int = 0
 
     async def open(self, parts: Parts) -> None:
-        """Open what handlers run in and what keeps their leases."""
+        """Open the lease keeper, the loop watch, the threads and the child processes."""
         app, shared = self._app, self._shared
         self._keeper = LeaseKeeper(app.store, shared.supervisor, on_lost=self._lost, on_cancel=self.cancel)
         parts.opened("the renewing of leases", self._keeper.stop)
@@ -94,19 +94,19 @@ class Running:
         return ThreadPoolExecutor(self._pump.slots, thread_name_prefix="windlass-job")
 
     def resize(self) -> None:
-        """The pump has another number of slots now: have as many threads."""
+        """Replace the thread pool after the number of slots has changed."""
         before, self._threads = self._threads, self._make_threads()
         self._tools.threads = self._threads
-        before.shutdown(wait=False)  # what runs in it ends by itself
+        before.shutdown(wait=False)  # its running jobs finish in it
 
-    # --- how a job begins ----------------------------------------------------------------------------
+    # --- starting jobs -------------------------------------------------------------------------------
 
     def begin(self, jobs: list[JobRecord], lease_ms: int, since_ms: float) -> None:
-        """Begin what was claimed, under leases that were asked for at ``since_ms`` (monotonic)."""
+        """Start claimed jobs. ``since_ms`` (monotonic) is when their leases were requested."""
         routes: _Routes = {}
         begun: list[Attempt] = []
         for record in jobs:
-            if self._pump.closing:  # the stop came while the claim was under way
+            if self._pump.closing:  # the stop began while the claim was in flight
                 self._end(record, classify.end(record, Outcome.RELEASE, reason="shutdown"))
             elif (attempt := self._admit(record, lease_ms, since_ms, routes)) is not None:
                 begun.append(attempt)
@@ -115,7 +115,7 @@ class Running:
         self.reporter.started(begun)
 
     def _admit(self, record: JobRecord, lease_ms: int, since_ms: float, routes: _Routes) -> Attempt | None:
-        """Give a claimed job its slot; None when it cannot run. ``routes``: of others of its claim."""
+        """Assign a slot to a claimed job; None when it cannot run. ``routes`` is a cache for this claim."""
         name = (record.queue, record.task)
         route = routes.get(name)
         if route is None:
@@ -144,23 +144,22 @@ class Running:
         return attempt
 
     def _route(self, queue_name: str, task: str) -> tuple[Queue, Handler | None]:
-        """Where jobs of a task come from, and what runs them."""
+        """Return the queue object and the handler of a task."""
         queue = self._queues.get(queue_name)
         if queue is None:
-            # A queue object of the worker, so that the application can close its own while handlers use this
-            # one.
+            # The worker has its own queue objects, so that the application can close its own at any time.
             queue = self._queues[queue_name] = Queue(queue_name, self._app)
         return queue, self._shared.registry.find(queue_name, task)
 
-    # --- how it ends ---------------------------------------------------------------------------------
+    # --- ending jobs ---------------------------------------------------------------------------------
 
     def _ended(self, attempt: Attempt, settlement: Settlement | None) -> None:
-        """An attempt is over: free its slot, hand its end to the pump."""
+        """Free the slot of an ended attempt and queue its settlement."""
         record = attempt.record
         token = record.token or ""
         attempts = self.attempts
         if attempts.pop(token, None) is None:
-            return  # its job was released at shutdown, so its outcome does not count
+            return  # its job was released by the shutdown
         self._pump.freed(record.queue)
         if not attempts:
             self._idle.set()
@@ -172,7 +171,7 @@ class Running:
             self._wake()
 
     def _end(self, record: JobRecord, settlement: Settlement) -> None:
-        """Hand an end to the pump, with what history is to say of it."""
+        """Queue a settlement with the pump, with the worker's data for the history."""
         settlement.facts = self._facts(record.options.max_attempts)
         error = settlement.error
         if error is not None and (brief := self._app.messages.brief(error.message)) is not None:
@@ -191,42 +190,45 @@ class Running:
             attempt.stop(StopReason.LOST)
 
     def cancel(self, token: str) -> None:
-        """Stop the job that was cancelled, if it runs here."""
+        """Stop the job with this lease token as cancelled, if it runs here."""
         attempt = self.attempts.get(token)
         if attempt is not None:
             attempt.stop(StopReason.CANCEL)
 
     def abort(self, job_id: str, reason: str) -> bool:
-        """Stop a job as if it was cancelled for ``reason``; False when it does not run here."""
+        """Stop a job as cancelled, with ``reason``; False when it does not run here."""
         found = [attempt for attempt in self.attempts.values() if attempt.record.id == job_id]
         for attempt in found:
             attempt.stop(StopReason.CANCEL, reason)
         return bool(found)
 
     def leases(self, lease_ms: int) -> list[rq.LeaseRef]:
-        """The leases of what runs, of ``lease_ms`` where a job says nothing else."""
+        """Return the leases of all running jobs. ``lease_ms`` is for jobs without their own lease time."""
         return [
             rq.LeaseRef(a.record.queue, a.record.id, token, a.record.options.lease_ms or lease_ms)
             for token, a in self.attempts.items()
         ]
 
     async def wait_idle(self) -> None:
-        """Return when nothing runs."""
+        """Return when no job runs."""
         await self._idle.wait()
 
     async def finish(self, stop: Stop) -> list[str]:
-        """Let jobs end by themselves, then by force, then give them back; the names of what does not end."""
+        """Wait for running jobs, then cancel them, then release the rest.
+
+        Returns the names of jobs whose handlers did not end.
+        """
         options, left = self._shared.options, list[str]()
-        if not await stop.wait_unhurried(self._idle, options.ms("grace")):
+        if not await stop.wait_unless_forced(self._idle, options.ms("grace")):
             for attempt in list(self.attempts.values()):
                 attempt.stop(StopReason.SHUTDOWN)
-            await stop.wait_unhurried(self._idle, options.ms("cancel_wait"))
+            await stop.wait_unless_forced(self._idle, options.ms("cancel_wait"))
         for token, attempt in list(self.attempts.items()):
             del self.attempts[token]
             self._pump.freed(attempt.record.queue)
             attempt.stop(StopReason.SHUTDOWN)
             self.abandoned += 1
-            if attempt.handler.mode == "thread" or not stop.hurried.is_set():
+            if attempt.handler.mode == "thread" or not stop.forced.is_set():
                 left.append(f"job {attempt.record.id} ({printable(attempt.record.task)})")
             if self._keeper.drop(token):
                 end = attempt.release("shutdown")

@@ -1,7 +1,7 @@
-"""Fires schedules that are due. It runs on every worker, so that no job is late after a leader is lost.
+"""Fires schedules that are due. Every worker runs it, so that no job is late after a leader is lost.
 
-The leader fires at once; the others look a second later and find nothing to do as long as there is a leader.
-A worker that fires names the slot, and the store lets one of them win.
+The leader fires at once. The others wait a second longer, and find nothing to do as long as there is a
+leader. A worker that fires names the slot, and the store accepts only the first one.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from windlass.worker.duty import Done
 
 log: Final = logging.getLogger("windlass.duties")
 
-#: How long other workers wait for the leader to fire a slot.
-PATIENCE_MS = 1_000
-#: Look at least this often, hints or not.
+#: How long other workers leave a due slot to the leader.
+LEADER_HEAD_START_MS = 1_000
+#: Look at least this often, even without a hint.
 POLL_MS = 10_000
-#: How soon to look again at something that this process cannot fire.
+#: When to try again to fire a schedule that this process cannot compute.
 _LATER_MS = 5_000
 
 
 class Scheduler:
-    """A duty whose next turn is the next slot."""
+    """The duty that fires schedules. Its interval is the time until the next slot."""
 
     name = "schedule"
     leader_only = False
@@ -47,20 +47,20 @@ class Scheduler:
         self._store = store
         self._strategies = strategies or {}
         self._leads = leads
-        #: The app's: what a schedule adds passes them where the scheduler runs.
+        #: The app's hooks: jobs of schedules pass through its enqueue hooks.
         self._hooks = hooks
-        #: How long until it should run again.
+        #: The time until the next step.
         self.every_ms: int = 0
 
     async def step(self) -> Done:
-        """Fire every slot that is due, as far as it is ours; then more may be due by now."""
+        """Fire every slot that is due and that is not left to the leader."""
         due = await self._store.execute(sq.DueSchedules())
         wait_ms = POLL_MS if due.next_in_ms is None else min(due.next_in_ms, POLL_MS)
         fired = added = 0
         for schedule in due.schedules:
-            patience_ms = self._patience_ms(schedule, due.now_ms)
-            if patience_ms > 0:
-                wait_ms = min(wait_ms, patience_ms)
+            head_start_ms = self._head_start_ms(schedule, due.now_ms)
+            if head_start_ms > 0:
+                wait_ms = min(wait_ms, head_start_ms)
             elif (count := await self._fire(schedule, due.now_ms)) is None:
                 wait_ms = min(wait_ms, _LATER_MS)
             else:
@@ -71,14 +71,14 @@ class Scheduler:
             reach("schedule.done", added=added)
         return Done(added, fired > 0)
 
-    def _patience_ms(self, schedule: ScheduleRecord, now_ms: int) -> int:
+    def _head_start_ms(self, schedule: ScheduleRecord, now_ms: int) -> int:
         """How much longer to leave a due slot to the leader."""
         if self._leads() or schedule.next_ms is None:
             return 0
-        return schedule.next_ms + PATIENCE_MS - now_ms
+        return schedule.next_ms + LEADER_HEAD_START_MS - now_ms
 
     async def _fire(self, schedule: ScheduleRecord, now_ms: int) -> int | None:
-        """Fire what is due of one schedule; None when this process does not know how."""
+        """Fire the due slots of one schedule; None when this process cannot compute them."""
         try:
             firing = plan_firing(schedule, now_ms, self._strategies)
         except ConfigError as exc:
@@ -103,7 +103,7 @@ class Scheduler:
             return await self._send(schedule, firing, [])
 
     async def _send(self, schedule: ScheduleRecord, firing: Firing, jobs: list[NewJob]) -> int:
-        """Add the jobs and move on. A slot that has passed already is left alone, so it may be repeated."""
+        """Add the jobs and advance the schedule. The store ignores a slot that was already fired."""
         request = sq.FireSchedule(
             queue=schedule.queue,
             name=schedule.name,

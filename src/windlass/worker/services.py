@@ -1,8 +1,8 @@
-"""Duties that a worker does for a store, each as one bounded step, at its own pace.
+"""The duties of a worker, each in bounded steps and at its own interval.
 
-``Recoverer`` runs on every worker: taking back a silent worker's jobs must not wait for an election.
-``Pruner``, ``Aggregator`` and ``Relayer`` run on the one worker that holds the leadership. Every step is safe
-on any number of nodes.
+``Recoverer`` runs on every worker, because recovering the jobs of a dead worker must not wait for an
+election. ``Pruner``, ``Aggregator`` and ``Relayer`` run on the leader. Every step is safe on any number of
+nodes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LEADER_ROLE = "duties"
 
 
 class Recoverer:
-    """Takes back jobs whose lease ran out, and ends those whose time to wait is over."""
+    """Recovers jobs whose lease has expired, and ends waiting jobs that have expired."""
 
     name = "recover"
     leader_only = False
@@ -47,7 +47,7 @@ class Recoverer:
         self._on_stalled = on_stalled
 
     async def step(self) -> Done:
-        """There is more to do when it reaches its bound."""
+        """Recover one batch. There may be more when the batch is full."""
         request = rq.Recover()
         result = await self._store.execute(request)
         done = (len(result.recovered) + len(result.failed), len(result.expired))
@@ -64,7 +64,7 @@ class Recoverer:
 
 
 class _LeaderDuty:
-    """Base of duties that one worker does for all: the leader."""
+    """Base of duties that only the leader runs."""
 
     leader_only = True
     every_ms: int
@@ -76,7 +76,7 @@ class _LeaderDuty:
 
 
 class Pruner(_LeaderDuty):
-    """Removes what is past its keep."""
+    """Removes records that are past their retention."""
 
     name = "prune"
     every_ms = 30_000
@@ -90,8 +90,7 @@ class Pruner(_LeaderDuty):
 
 
 class Aggregator(_LeaderDuty):
-    """Keeps the roll-ups of the history up to date, so that callers that ask for them find little to do; and
-    samples the backlog."""
+    """Updates the roll-ups of the history and samples the backlog."""
 
     name = "roll up"
     every_ms = 10_000
@@ -105,7 +104,7 @@ class Aggregator(_LeaderDuty):
 
 
 class Relayer(_LeaderDuty):
-    """Notifies jobs of the ends of those that they wait for, where the end itself could not."""
+    """Notifies dependents of ended jobs that were not notified when the job was settled."""
 
     name = "relay"
     every_ms = 5_000
@@ -118,7 +117,7 @@ class Relayer(_LeaderDuty):
 
 
 class Deployer:
-    """Brings the store the schedules of this worker's code, when that could not be done at its start."""
+    """Stores the schedules of this worker's code, if that failed when the worker started."""
 
     name = "deploy"
     leader_only = False
@@ -137,7 +136,7 @@ class Deployer:
 
 
 class Leadership:
-    """One holder per store, by a lease that is renewed while its holder lives."""
+    """The election of one leader per store: a lease that the leader renews."""
 
     name = "lead"
     leader_only = False
@@ -159,13 +158,13 @@ class Leadership:
 
     @property
     def is_leader(self) -> bool:
-        """Whether we lead, as far as we know: a leadership that could not be renewed has run out."""
+        """Whether this worker leads. False once the leadership could not be renewed in time."""
         if self._leads and self._store.clock.monotonic_ms() >= self._until_ms:
             self._set(False)
         return self._leads
 
     async def step(self) -> Done:
-        """Take or keep the leadership."""
+        """Acquire or renew the leadership."""
         sent_ms = self._store.clock.monotonic_ms()
         request = rq.Elect(role=LEADER_ROLE, holder=self._holder, ttl_ms=self._ttl_ms)
         leads = await self._store.execute(request)
@@ -174,7 +173,7 @@ class Leadership:
         return Done(int(leads))
 
     async def resign(self) -> None:
-        """Let another worker lead, at once."""
+        """Give up the leadership, so that another worker can lead at once."""
         if self._leads:
             self._set(False)
             await self._store.execute(rq.Resign(role=LEADER_ROLE, holder=self._holder))
@@ -186,7 +185,7 @@ class Leadership:
 
 
 class _Runner(Service):
-    """Runs one duty at its own pace: no duty waits for another that fails, or that is not answered."""
+    """Runs one duty at its own interval, so that no duty waits for one that fails or hangs."""
 
     def __init__(self, duty: Duty, leads: Callable[[], bool], first_ms: float) -> None:
         super().__init__(duty.name)
@@ -198,7 +197,7 @@ class _Runner(Service):
         return self._first_ms
 
     async def run_once(self) -> int:
-        """All steps, if they are ours to do; returns how much was done."""
+        """Run all steps, if this worker is to do them. Returns how much was done."""
         return await all_steps(self._duty) if self._is_ours else 0
 
     async def step(self) -> float:
@@ -211,25 +210,25 @@ class _Runner(Service):
 
 
 class Duties:
-    """Runs duties when they are due, those of the leader only while leading; the election is one of them."""
+    """Runs the duties when they are due, including the election. Leader duties run only on the leader."""
 
     def __init__(
         self, supervisor: TaskSupervisor, leadership: Leadership, duties: list[Duty], rng: random.Random
     ) -> None:
         self._supervisor = supervisor
         self._leadership = leadership
-        leads = lambda: leadership.is_leader  # noqa: E731 - asked again at every step
+        leads = lambda: leadership.is_leader  # noqa: E731 - evaluated at every step
         self._runners = [_Runner(leadership, leads, 0)]
-        for duty in duties:  # the first round comes early, and not for all workers at once
+        for duty in duties:  # the first run is early, but not at once on all workers
             self._runners.append(_Runner(duty, leads, rng.uniform(0, min(duty.every_ms, 2_000))))
 
     def start(self) -> None:
-        """Begin, on the running event loop."""
+        """Start all duties on the running event loop."""
         for runner in self._runners:
             self._supervisor.serve(runner)
 
     async def stop(self) -> None:
-        """End every duty after its current step, then let another worker lead."""
+        """End every duty after its current step, then resign."""
         try:
             await asyncio.gather(*(self._supervisor.stop(runner.name) for runner in self._runners))
             await self._leadership.resign()
@@ -237,7 +236,7 @@ class Duties:
             log.warning("could not resign as leader; another worker takes over when the term ends: %s", exc)
 
     async def run_once(self) -> int:
-        """Every duty once, now; returns how much was done."""
+        """Run every duty once, now. Returns how much was done."""
         await self._leadership.step()
         return sum([await runner.run_once() for runner in self._runners[1:]])
 
@@ -250,29 +249,30 @@ class Services:
     _duties: Duties
 
     def __init__(
-        self, shared: WorkerParts, info: Callable[[], WorkerInfo], obey: Callable[[Action], None]
+        self, shared: WorkerParts, info: Callable[[], WorkerInfo], on_command: Callable[[Action], None]
     ) -> None:
         self._shared = shared
         self._info = info
-        self._obey = obey
+        self._on_command = on_command
 
     def open(self, parts: Parts, *, deployed: bool) -> None:
-        """Make them; ``deployed``: whether the store has the schedules of the code."""
+        """Create heartbeat and duties. ``deployed``: whether the store has the schedules of the code."""
         shared, store = self._shared, self._shared.app.store
-        self._heartbeat = Heartbeat(store, shared.options.ms("heartbeat"), self._info, self._obey)
+        self._heartbeat = Heartbeat(store, shared.options.ms("heartbeat"), self._info, self._on_command)
         self._leadership = Leadership(store, shared.worker_id, on_change=self._on_leader)
         duties = self._make_duties(deployed=deployed)
         self._duties = Duties(shared.supervisor, self._leadership, duties, shared.rng)
         parts.opened("duties and heartbeat", self._stop)
 
     def start(self) -> None:
-        """Begin, on the running event loop."""
+        """Start them on the running event loop."""
         self._shared.supervisor.serve(self._heartbeat)
         if self._shared.options.duties:
             self._duties.start()
 
     @property
     def is_leader(self) -> bool:
+        """Whether this worker is the leader."""
         return self._leadership.is_leader
 
     async def beat(self) -> None:
@@ -285,12 +285,12 @@ class Services:
         await asyncio.gather(self._duties.stop(), supervisor.stop("heartbeat"))
 
     def _make_duties(self, *, deployed: bool) -> list[Duty]:
-        """What a worker does for the app's store, as far as the store can do it."""
+        """Return the duties that the app's store supports."""
         app, options, leadership = self._shared.app, self._shared.options, self._leadership
         store = app.store
         duties: list[Duty] = [Pruner(store, options.ms("prune_every"))]
         if store.capabilities.schedules:
-            leads = lambda: leadership.is_leader  # noqa: E731 - asked again at every slot
+            leads = lambda: leadership.is_leader  # noqa: E731 - evaluated at every slot
             duties.append(Scheduler(store, app.schedule_strategies, leads, app.hooks))
         if store.capabilities.metrics:
             duties.append(Aggregator(store))
@@ -306,5 +306,5 @@ class Services:
 
     def _on_leader(self, leads: bool) -> None:
         if leads:
-            self._shared.supervisor.hurry(Scheduler.name)  # slots that it left to the leader are its own now
+            self._shared.supervisor.run_now(Scheduler.name)  # fire the slots that were left to the leader
         self._shared.emitter.emit("leadership_acquired" if leads else "leadership_lost")

@@ -1,9 +1,10 @@
-"""Settling attempts that the store refuses to settle together.
+"""Settles jobs one by one, after the store has refused to settle them as a batch.
 
-Settlements go in batches. An unreachable store raises ``StorageError``: the batch is sent again when it is
-back. Any other error means that something in the batch cannot be stored, and sending it again would help no
-job in it: then each settlement goes alone, once. One that is refused alone becomes a plain failure that says
-why. If even that is refused, the lease runs out by itself and the job's ``max_stalls`` bounds what follows.
+Settlements are sent in batches. If the store is unreachable (``StorageError``), the batch is sent again
+later. Any other error means that something in the batch cannot be stored, so the same batch would fail again.
+Then each settlement is sent alone, once. One that is refused becomes a plain failure that contains the
+reason. If that is refused too, the lease expires, and the job's ``max_stalls`` limits how often this can
+happen.
 """
 
 from __future__ import annotations
@@ -23,30 +24,31 @@ from windlass.errors import StorageError
 log: Final = logging.getLogger("windlass.worker")
 
 Call = Callable[[rq.Request[Any]], Awaitable[Any]]
-#: Why a job failed whose end the store refused.
+#: The reason of a job that failed because the store refused its settlement.
 REFUSED: Final = "settlement_refused"
 
 
-async def settle_apart(call: Call, ends: list[Settlement], cause: Exception) -> rq.SettleResult:
-    """Settle each of ``ends`` alone, after the store refused them together because of ``cause``.
+async def settle_one_by_one(call: Call, settlements: list[Settlement], cause: Exception) -> rq.SettleResult:
+    """Settle each job alone, after the store refused them together because of ``cause``.
 
-    What is refused alone is replaced in ``ends`` by the failure that was sent instead.
-    Raises ``StorageError`` when the store becomes unreachable meanwhile; all can then be sent again.
+    A refused settlement is replaced in ``settlements`` by the failure that was sent instead. Raises
+    ``StorageError`` when the store becomes unreachable; then all can be sent again.
     """
     log.warning(
-        "the store refused %d settlements in one batch (%s): each is sent alone", len(ends), _printed(cause)
+        "the store refused %d settlements in one batch (%s): each is sent alone",
+        *(len(settlements), _printed(cause)),
     )
     result = rq.SettleResult(items=[])
-    for at, end in enumerate(ends):
-        ends[at], one = await _settle_one(call, end)
+    for at, end in enumerate(settlements):
+        settlements[at], one = await _settle_one(call, end)
         result.items += one.items
         result.relay = result.relay or one.relay
-    reach("worker.settled_apart", count=len(ends))
+    reach("worker.settled_apart", count=len(settlements))
     return result
 
 
 async def _settle_one(call: Call, end: Settlement) -> tuple[Settlement, rq.SettleResult]:
-    """Settle one job; what the store refuses becomes a failure with the reason. What was sent, its answer."""
+    """Settle one job, as a failure if the store refuses it. Returns what was sent and the answer."""
     try:
         return end, await _send(call, end)
     except StorageError:
@@ -69,7 +71,7 @@ async def _send(call: Call, end: Settlement) -> rq.SettleResult:
 
 
 def as_refused(end: Settlement, exc: Exception) -> Settlement:
-    """The failure that stands for a settlement which the store does not take. It keeps what fails safely."""
+    """Return the failure that replaces a settlement which the store refused. It keeps only safe fields."""
     said = f"the store refused how the attempt ended ({end.outcome}): {_printed(exc)}"
     if end.error is not None:
         said = f"{said}; the handler's error was {_text(end.error.error_class)}: {_text(end.error.said)}"

@@ -1,8 +1,8 @@
-"""Which queue may fill how many of the free slots. Pure arithmetic.
+"""Divides free slots among queues. Pure arithmetic.
 
 ``strict``: earlier queues first. ``weighted``: start-time fair queueing. Each queue has a virtual time that
-advances by 1/weight per job it got; the next slot goes to the queue that is furthest behind. Shares are thus
-met exactly while queues have work, an idle queue neither saves up nor starves, and nothing is random.
+advances by 1/weight for each job; the next slot goes to the queue that is furthest behind. So shares are met
+exactly while queues have jobs, an idle queue neither accumulates credit nor starves, and nothing is random.
 """
 
 from __future__ import annotations
@@ -17,37 +17,38 @@ from windlass.worker.options import Order, QueueSpec
 
 
 class SharePlanner:
-    """Splits free slots among queues; remembers who got what."""
+    """Splits free slots among queues, and counts the jobs that each queue got."""
 
     def __init__(self, specs: Mapping[str, QueueSpec], order: Order) -> None:
         self._specs = dict(specs)
         self._order = order
         self._served = dict.fromkeys(self._specs, 0.0)
         self._reserves = any(spec.reserve for spec in self._specs.values())
-        #: Whether slots are kept for, or from, single queues.
+        #: Whether a queue has reserved slots or a maximum.
         self.is_bounded: bool = self._reserves or any(spec.cap is not None for spec in self._specs.values())
-        #: With reserves: queues that gave less than asked. Until something happens they compete for nothing
-        #: but their own reserve, so that the others can have the shared slots.
-        self._dry: set[str] = set()
+        #: With reserves: queues that returned fewer jobs than requested. Until ``refill`` they only get their
+        #: own reserve, so that other queues can use the shared slots.
+        self._without_jobs: set[str] = set()
 
     @property
     def names(self) -> list[str]:
+        """The names of the queues, in order."""
         return list(self._specs)
 
     def add(self, name: str, spec: QueueSpec) -> None:
-        """Serve one more queue from now on, without arrears."""
+        """Add a queue. It starts without credit."""
         self._specs[name] = spec
         self._served[name] = min(self._served.values(), default=0.0)
         self._reserves = self._reserves or spec.reserve > 0
         self.is_bounded = self.is_bounded or self._reserves or spec.cap is not None
 
     def check_slots(self, slots: int) -> None:
-        """Refuse a pool that could not hold what is reserved."""
+        """Raise ``ConfigError`` if the reserved slots exceed ``slots``."""
         if sum(spec.reserve for spec in self._specs.values()) > slots:
             raise ConfigError("concurrency", "at least the reserved slots of all queues", slots)
 
     def plan(self, free: int, active: Mapping[str, int]) -> list[ClaimQueue]:
-        """What each queue may contribute to a claim of ``free`` jobs, first queue first."""
+        """Return how many of ``free`` jobs each queue may contribute to a claim, first queue first."""
         if len(self._specs) == 1:
             ((name, _),) = self._specs.items()
             room_of_all = self.room(name, free, active)
@@ -57,12 +58,12 @@ class SharePlanner:
             return self._in_order(free, active, room)
         shares = self._fair_shares(free, active, room)
         names = sorted((name for name in room if room[name] > 0), key=self._served.__getitem__)
-        if self._reserves:  # a second round could eat into what is reserved for others
+        if self._reserves:  # a larger cap could use slots that are reserved for others
             return [ClaimQueue(name, shares[name], shares[name]) for name in names if shares[name]]
         return [ClaimQueue(name, shares[name], room[name]) for name in names]
 
     def charge(self, asked: list[ClaimQueue], jobs: list[JobRecord]) -> bool:
-        """Count the jobs that were really given; True when planning again would fill slots left empty."""
+        """Count the claimed jobs. Returns whether another plan could fill slots that are left empty."""
         if len(self._specs) == 1:
             return False
         given = Counter(job.queue for job in jobs)
@@ -70,18 +71,18 @@ class SharePlanner:
             self._advance(given)
         if not self._reserves:
             return False
-        dry = {item.name for item in asked if given[item.name] < item.share} - self._dry
-        self._dry |= dry
+        dry = {item.name for item in asked if given[item.name] < item.share} - self._without_jobs
+        self._without_jobs |= dry
         return bool(dry)
 
     def refill(self) -> None:
-        """Something happened, or time passed: any queue may have jobs again."""
-        self._dry.clear()
+        """Assume again that every queue may have jobs."""
+        self._without_jobs.clear()
 
     def _advance(self, given: Counter[str]) -> None:
         for name, count in given.items():
             self._served[name] += count / self._specs[name].weight
-        if given:  # who had nothing to give does not save up turns
+        if given:  # queues without jobs do not accumulate credit
             floor = min(
                 self._served[name] - count / self._specs[name].weight for name, count in given.items()
             )
@@ -89,7 +90,7 @@ class SharePlanner:
                 self._served[name] = max(self._served[name], floor)
 
     def room(self, name: str, free: int, active: Mapping[str, int]) -> int:
-        """How many of ``free`` slots one queue may fill."""
+        """How many of ``free`` slots the queue may fill."""
         cap = self._specs[name].cap
         return free if cap is None else max(min(free, cap - active.get(name, 0)), 0)
 
@@ -98,7 +99,7 @@ class SharePlanner:
         plans = []
         for name in room:
             own = self._own(name, active)
-            share = min(room[name], own if name in self._dry else shared + own)
+            share = min(room[name], own if name in self._without_jobs else shared + own)
             if share > 0:
                 plans.append(ClaimQueue(name, share, share))
                 shared -= max(share - own, 0) if self._reserves else 0
@@ -113,7 +114,8 @@ class SharePlanner:
             open_ = [
                 n
                 for n in room
-                if shares[n] < room[n] and (shares[n] < own[n] or (shared > 0 and n not in self._dry))
+                if shares[n] < room[n]
+                and (shares[n] < own[n] or (shared > 0 and n not in self._without_jobs))
             ]
             if not open_:
                 break

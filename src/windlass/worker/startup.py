@@ -1,4 +1,4 @@
-"""What a worker sees to before it begins."""
+"""Steps of a worker's start, before it claims jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log: Final = logging.getLogger("windlass.worker")
 
 
 def check_strategies(shared: WorkerParts) -> None:
-    """Refuse to run tasks by a backoff strategy that was not given to us: its name may be misspelt."""
+    """Check that the backoff strategies of all tasks are registered, since a name may be misspelt."""
     app = shared.app
     if shared.registry.fallback is None and not shared.registry.names():
         log.warning(
@@ -32,7 +32,7 @@ def check_strategies(shared: WorkerParts) -> None:
 
 
 async def set_limits(shared: WorkerParts) -> None:
-    """Make the worker's ``limiter`` and ``global_concurrency`` those of its queues; set rates of tasks."""
+    """Set the worker's ``limiter`` and ``global_concurrency`` on its queues, and the rates of tasks."""
     concurrency, rate = shared.options.global_concurrency, to_rate(shared.options.limiter, "limiter")
     given = {"concurrency": concurrency, "rate": rate}
     fields = [name for name, value in given.items() if value is not None]
@@ -48,17 +48,17 @@ async def set_limits(shared: WorkerParts) -> None:
 
 
 async def enter_lifespan(parts: Parts, shared: WorkerParts) -> None:
-    """Open the app's own resources; a worker whose resources fail does not start."""
+    """Enter the app's lifespan. If that fails, the worker does not start."""
     lifespan = shared.app.open_lifespan()
     value = await lifespan.__aenter__()
-    # Code of the application: it may use all the time that is left.
+    # Leaving it runs application code, which may use all the time that is left.
     parts.opened("the app's lifespan", lambda: _leave(lifespan), most_ms=float("inf"))
     if shared.context is None:
         shared.context = value
 
 
 async def deploy_schedules(app: Windlass) -> bool:
-    """Bring the store the schedules of this code; False when it is out of reach now."""
+    """Store the schedules of the code; False when the store is unreachable now."""
     try:
         await app.deploy_schedules()
     except StorageError as exc:

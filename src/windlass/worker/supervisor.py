@@ -1,10 +1,10 @@
-"""Keeps the tasks of a worker alive: starts them by name, starts again what ends unexpectedly, stops them.
+"""Keeps the tasks of a worker running: starts them by name, restarts and stops them.
 
 A handler shares the event loop with its worker and may cancel every task that it finds there. A task of the
-worker that ends so, or by an error that it does not handle itself, is logged and started again, later and
-later while it keeps ending. None ends silently.
+worker that was cancelled this way, or that raised an error, is logged and restarted, with a growing delay
+while it keeps ending. No task ends without a log entry.
 
-When the event loop itself ends without a close, nothing is started again: the loop is gone before it is due.
+When the event loop itself ends without a close, no task is restarted: the loop is gone before it is due.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from windlass.errors import WindlassError
 log: Final = logging.getLogger("windlass.worker")
 service_log: Final = logging.getLogger("windlass.service")
 
-#: How long a task that ended unexpectedly stays away, the first time and at most. One that lived longer than
-#: that has its first time again.
-_FIRST_REST_MS, _LAST_REST_MS = 100, 5_000
-#: How long a service pauses after a step that failed.
-_FIRST_PAUSE_MS, _LAST_PAUSE_MS = 500, 30_000
+#: The delay before a task is restarted: the first, and the maximum. A task that ran for longer than the
+#: maximum starts with the first delay again.
+_FIRST_RESTART_MS, _MAX_RESTART_MS = 100, 5_000
+#: How long a service pauses after a failed step: the first time, and at most.
+_FIRST_PAUSE_MS, _MAX_PAUSE_MS = 500, 30_000
 
 Main = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Service:
-    """Base class of what is done step after step: implement ``step``."""
+    """Base class of periodic work. Subclasses implement ``step``."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Service:
         return 0
 
     async def step(self) -> float:
-        """One bounded step; returns how long to pause before the next, in milliseconds."""
+        """Do one bounded step. Returns the pause before the next one, in milliseconds."""
         raise NotImplementedError
 
     async def stopped(self) -> None:
@@ -51,121 +51,121 @@ class Service:
 
 
 class TaskSupervisor:
-    """The tasks of one worker. A task called ``name`` shows up as ``windlass-name``."""
+    """The tasks of one worker. The asyncio task of ``name`` is called ``windlass-name``."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kept: dict[str, _Kept] = {}
-        self._rounds: dict[str, _Rounds] = {}
+        self._supervised: dict[str, _SupervisedTask] = {}
+        self._loops: dict[str, _ServiceLoop] = {}
 
     def start(self, name: str, main: Main) -> None:
-        """Run ``main`` until it returns; however else it ends, it is started again. Idempotent."""
-        if name not in self._kept:
-            kept = self._kept[name] = _Kept(name, main)
-            self._begin(kept)
+        """Run ``main`` until it returns. If it raises or is cancelled, it is restarted. Idempotent."""
+        if name not in self._supervised:
+            entry = self._supervised[name] = _SupervisedTask(name, main)
+            self._begin(entry)
 
     def serve(self, service: Service) -> None:
-        """Do the steps of ``service`` until it is stopped. Idempotent."""
-        if service.name not in self._kept:
-            rounds = self._rounds[service.name] = _Rounds(service, self._clock)
-            self.start(service.name, rounds.run)
+        """Run the steps of ``service`` until it is stopped. Idempotent."""
+        if service.name not in self._supervised:
+            loop = self._loops[service.name] = _ServiceLoop(service, self._clock)
+            self.start(service.name, loop.run)
 
     def over(self, name: str) -> asyncio.Future[None]:
-        """Done when the task of that name has returned, or was dropped."""
-        kept = self._kept.get(name)
-        if kept is not None:
-            return kept.over
+        """Return a future that is done when the task of that name has returned or was released."""
+        entry = self._supervised.get(name)
+        if entry is not None:
+            return entry.over
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         over.set_result(None)
         return over
 
-    def hurry(self, name: str) -> None:
-        """Take the next step of a service now; start again at once what rests after an unexpected end."""
-        if name in self._rounds:
-            self._rounds[name].wake.set()
-        kept = self._kept.get(name)
-        if kept is not None and kept.rest is not None:
-            kept.rest.cancel()
-            self._again(kept)
+    def run_now(self, name: str) -> None:
+        """Run the next step of a service now. Restart a task that waits for its restart."""
+        if name in self._loops:
+            self._loops[name].wake.set()
+        entry = self._supervised.get(name)
+        if entry is not None and entry.restart_timer is not None:
+            entry.restart_timer.cancel()
+            self._restart(entry)
 
     async def stop(self, name: str) -> None:
-        """End a service after its current step. Idempotent; cancelling it cancels the step."""
-        rounds, kept = self._rounds.get(name), self._kept.get(name)
-        if rounds is None or kept is None:
+        """End a service after its current step. Idempotent. Cancelling this call cancels the step."""
+        loop, entry = self._loops.get(name), self._supervised.get(name)
+        if loop is None or entry is None:
             return
-        rounds.stopping = kept.released = True
-        self.hurry(name)
+        loop.stopping = entry.released = True
+        self.run_now(name)
         try:
-            await asyncio.wait([kept.over])
+            await asyncio.wait([entry.over])
         except asyncio.CancelledError:
             self.release(name)
             raise
 
     def release(self, name: str) -> None:
-        """Cancel a task, for good."""
-        kept = self._kept.get(name)
-        if kept is None:
+        """Cancel a task and do not restart it."""
+        entry = self._supervised.get(name)
+        if entry is None:
             return
-        kept.released = True
-        if kept.task is not None:
-            kept.task.cancel()
+        entry.released = True
+        if entry.task is not None:
+            entry.task.cancel()
         else:
-            self._forget(kept)
+            self._forget(entry)
 
-    def _begin(self, kept: _Kept) -> None:
-        kept.rest, kept.since_ms = None, self._clock.monotonic_ms()
-        kept.task = asyncio.create_task(kept.main(), name=f"windlass-{kept.name}")
-        kept.task.add_done_callback(partial(self._ended, kept))
+    def _begin(self, entry: _SupervisedTask) -> None:
+        entry.restart_timer, entry.since_ms = None, self._clock.monotonic_ms()
+        entry.task = asyncio.create_task(entry.main(), name=f"windlass-{entry.name}")
+        entry.task.add_done_callback(partial(self._ended, entry))
 
-    def _ended(self, kept: _Kept, task: asyncio.Task[None]) -> None:
-        kept.task = None
+    def _ended(self, entry: _SupervisedTask, task: asyncio.Task[None]) -> None:
+        entry.task = None
         error = asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception()
-        if kept.released or error is None:
-            self._forget(kept)
+        if entry.released or error is None:
+            self._forget(entry)
             return
-        if self._clock.monotonic_ms() - kept.since_ms > _LAST_REST_MS:
-            kept.deaths = 0
-        rest_ms = min(_FIRST_REST_MS * 2**kept.deaths, _LAST_REST_MS)
-        kept.deaths = min(kept.deaths + 1, 10)
-        kept.error = error
-        kept.rest = self._clock.call_later(rest_ms, partial(self._again, kept))
+        if self._clock.monotonic_ms() - entry.since_ms > _MAX_RESTART_MS:
+            entry.failures = 0
+        delay_ms = min(_FIRST_RESTART_MS * 2**entry.failures, _MAX_RESTART_MS)
+        entry.failures = min(entry.failures + 1, 10)
+        entry.error = error
+        entry.restart_timer = self._clock.call_later(delay_ms, partial(self._restart, entry))
 
-    def _again(self, kept: _Kept) -> None:
-        error, kept.error = kept.error, None
+    def _restart(self, entry: _SupervisedTask) -> None:
+        error, entry.error = entry.error, None
         message = printable(str(error) or type(error).__name__)
-        log.error("the worker's task %s ended unexpectedly and is started again: %s", kept.name, message)
-        reach("worker.restarted", task=kept.name)
-        self._begin(kept)
+        log.error("the worker's task %s ended unexpectedly and is started again: %s", entry.name, message)
+        reach("worker.restarted", task=entry.name)
+        self._begin(entry)
 
-    def _forget(self, kept: _Kept) -> None:
-        if kept.rest is not None:
-            kept.rest.cancel()
-        if self._kept.pop(kept.name, None) is not None:
-            self._rounds.pop(kept.name, None)
-            kept.over.set_result(None)
+    def _forget(self, entry: _SupervisedTask) -> None:
+        if entry.restart_timer is not None:
+            entry.restart_timer.cancel()
+        if self._supervised.pop(entry.name, None) is not None:
+            self._loops.pop(entry.name, None)
+            entry.over.set_result(None)
 
 
-class _Kept:
-    """A task and what is to be known to start it again."""
+class _SupervisedTask:
+    """A task and the data that its restart needs."""
 
-    __slots__ = ("deaths", "error", "main", "name", "over", "released", "rest", "since_ms", "task")
+    __slots__ = ("error", "failures", "main", "name", "over", "released", "restart_timer", "since_ms", "task")
 
     def __init__(self, name: str, main: Main) -> None:
         self.name: str = name
         self.main: Main = main
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
-        #: What starts it again, and why it ended.
-        self.rest: Timer | None = None
+        #: Set while the task waits for its restart: the timer, and the error that ended the task.
+        self.restart_timer: Timer | None = None
         self.error: BaseException | None = None
         self.since_ms: float = 0
-        self.deaths: int = 0
-        #: Whether it may end now, in any way.
+        self.failures: int = 0
+        #: Whether the task is no longer restarted.
         self.released: bool = False
 
 
-class _Rounds:
-    """The steps of a service. After one that fails it pauses longer and longer, until one succeeds."""
+class _ServiceLoop:
+    """Runs the steps of a service. After a failed step it pauses, longer after each further failure."""
 
     def __init__(self, service: Service, clock: Clock) -> None:
         self._service = service
@@ -182,7 +182,7 @@ class _Rounds:
                 self._pause_ms = await self._service.step()
                 self._failures = 0
             except Exception as exc:
-                self._pause_ms = min(_FIRST_PAUSE_MS * 2**self._failures, _LAST_PAUSE_MS)
+                self._pause_ms = min(_FIRST_PAUSE_MS * 2**self._failures, _MAX_PAUSE_MS)
                 self._failures = min(self._failures + 1, 10)
                 self._log_failure(exc)
             await self._pause()
@@ -198,7 +198,7 @@ class _Rounds:
         return f"windlass-{self._service.name}"
 
     async def _pause(self) -> None:
-        """Until the next step is due, or asked for; a turn of the loop in any case."""
+        """Wait until the next step is due or requested. Always yields to the loop."""
         if self._pause_ms > 0:
             await self._clock.wait(self.wake, self._pause_ms)
         else:

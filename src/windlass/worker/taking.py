@@ -1,4 +1,4 @@
-"""Arguments that are results of the steps before: fetched when an attempt begins, before its hooks."""
+"""Puts the results of previous steps into the arguments of a job when its attempt begins, before hooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from windlass.jobs.payload import Call
 
 
 async def take_results(queue: Queue, record: JobRecord, call: Call) -> None:
-    """Put the results of the steps before into the arguments of ``call`` that stand for them."""
+    """Replace the placeholders in the arguments of ``call`` by the results of the previous steps.
+
+    Raises ``UnrecoverableError`` when a required result does not exist.
+    """
     takes = call.takes
     assert takes is not None
     found = await queue.store.execute(GetDependencies(refs=[record.ref]))

@@ -1,8 +1,8 @@
 """``Worker``: claims jobs of any number of queues, runs them in one pool of slots, settles them.
 
-It is made of parts that each do one thing (see ``Assembly``). ``Pump`` decides what to ask of the store and
-``Driver`` asks it, ``Running`` has the jobs that run, ``Services`` does what is to be done now and then,
-``Supervisor`` keeps the tasks alive, and ``Lifecycle`` starts and stops it all.
+A worker consists of parts (see ``Assembly``). ``Pump`` decides the next request to the store and ``Driver``
+sends it. ``Running`` holds the running jobs. ``Services`` runs the heartbeat and the duties.
+``TaskSupervisor`` restarts tasks that end unexpectedly. ``Lifecycle`` starts and stops everything.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _OPTION_NAMES = frozenset(WorkerOptions.__struct_fields__)
 
 
 class Worker:
-    """A pool of slots that serves queues.
+    """Claims jobs from queues and runs them in one pool of slots.
 
-    ``queues`` is a name, a list of names, ``{name: weight}`` or ``{name: QueueSpec(...)}``. With ``handler``,
-    every job goes to it (as a ``Job``; with ``batch`` as a list of them); without, to the app's tasks and
-    registered handlers.
+    ``queues`` is a name, a list of names, ``{name: weight}`` or ``{name: QueueSpec(...)}``. A ``handler``
+    receives every job as a ``Job``, or a list of jobs with ``batch``. Without one, the app's tasks and the
+    registered handlers run the jobs. Use ``async with``, ``start`` and ``close``, or ``run``.
     """
 
     RateLimitError = RateLimitError
@@ -85,7 +85,7 @@ class Worker:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    # --- what it serves ------------------------------------------------------------------------------
+    # --- queues and handlers -------------------------------------------------------------------------
 
     def register(
         self,
@@ -95,161 +95,169 @@ class Worker:
         *,
         batch: Batch | Mapping[str, Any] | int | None = None,
     ) -> None:
-        """Send jobs of task ``name`` (of one queue, or of all) to ``handler``; also while running.
+        """Run jobs of task ``name`` with ``handler``, in one queue or in all. May be called at any time.
 
-        A ``queue`` that this worker does not serve yet is served from now on, with weight 1; ``add_queue``
-        says otherwise. With ``batch`` the handler gets a list of jobs, many at once.
+        A ``queue`` that this worker does not serve yet is added with weight 1. Call ``add_queue`` first for
+        another weight. With ``batch`` the handler receives a list of jobs.
         """
         self.registry.add(name, job_handler(handler, batch), queue)
         if queue is not None and queue not in self._shared.shares.names:
             self.add_queue(queue)
 
     def get_queues(self) -> list[str]:
-        """The names of the queues that it serves, in order."""
+        """Return the names of the queues that this worker serves, in order."""
         return self._shared.shares.names
 
     def add_queue(self, name: str, spec: QueueSpec | float = 1) -> None:
-        """Serve one more queue from now on."""
+        """Serve one more queue from now on, with a weight or a ``QueueSpec``."""
         self._shared.shares.add(name, to_specs({name: spec}, self.concurrency)[name])
-        self._parts.driver.listen_again()
-        self._parts.driver.look_again()
+        self._parts.driver.update_listener()
+        self._parts.driver.request_claim()
 
     def on(self, event: str, callback: Callable[..., Any]) -> None:
-        """Call ``callback`` when something happens here; the events are listed in ``WORKER_EVENTS``."""
+        """Call ``callback`` at every ``event`` of this worker. ``WORKER_EVENTS`` lists the events."""
         self._shared.emitter.on(event, callback)
 
     @property
     def concurrency(self) -> int:
-        """Jobs that run at once; ``resize`` changes it."""
+        """The maximum number of jobs that run at once. ``resize`` changes it."""
         return self._pump.slots
 
     def resize(self, concurrency: int) -> None:
-        """Run at most ``concurrency`` jobs at once from now on. Running jobs continue, also above it."""
+        """Run at most ``concurrency`` jobs at once from now on.
+
+        Running jobs are not interrupted, even if they are more than that.
+        """
         resized = msgspec.structs.replace(self.options, concurrency=concurrency)  # checks the range
         self._shared.shares.check_slots(concurrency)
         self.options = self._shared.options = resized
         self._pump.slots = concurrency
         if self.is_running:
             self._parts.running.resize()
-        self._parts.driver.look_again()
+        self._parts.driver.request_claim()
 
     # --- start and stop ------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to work in the background. Idempotent; ``ClosedError`` once the worker was closed.
+        """Start working in the background. Idempotent.
 
-        A start that fails, or is cancelled, undoes what it did, and may be tried again.
+        Raises ``ClosedError`` after ``close``. A start that fails or is cancelled cleans up after itself and
+        may be tried again.
         """
         await self._parts.start()
 
     async def run(self, *, handle_signals: bool = False) -> None:
-        """Work until ``close`` is called, or until all is done with ``burst``.
+        """Work until ``close`` is called; with ``burst``, until no job is left.
 
-        Cancelling it is a graceful close, a second cancel releases what runs at once; then it raises.
+        Cancelling this call closes the worker gracefully and then raises ``CancelledError``. A second cancel
+        releases the running jobs at once. With ``handle_signals``, SIGTERM and SIGINT close the worker.
         """
         lifecycle = self._parts.lifecycle
         if not lifecycle.is_closing or lifecycle.state == "closed":
             await self.start()
             if handle_signals:
                 lifecycle.handle_signals()
-        await self._parts.see_out()
+        await self._parts.run_until_done()
 
     async def wait_until_ready(self) -> None:
-        """Return when the worker is connected and claiming."""
+        """Start the worker if necessary and return when it is connected and claims jobs."""
         await self.start()
 
     async def drain(self) -> None:
-        """Work until nothing is waiting, active or retrying, then stop fetching and close.
+        """Work until no job is waiting, active or retrying, then close.
 
-        Cancelling it is a graceful close, as with ``run``.
+        Cancelling this call closes the worker gracefully, as with ``run``.
         """
         self._pump.until_empty = True
         await self.start()
-        self._parts.driver.look_again()
-        await self._parts.see_out()
+        self._parts.driver.request_claim()
+        await self._parts.run_until_done()
 
     async def close(self, force: bool = False) -> None:
-        """Stop: claim no more, wait ``grace``, cancel, wait ``cancel_wait``, give the rest back. Idempotent.
+        """Stop claiming, give running jobs time to finish, and release the others. Idempotent.
 
-        ``force`` skips the waiting; calling again with it hurries a close that is under way, and so does
-        cancelling this call. It ends within the grace, the wait and two seconds, whatever the store does:
-        what is pending then is abandoned (``left_behind`` names it) and its leases run out.
+        Running jobs have ``grace`` to finish. Then they are cancelled and have ``cancel_wait`` to stop. The
+        rest is released. ``force`` skips both waits, also of a close that has already begun; cancelling this
+        call has the same effect. Two seconds after the waits the close ends, even if the store does not
+        answer. ``left_behind`` names what it could not wait for; the leases of such jobs expire.
         """
         await self._parts.lifecycle.close(force=force)
 
     # --- while it runs -------------------------------------------------------------------------------
 
     def pause(self, force: bool = False) -> Awaitable[None]:
-        """Claim no more jobs here, from now on; running ones continue.
+        """Stop claiming jobs. Running jobs continue.
 
-        ``await worker.pause()`` returns when those have ended, with ``force`` at once. What the last of
-        them did may still be on its way to the store.
+        ``await worker.pause()`` waits until no job runs; with ``force`` it returns at once. The last
+        settlements may still be on their way to the store.
         """
         self._parts.pause()
         return _Awaitable(self._parts.running.wait_idle, skip=force)
 
     def resume(self) -> None:
-        """Undo ``pause``."""
+        """Claim jobs again after ``pause``."""
         self._parts.resume()
 
     def rate_limit(self, seconds: float) -> None:
-        """Claim nothing for ``seconds``: the service behind the handlers said so.
+        """Claim no jobs for ``seconds``, for example because an external service is rate limiting.
 
-        A claim that is under way may still bring jobs.
+        A claim that was already sent may still return jobs.
         """
         self._pump.limited_until_ms = self.app.clock.monotonic_ms() + seconds_to_ms(seconds, "seconds")
         self._parts.driver.decline()
 
     def abort_job(self, job_id: str, reason: str = "") -> bool:
-        """Stop a job that runs here, as if it was cancelled for ``reason``; False when it does not run here.
+        """Stop a running job of this worker as cancelled; False when it does not run here.
 
-        The reason is the job's (``job.reason``); its handler reads it as ``job.abort_signal.detail``.
+        ``reason`` becomes ``job.reason``. The handler reads it from ``job.abort_signal.detail``.
         """
         return self._parts.running.abort(job_id, to_reason(reason))
 
-    # --- how it is -----------------------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
+        """Whether the worker has started and is not closing."""
         return self._parts.lifecycle.is_running
 
     @property
     def is_paused(self) -> bool:
+        """Whether ``pause``, or a ``quiet`` command, has stopped the claiming."""
         return self._pump.paused
 
     @property
     def busy(self) -> int:
-        """Jobs that run now."""
+        """The number of jobs that run now."""
         return len(self._parts.running.attempts)
 
     @property
     def is_ready(self) -> bool:
-        """Connected, and the pump moved lately: what a readiness probe asks."""
+        """Whether the worker runs and has reached its store recently, for readiness probes."""
         since_ms = self.app.clock.monotonic_ms() - self.last_progress_ms
         return self.is_running and since_ms < 3 * self.options.ms("poll") + 5_000
 
     @property
     def last_progress_ms(self) -> float:
-        """When the pump last got through to the store, by the worker's monotonic clock."""
+        """When the worker last reached its store, in milliseconds of its monotonic clock."""
         return self._parts.driver.last_progress_ms
 
     @property
     def abandoned(self) -> int:
-        """Handlers that did not stop in time; their jobs were given back."""
+        """The number of handlers that did not stop in time. Their jobs were released."""
         return self._parts.running.abandoned
 
     @property
     def left_behind(self) -> list[str]:
-        """What the stop could not wait for, by name: handlers, calls to the store, parts of the worker."""
+        """Names of handlers, store calls and parts of the worker that ``close`` could not wait for."""
         return self._parts.lifecycle.left_behind
 
     def info(self) -> WorkerInfo:
-        """This worker as its heartbeat describes it."""
+        """Return the description of this worker that its heartbeat sends."""
         return self._parts.info()
 
 
 class _Awaitable:
-    """Something that may be awaited, and need not be: nothing waits before."""
+    """The result of ``pause``: it waits only if it is awaited."""
 
     __slots__ = ("_skip", "_wait")
 
@@ -263,7 +271,7 @@ class _Awaitable:
 
 
 def _share(worker: Worker, specs: Mapping[str, QueueSpec]) -> WorkerParts:
-    """What the parts of ``worker`` have in common."""
+    """Create the objects that the parts of ``worker`` share."""
     app, options, rng = worker.app, worker.options, random.Random()
     shares = SharePlanner(specs, options.order)
     return WorkerParts(

@@ -41,11 +41,11 @@ def give(pump: Pump, count: int, now_ms: float = 0, **answer: Any) -> bool:
 def shown(step: object) -> object:
     """A step as the tables write it: what is settled, and how many are claimed."""
     if isinstance(step, Exchange):
-        return [one.token for one in step.ends], step.limit
+        return [one.token for one in step.settlements], step.limit
     if isinstance(step, Wait):
         return ("rest until" if step.ignore_hints else "wait until"), step.until_ms
     if isinstance(step, ReconcileStep):
-        return "reconcile", step.ends
+        return "reconcile", step.tokens
     return step
 
 

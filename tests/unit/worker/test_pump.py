@@ -95,16 +95,16 @@ def failed_once(pump: Pump) -> None:
     exchange = pump.next(0)
     assert isinstance(exchange, Exchange)
     pump.failed(exchange)
-    pump.stumbled(0)
+    pump.step_failed(0)
 
 
 def failed_then_hurried(pump: Pump) -> None:
     failed_once(pump)
-    pump.hurry()
+    pump.fail_fast()
 
 
 def failed_in_a_hurry(pump: Pump) -> None:
-    pump.hurry()
+    pump.fail_fast()
     failed_once(pump)
 
 
@@ -153,18 +153,18 @@ def test_what_comes_next(before: Callable[[Pump], None], step: object) -> None:
 def test_rests_grow_while_it_fails_and_begin_anew_after_an_answer(failures: int, rest_ms: float) -> None:
     pump = pump_of()
     for _ in range(failures):
-        pump.stumbled(1_000)
+        pump.step_failed(1_000)
     assert shown(pump.next(1_000)) == ("rest until", 1_000 + rest_ms)
     assert shown(pump.next(1_000 + rest_ms)) == ("reconcile", [])
     pump.reconciled()
     give(pump, 0, 10_000)
-    pump.stumbled(20_000)
+    pump.step_failed(20_000)
     assert shown(pump.next(20_000)) == ("rest until", 20_100)
 
 
 def test_a_rest_is_shortened_by_its_jitter() -> None:
     pump = pump_of(jitter=lambda: 0.5)
-    pump.stumbled(0)
+    pump.step_failed(0)
     assert shown(pump.next(0)) == ("rest until", 50)
 
 
@@ -271,10 +271,10 @@ def lanes(slots: int = 20, queues: Any = "mail") -> Pump:
 def test_a_store_that_overlaps_is_asked_for_half_of_the_slots_by_each_lane() -> None:
     pump = lanes()
     assert shown(pump.next(0)) == ([], 10)
-    assert pump.wants_lane(0)
-    assert shown(pump.beside(0)) == ([], 10)
-    assert not pump.wants_lane(0)
-    assert pump.beside(0) is None
+    assert pump.wants_second_lane(0)
+    assert shown(pump.next_in_second_lane(0)) == ([], 10)
+    assert not pump.wants_second_lane(0)
+    assert pump.next_in_second_lane(0) is None
     assert shown(pump.next(0)) == ("wait until", POLL_MS)
 
 
@@ -286,8 +286,8 @@ def test_a_second_lane_needs_half_a_batch_of_its_own(ends: int, wants: bool) -> 
     pump.paused = True
     first = pump.next(0)
     assert isinstance(first, Exchange)
-    assert len(first.ends) == 10
-    assert pump.wants_lane(0) is wants
+    assert len(first.settlements) == 10
+    assert pump.wants_second_lane(0) is wants
 
 
 @pytest.mark.parametrize(
@@ -302,12 +302,12 @@ def test_few_slots_bounded_queues_and_other_stores_have_one_lane(
     first = pump.next(0)
     assert isinstance(first, Exchange)
     assert first.limit == slots
-    assert not pump.wants_lane(0)
+    assert not pump.wants_second_lane(0)
 
 
 def test_no_more_jobs_are_left_only_when_no_other_lane_asks() -> None:
     pump = lanes()
-    first, second = pump.next(0), pump.beside(0)
+    first, second = pump.next(0), pump.next_in_second_lane(0)
     assert isinstance(first, Exchange)
     assert second is not None
     assert not pump.answered(first, claimed(1), 0)
@@ -319,11 +319,11 @@ def test_a_pump_is_not_done_while_the_other_lane_is_under_way() -> None:
     for number in range(20):
         pump.ended(end(str(number)))
     pump.close()
-    first, second = pump.next(0), pump.beside(0)
+    first, second = pump.next(0), pump.next_in_second_lane(0)
     assert isinstance(first, Exchange)
     assert second is not None
     pump.answered(first, None, 0)
     assert isinstance(pump.next(0), Wait)
     pump.failed(second)
-    assert [one.token for one in pump.ends] == [str(number) for number in range(10, 20)]
+    assert [one.token for one in pump.unsettled] == [str(number) for number in range(10, 20)]
     assert isinstance(pump.next(0), Exchange)

@@ -11,7 +11,7 @@ from windlass.worker.pump import DONE, Pump, Wait
 
 def apart(slots: int = 1, **options: Any) -> Pump:
     pump = pump_of(slots, **options)
-    pump.claims_apart = True
+    pump.claims_separately = True
     return pump
 
 
@@ -21,9 +21,9 @@ def test_with_claims_apart_the_next_job_is_claimed_while_the_last_end_is_settled
     assert shown(pump.next(0)) == ("wait until", POLL_MS)
     pump.freed("mail")
     pump.ended(end("a"))
-    assert shown(pump.beside(0)) == (["a"], 0)
+    assert shown(pump.next_in_second_lane(0)) == (["a"], 0)
     assert shown(pump.next(0)) == ([], 1)
-    assert pump.beside(0) is None
+    assert pump.next_in_second_lane(0) is None
 
 
 def test_with_claims_apart_each_end_wakes_the_driver() -> None:
@@ -40,8 +40,8 @@ def test_with_claims_apart_only_so_many_ends_may_be_unsettled() -> None:
         pump.freed("mail")
         pump.ended(end(f"{number}"))
     assert shown(pump.next(0)) == ("wait until", POLL_MS)
-    settling = pump.beside(0)
-    assert settling is not None and len(settling.ends) == 50
+    settling = pump.next_in_second_lane(0)
+    assert settling is not None and len(settling.settlements) == 50
     assert shown(pump.next(0)) == ("wait until", POLL_MS)
     pump.answered(settling, None, 0)
     assert shown(pump.next(0)) == ([], 1)
@@ -54,7 +54,7 @@ def test_with_claims_apart_a_closing_worker_waits_for_its_settlements() -> None:
     pump.ended(end("a"))
     pump.close()
     assert isinstance(pump.next(0), Wait)
-    settling = pump.beside(0)
+    settling = pump.next_in_second_lane(0)
     assert settling is not None
     assert isinstance(pump.next(0), Wait)
     pump.answered(settling, None, 0)
@@ -64,12 +64,12 @@ def test_with_claims_apart_a_closing_worker_waits_for_its_settlements() -> None:
 def test_with_claims_apart_nothing_is_settled_before_a_lost_reply_is_reconciled() -> None:
     pump = apart()
     pump.ended(end("a"))
-    pump.stumbled(0)
-    assert pump.beside(0) is None
+    pump.step_failed(0)
+    assert pump.next_in_second_lane(0) is None
     assert shown(pump.next(POLL_MS)) == ("reconcile", ["a"])
-    assert pump.beside(POLL_MS) is None
+    assert pump.next_in_second_lane(POLL_MS) is None
     pump.reconciled()
-    assert shown(pump.beside(POLL_MS)) == (["a"], 0)
+    assert shown(pump.next_in_second_lane(POLL_MS)) == (["a"], 0)
 
 
 def test_with_a_bound_of_a_queue_a_settlement_claims_as_well() -> None:
@@ -77,7 +77,7 @@ def test_with_a_bound_of_a_queue_a_settlement_claims_as_well() -> None:
     give(pump, 1)
     pump.freed("mail")
     pump.ended(end("a"))
-    assert pump.beside(0) is None
+    assert pump.next_in_second_lane(0) is None
     assert shown(pump.next(0)) == (["a"], 2)
 
 

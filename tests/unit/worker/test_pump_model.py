@@ -51,7 +51,7 @@ class Model(RuleBasedStateMachine):
         if isinstance(step, Exchange):
             self.under_way.append(step)
             asked = sum(one.limit for one in self.under_way)
-            assert step.ends or step.queues, "a request that asks for nothing"
+            assert step.settlements or step.queues, "a request that asks for nothing"
             assert all(0 <= item.share <= item.cap <= step.limit for item in step.queues)
             assert sum(item.share for item in step.queues) <= step.limit
             if step.limit:
@@ -64,7 +64,7 @@ class Model(RuleBasedStateMachine):
             assert step.until_ms <= self.now + max(POLL_MS, 5_000)
         elif isinstance(step, AllDone):
             self.done = True
-            assert not self.running.total() or pump._hurried or pump.until_empty
+            assert not self.running.total() or pump._fail_fast or pump.until_empty
 
     @precondition(lambda self: not self.done and len(self.under_way) < 2)
     @rule()
@@ -72,7 +72,7 @@ class Model(RuleBasedStateMachine):
         step = self.pump.next(self.now)
         self.note(step)
         if isinstance(step, ReconcileStep):
-            assert {*step.ends} == self.owed - self.sent(), "what is held here must not be given back"
+            assert {*step.tokens} == self.owed - self.sent(), "what is held here must not be given back"
             if not self.under_way:
                 self.pump.reconciled()
         elif isinstance(step, Check):
@@ -83,8 +83,8 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: not self.done and len(self.under_way) == 1)
     @rule()
     def beside(self) -> None:
-        wanted = self.pump.wants_lane(self.now)
-        step = self.pump.beside(self.now)
+        wanted = self.pump.wants_second_lane(self.now)
+        step = self.pump.next_in_second_lane(self.now)
         assert (step is not None) is wanted
         if step is not None:
             self.note(step)
@@ -100,7 +100,7 @@ class Model(RuleBasedStateMachine):
                 left -= 1
         answer = Claimed(jobs, now_ms=0, next_due_in_ms=due_in_ms) if exchange.queues else None
         self.pump.answered(exchange, answer, self.now)
-        self.owed -= {one.token for one in exchange.ends}
+        self.owed -= {one.token for one in exchange.settlements}
         for job in jobs:
             self.pump.began(job.queue)
             self.running[job.queue] += 1
@@ -109,15 +109,15 @@ class Model(RuleBasedStateMachine):
     @rule(cut_off=st.booleans())
     def fail(self, cut_off: bool) -> None:
         """All that is under way fails: the driver leaves the second lane before it goes on."""
-        lost = {one.token for exchange in self.under_way for one in exchange.ends}
+        lost = {one.token for exchange in self.under_way for one in exchange.settlements}
         for exchange in self.under_way:
             self.pump.failed(exchange)
         self.under_way.clear()
         if cut_off:
             self.pump.interrupted()
         else:
-            self.pump.stumbled(self.now)
-        assert lost <= {one.token for one in self.pump.ends}, "they are offered again"
+            self.pump.step_failed(self.now)
+        assert lost <= {one.token for one in self.pump.unsettled}, "they are offered again"
         step = self.pump.next(self.now)
         assert not isinstance(step, Exchange), "it reconciles first"
         self.note(step)
@@ -167,17 +167,17 @@ class Model(RuleBasedStateMachine):
     def close(self, hurried: bool) -> None:
         self.pump.close()
         if hurried:
-            self.pump.hurry()
+            self.pump.fail_fast()
 
     def sent(self) -> set[str]:
-        return {one.token for exchange in self.under_way for one in exchange.ends}
+        return {one.token for exchange in self.under_way for one in exchange.settlements}
 
     @invariant()
     def every_end_is_in_one_place(self) -> None:
         if not hasattr(self, "pump"):
             return
-        waiting = [one.token for one in self.pump.ends]
-        sent = [one.token for exchange in self.under_way for one in exchange.ends]
+        waiting = [one.token for one in self.pump.unsettled]
+        sent = [one.token for exchange in self.under_way for one in exchange.settlements]
         assert len(waiting) + len(sent) == len(self.owed), "an end was lost, or is in two requests"
         assert {*waiting, *sent} == self.owed
 
@@ -194,7 +194,7 @@ class Model(RuleBasedStateMachine):
             if isinstance(step, Exchange):
                 self.under_way.remove(step)
                 self.pump.answered(step, None, self.now)
-                self.owed -= {one.token for one in step.ends}
+                self.owed -= {one.token for one in step.settlements}
             elif isinstance(step, ReconcileStep):
                 self.pump.reconciled()
             elif isinstance(step, Wait):
@@ -203,7 +203,7 @@ class Model(RuleBasedStateMachine):
             elif isinstance(step, Check):
                 self.pump.checked(empty=True)
             else:
-                assert not self.owed or self.pump._hurried
+                assert not self.owed or self.pump._fail_fast
                 return
         raise AssertionError("it never ends")
 

@@ -219,8 +219,8 @@ async def test_hurrying_a_task_that_rests_starts_it_at_once() -> None:
 
     supervisor.start("pump", main)
     await clock.settle()
-    supervisor.hurry("pump")
-    supervisor.hurry("pump")
+    supervisor.run_now("pump")
+    supervisor.run_now("pump")
     await asyncio.wait([supervisor.over("pump")])
     await clock.advance(60)
     assert begun == [0, 0]

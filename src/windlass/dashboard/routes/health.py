@@ -8,7 +8,7 @@ from typing import Annotated
 from litestar import get
 from litestar.params import QueryParameter
 
-from windlass.api.health import CheckContext, look_around
+from windlass.api.health import CheckContext, run_checks
 from windlass.dashboard.access import of_queues
 from windlass.dashboard.errors_seen import ErrorTally
 from windlass.dashboard.injected import TheLake, TheStoreView
@@ -30,7 +30,7 @@ async def get_health(store_view: TheStoreView, lake: TheLake) -> HealthReport:
     infos = await store_view.queues()
     living, lost = await store_view.workers_seen()
     now_ms = store_view.now_ms()
-    found = await look_around(CheckContext(store_view.app, False, now_ms, infos, living, lost))
+    found = await run_checks(CheckContext(store_view.app, False, now_ms, infos, living, lost))
     state = None
     if lake is not None:
         names = {info.name for info in infos}
