@@ -893,7 +893,7 @@ export interface components {
         };
         /**
          * Sort
-         * @description By the time of adding, by the time when a job is due, by the time when it ended.
+         * @description Sort by the time of the add, by the due time, or by the time when the job finished.
          * @default added
          * @enum {string}
          */
