@@ -212,7 +212,7 @@ async def test_a_new_coordinator_marks_what_it_did_again_at_once(monkeypatch: py
     watch = probe.Probe()
     monkeypatch.setattr(probe, "_installed", watch)
     monkeypatch.setattr("windlass.backends.amqp.coordinator._MARK_EVERY_S", 3_600.0)
-    monkeypatch.setattr(Coordinator, "leave", _leave_without_a_word)
+    monkeypatch.setattr(Coordinator, "prepare_close", _leave_without_a_word)
     url = fresh_url()
     await _promote_and_leave(url, 1_000_000)
     second = await open_store(url)
@@ -318,7 +318,7 @@ async def test_a_job_that_runs_for_long_is_kept_by_its_lease_and_not_by_its_mess
             await until(lambda: watch.count("amqp.lent") > 0, "the job is kept by its lease")
             session = store._shared.link._session
             assert session is not None
-            store._shared.link.loop.add_callback_threadsafe(session.give_up)
+            store._shared.link.loop.add_callback_threadsafe(session.reconnect)
             await until(lambda: session.closed, "the connection is gone")
             await app.queue("q").get_job_counts()  # there is a new one
             return "done"
@@ -347,7 +347,7 @@ async def test_a_worker_that_connects_again_goes_on_with_what_it_runs(
             ran.append(job.id)
             session = store._shared.link._session
             assert session is not None
-            store._shared.link.loop.add_callback_threadsafe(session.give_up)
+            store._shared.link.loop.add_callback_threadsafe(session.reconnect)
             await until(lambda: watch.count("amqp.rejoined") > 0, "the worker said what it runs")
             counts = await caller.queue("q").get_job_counts()
             assert (counts[JobState.ACTIVE], counts[JobState.WAITING]) == (1, 0)

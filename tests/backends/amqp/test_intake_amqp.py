@@ -53,10 +53,10 @@ class _Client:
         self.answers: list[Callable[[Any], None]] = []
         self.given_back: list[int] = []
 
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
         self.timers.append(call)
 
-    def cancel_later(self, timer: None) -> None:
+    def cancel_timer(self, timer: None) -> None:
         pass
 
     def fire(self) -> None:
@@ -69,11 +69,11 @@ class _Client:
         self.bells.append(queue)
         return f"bell{len(self.bells)}"
 
-    def take_all(self, queue: str, taker: Callable[[Delivery], None]) -> str:
+    def consume_many(self, queue: str, taker: Callable[[Delivery], None]) -> str:
         self.takers.append(taker)
         return "tap"
 
-    def end_consumer(self, tag: str, ended: IoFuture[None]) -> None:
+    def cancel_consumer(self, tag: str, ended: IoFuture[None]) -> None:
         self.ending.append(ended)
 
     def basic_cancel(self, tag: str) -> None:
@@ -120,10 +120,10 @@ def _claim(intake: Intake) -> IoFuture[list[Delivery]]:
     """What a claim takes of what was pushed; it pulls the rest after that."""
 
     async def go() -> list[Delivery]:
-        await intake.hush(QUEUE)
+        await intake.finish_idle_consumer(QUEUE)
         return intake.take(QUEUE, 10)
 
-    intake.begin([QUEUE])
+    intake.begin_claim([QUEUE])
     return spawn(go())
 
 
@@ -153,7 +153,7 @@ def test_what_a_claim_leaves_of_a_closed_tap_goes_back_when_no_worker_claims_it(
     client.ending[0].set(None)
     assert len(found.result()) == 3
     client.answers[0](None)
-    intake.end([QUEUE])
+    intake.end_claim([QUEUE])
     client.takers[0](_message(4))  # it was on its way
     client.fire()
     client.fire()
@@ -165,12 +165,12 @@ def test_no_bell_rings_while_a_claim_is_under_way() -> None:
     """It would bring a message that is older than what the claim pulls at the same time."""
     client = _Client()
     intake = Intake(client)  # type: ignore[arg-type]
-    showing = intake.showing(QUEUE)
+    showing = intake.begin_offer(QUEUE)
     found = _claim(intake)
-    intake.shown(QUEUE, _message(1), showing, began=True, more=True)
+    intake.end_offer(QUEUE, _message(1), showing, began=True, more=True)
     assert found.done
     assert client.bells == []
-    intake.end([QUEUE])
+    intake.end_claim([QUEUE])
     assert client.bells == [QUEUE]
 
 
@@ -224,10 +224,10 @@ async def test_what_comes_while_a_consumer_is_cancelled_is_taken_in_its_order() 
             found.append(delivery)
             if len(found) == 3:
                 client.channel.basic_qos(prefetch_count=1)  # pika sends what follows after its answer
-                client.end_consumer(tag, ended)
+                client.cancel_consumer(tag, ended)
 
         client.channel.basic_qos(prefetch_count=len(bodies))
-        tag = client.take_all(client.names.queue(QUEUE), take)
+        tag = client.consume_many(client.names.queue(QUEUE), take)
         await ended
         rest: list[Delivery] = await client.pull(client.names.queue(QUEUE), len(bodies))
         return found + rest

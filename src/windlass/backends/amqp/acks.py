@@ -17,8 +17,8 @@ _MOST = 50
 class StreamAcks:
     """The acknowledgements of one channel that reads streams."""
 
-    def __init__(self, later: Callable[[float, Callable[[], None]], Any]) -> None:
-        self._later = later
+    def __init__(self, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
+        self._call_later = call_later
         self._channel: Any = None
         self._last = 0
         self._count = 0
@@ -32,7 +32,7 @@ class StreamAcks:
             self._send()
         elif not self._timed:
             self._timed = True
-            self._later(_PAUSE_S, self._tick)
+            self._call_later(_PAUSE_S, self._tick)
 
     def _tick(self) -> None:
         self._timed = False

@@ -19,7 +19,7 @@ from windlass.backends.amqp.client import AmqpClient
 from windlass.backends.amqp.consumer import Consumer
 from windlass.backends.amqp.coordinator import Coordinator
 from windlass.backends.amqp.counting import count_jobs
-from windlass.backends.amqp.direct_replies import ReplyListener, ReplyListeners, Told
+from windlass.backends.amqp.direct_replies import Receive, ReplyListener, ReplyListeners
 from windlass.backends.amqp.limits import CAPABILITIES, QUORUM_CAPABILITIES
 from windlass.backends.amqp.link import Link
 from windlass.backends.amqp.messages import to_message
@@ -54,7 +54,7 @@ class _SharedConnection:
         self.hold_s = _seconds(url, "consumer_timeout", 1_800, most=864_000)
         self.shown = url.shown
         self.hub = Hub()
-        self.tellers = ReplyListeners()
+        self.reply_listeners = ReplyListeners()
         self.offers = Offers()
         self.clock = SteadyClock()
         #: Of the newest connection.
@@ -68,7 +68,13 @@ class _SharedConnection:
 
     def _session(self, link: Link, connection: Any) -> AmqpClient:
         client = AmqpClient(
-            connection, self.names, self.hub, self.tellers, self.clock, Coordinator, link.soon
+            connection,
+            self.names,
+            self.hub,
+            self.reply_listeners,
+            self.clock,
+            Coordinator,
+            link.call_soon_threadsafe,
         )
         left = self._consumer.unsettled() if self._consumer is not None else None
         client.consumer = self._consumer = Consumer(client, self.offers, self.hold_s, left)
@@ -141,8 +147,8 @@ class AmqpBackend:
     def listen(self, topics: Iterable[str]) -> HubListener | WorkerListener:
         return self._shared.offers.listen(self._shared.hub, topics)
 
-    def listen_completed(self, queue: str, receive: Told) -> ReplyListener:
-        return self._shared.tellers.listen(self._shared.hub, queue, receive)
+    def listen_completed(self, queue: str, receive: Receive) -> ReplyListener:
+        return self._shared.reply_listeners.listen(self._shared.hub, queue, receive)
 
     def clone(self) -> AmqpBackend:
         return AmqpBackend(self._shared)
@@ -195,10 +201,10 @@ async def _add(client: AmqpClient, request: rq.Add) -> list[rq.Added]:
     recorder = transitions.ChangeRecorder(now_ms, lambda: 0)
     out = [client.entry(verbs.Born(add=request, now_ms=request.now_ms))]
     for new in request.jobs:
-        reply = client.inbox if client.tellers.wants(new.queue) else ""
+        reply = client.inbox if client.reply_listeners.wants(new.queue) else ""
         body, properties = to_message(transitions.create(new, recorder), 0, reply)
         out.append(Outgoing(client.names.direct, new.queue, body, properties))
-    await client.until_taken(client.publish(out))
+    await client.until_confirmed(client.publish(out))
     return [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms) for _ in request.jobs]
 
 

@@ -11,7 +11,7 @@ import msgspec
 from windlass.backend import requests as rq
 from windlass.backends.amqp import direct_replies, verbs
 from windlass.backends.amqp.client import AmqpClient, NoAnswerError
-from windlass.backends.amqp.intake import PATIENCE_S, Intake
+from windlass.backends.amqp.intake import UNCLAIMED_TIMEOUT_S, Intake
 from windlass.backends.amqp.io_future import IoFuture, spawn
 from windlass.backends.amqp.messages import Incoming
 from windlass.backends.amqp.offers import Offers, OfferTimeouts
@@ -31,11 +31,11 @@ from windlass.speedups.amqp_frames import Delivery
 log = logging.getLogger("windlass.amqp")
 
 #: How often we look, within the time that a message may be held, for jobs that run for long.
-_LOOKS = 4
+_CHECKS = 4
 #: How long a renewal waits for its answer at most; a third of the lease if that is shorter.
 _MOST_RENEWING_S = 10.0
 #: Most jobs of a claim that is answered from prefetched messages.
-_FEW = 16
+_MOST_PREFETCHED = 16
 #: Starts and ends that are remembered to recognise repeats.
 _REMEMBERED = 20_000
 
@@ -48,37 +48,37 @@ class Consumer:
     ) -> None:
         self._client = client
         #: What began on an earlier connection of this process and has not ended (see ``_rejoin``).
-        self._left = left or {}
+        self._carried_over = left or {}
         self._rejoined: IoFuture[None] | None = None
         #: How long the broker lets us hold a message; and what was held when we last looked.
         self._hold_s = hold_s
-        self._held_long: set[str] = set()
-        client.later(hold_s / _LOOKS, self._look_for_long)
+        self._held_at_check: set[str] = set()
+        client.call_later(hold_s / _CHECKS, self._check_long_jobs)
         self._offers = offers
-        self._offer_timeouts = OfferTimeouts(client.later, PATIENCE_S)
+        self._offer_timeouts = OfferTimeouts(client.call_later, UNCLAIMED_TIMEOUT_S)
         self._held: dict[str, Held] = {}
         self._settled: OrderedDict[str, None] = OrderedDict()
         self._seen: OrderedDict[tuple[str, str, int], None] = OrderedDict()
-        for held in self._left.values():
+        for held in self._carried_over.values():
             _remember(self._seen, held.start.key)
         self._metrics = Metrics(client)
         self.intake = Intake(client)
-        self.intake.show = self._offer
-        self.intake.room = offers.room
+        self.intake.offer = self._offer
+        self.intake.free_slots = offers.free_slots
         self.starts = StartLog(client, self.intake.lock)
 
     # --- claim -------------------------------------------------------------------------------------------
 
     async def claim(self, request: rq.Claim) -> rq.Claimed:
         client = self._client
-        await client.know_rules()
+        await client.load_rules()
         await self._rejoin()
         names = [item.name for item in request.queues]
-        self.intake.begin(names)
+        self.intake.begin_claim(names)
         try:
             return await self._claim(request, names)
         finally:
-            self.intake.end(names)
+            self.intake.end_claim(names)
 
     async def _claim(self, request: rq.Claim, names: list[str]) -> rq.Claimed:
         client = self._client
@@ -113,7 +113,11 @@ class Consumer:
         (item,) = request.queues
         queue, wanted = item.name, min(item.cap, request.limit)
         due_in_ms = self._due_in_ms(request, [queue])
-        if not 0 < wanted <= _FEW or queue in client.paused or (due_in_ms is not None and due_in_ms <= 0):
+        if (
+            not 0 < wanted <= _MOST_PREFETCHED
+            or queue in client.paused
+            or (due_in_ms is not None and due_in_ms <= 0)
+        ):
             return None
         with self.intake.lock:
             found = self.intake.peek(queue, wanted) if client.usable else []
@@ -121,7 +125,7 @@ class Consumer:
             if not picker.start_plain(queue, found):
                 return None
             self.intake.take(queue, wanted)
-            self.starts.add_soon(picker.take_starts())
+            self.starts.add_deferred(picker.take_starts())
         took("amqp.prefetched")
         self._offers.claimed(request, wanted)
         return rq.Claimed(picker.jobs, picker.now_ms, due_in_ms)
@@ -142,20 +146,22 @@ class Consumer:
         if incoming is None:
             return False
         key = incoming.key
-        held, showing = picker.lease(delivery, incoming), self.intake.showing(queue)
+        held, open_offer = picker.lease(delivery, incoming), self.intake.begin_offer(queue)
 
         def answered(began: bool) -> None:
-            self._client.soon(lambda: self._offered(delivery, held, key, showing, began=began))
+            self._client.call_soon_threadsafe(
+                lambda: self._offer_answered(delivery, held, key, open_offer, began=began)
+            )
 
         self._offer_timeouts.add(worker.offer(incoming.job, answered))
         return True
 
-    def _offered(
+    def _offer_answered(
         self,
         delivery: Delivery,
         held: Held,
         key: tuple[str, str, int],
-        showing: IoFuture[None],
+        open_offer: IoFuture[None],
         *,
         began: bool,
     ) -> None:
@@ -163,12 +169,12 @@ class Consumer:
         if began and self._client.usable:
             took("amqp.offered")
             self.hold(held, key)
-            self.starts.add_soon([held.start])
+            self.starts.add_deferred([held.start])
             if key in self._client.void:  # since it was shown
-                self.lose([held.start.token])
+                self.mark_lost([held.start.token])
         queue = held.start.queue
         more = self._offers.find(queue) is not None
-        self.intake.shown(queue, delivery, showing, began=began, more=more)
+        self.intake.end_offer(queue, delivery, open_offer, began=began, more=more)
 
     async def _promote(self, request: rq.Claim, names: list[str]) -> int | None:
         """Have what is due promoted; answers how long until the next job is due.
@@ -237,22 +243,24 @@ class Consumer:
         ending = {end.token for end in items}
         taken = self.starts.take(request.now_ms)
         began = [start for start in taken if start.token not in ending]
-        told = client.append_fact(verbs.Ended(items=items, starts=starts, began=began, now_ms=request.now_ms))
+        logged = client.append_fact(
+            verbs.Ended(items=items, starts=starts, began=began, now_ms=request.now_ms)
+        )
         self._metrics.add(items, starts, self.now_ms(request))
-        self.starts.settling()
+        self.starts.begin_settling()
         try:
-            await told
+            await logged
         except StorageError:
             if taken and client.usable:  # else they are reported when the connection is back
-                self.starts.add_soon(taken, request.now_ms)
+                self.starts.add_deferred(taken, request.now_ms)
             raise
         finally:
-            self.starts.settled()
+            self.starts.end_settling()
         reach("amqp.ended", count=len(items))
         self._reply_to_waiters(request, held)
         client.ack(one.tag for one in held)
         for end in items:
-            self._let_go(end.token)
+            self._forget(end.token)
         return [Settled.OK] * len(items)
 
     def _reply_to_waiters(self, request: rq.Settle, held: list[Held]) -> None:
@@ -272,7 +280,7 @@ class Consumer:
         self.starts.flush()  # a start must not come after its end
         items, client = request.items, self._client
         held = [self._holding(end) for end in items]
-        known = [one or self._left.get(end.token) for one, end in zip(held, items, strict=True)]
+        known = [one or self._carried_over.get(end.token) for one, end in zip(held, items, strict=True)]
         starts = [one.whole_start() for one in known if one is not None]
         closing = await client.ask(verbs.Close(items=items, starts=starts, now_ms=request.now_ms))
         reach("amqp.closed", count=len(items))
@@ -280,11 +288,11 @@ class Consumer:
         back: list[int] = []
         told: list[tuple[Settlement, verbs.Start]] = []
         for end, one, again, status in zip(items, held, closing.requeue, closing.items, strict=True):
-            self._left.pop(end.token, None)
+            self._carried_over.pop(end.token, None)
             if one is None or self._held.get(end.token) is not one:
                 continue
             (back if again else done).append(one.tag)
-            self._let_go(end.token)
+            self._forget(end.token)
             if status is Settled.OK:
                 told.append((end, one.start))
         client.ack(done)
@@ -304,26 +312,26 @@ class Consumer:
         held = self._holding(end)
         return held is not None and not held.lost and now_ms < held.until_ms
 
-    def lose(self, tokens: list[str]) -> None:
+    def mark_lost(self, tokens: list[str]) -> None:
         """The coordinator took these attempts from their workers: it decides how they end."""
         here = [self._held[token] for token in tokens if token in self._held]
         for held in here:
             held.lost = True
         for token in tokens:
-            self._left.pop(token, None)
+            self._carried_over.pop(token, None)
         if here and self._client.usable:
-            spawn(self._drop_lost(here))
+            spawn(self._drop_lost_messages(here))
 
-    def lose_void(self, keys: set[tuple[str, str, int]]) -> None:
+    def mark_void_lost(self, keys: set[tuple[str, str, int]]) -> None:
         """The jobs of these messages were cancelled, removed or changed while they waited.
 
         What began by such a message was not logged in time, and does not count.
         """
         with self.intake.lock:
             tokens = [token for token, held in self._held.items() if held.start.key in keys]
-        self.lose(tokens)
+        self.mark_lost(tokens)
 
-    async def _drop_lost(self, lost: list[Held]) -> None:
+    async def _drop_lost_messages(self, lost: list[Held]) -> None:
         """Drop the messages of lost attempts: a worker hands in no end of them.
 
         Else the broker would give them out again when the connection ends, or end it because they are held
@@ -339,17 +347,17 @@ class Consumer:
         self._client.ack(done)
         self._client.requeue(held.tag for held in lost)  # a job that was given back waits by its message
         for held in lost:
-            self._let_go(held.start.token)
+            self._forget(held.start.token)
             self._client.void.discard(held.start.key)
         reach("amqp.dropped_lost", count=len(lost))
 
-    def _let_go(self, token: str) -> None:
+    def _forget(self, token: str) -> None:
         held = self._held.pop(token, None)
         if held is not None:
             self._seen.pop(held.start.key, None)
         _remember(self._settled, token)
 
-    def leave(self) -> None:
+    def prepare_close(self) -> None:
         """The connection is about to be closed: report what is not reported yet."""
         self.starts.flush()
         self._metrics.flush()
@@ -359,7 +367,10 @@ class Consumer:
     def unsettled(self) -> dict[str, Held]:
         """What runs here: on this connection, or since an earlier one."""
         with self.intake.lock:
-            return {**self._left, **{token: held for token, held in self._held.items() if not held.lost}}
+            return {
+                **self._carried_over,
+                **{token: held for token, held in self._held.items() if not held.lost},
+            }
 
     async def _rejoin(self) -> None:
         """Say what still runs here since an earlier connection, before anything is taken; once.
@@ -367,41 +378,41 @@ class Consumer:
         The broker gives its messages out again. The coordinator lets the leases count instead, so that other
         workers leave these jobs alone.
         """
-        if not self._left and self._rejoined is None:
+        if not self._carried_over and self._rejoined is None:
             return
         if self._rejoined is None or self._rejoined.failed:
-            self._rejoined = spawn(self._keep_left())
+            self._rejoined = spawn(self._keep_carried_over())
         await self._rejoined
 
-    async def _keep_left(self) -> None:
-        left = list(self._left.values())
+    async def _keep_carried_over(self) -> None:
+        left = list(self._carried_over.values())
         starts = [held.whole_start() for held in left]
         kept = await self._client.ask(verbs.Lend(starts=starts, left=True))
         for held, safe in zip(left, kept, strict=True):
-            held.lent = safe
+            held.kept_by_lease = safe
             if not safe:
-                self._left.pop(held.start.token, None)
+                self._carried_over.pop(held.start.token, None)
         reach("amqp.rejoined", count=len(left))
 
     # --- leases ------------------------------------------------------------------------------------------
 
-    def _look_for_long(self) -> None:
+    def _check_long_jobs(self) -> None:
         """What runs since the last look need not keep its message; what was lost must not."""
         client = self._client
         if client.closed:
             return
         with self.intake.lock:
-            since = [held for token, held in self._held.items() if token in self._held_long]
-            self._held_long = set(self._held)
-        client.later(self._hold_s / _LOOKS, self._look_for_long)
+            since = [held for token, held in self._held.items() if token in self._held_at_check]
+            self._held_at_check = set(self._held)
+        client.call_later(self._hold_s / _CHECKS, self._check_long_jobs)
         if not client.usable:
             return
-        if long := [held for held in since if not held.lent and not held.lost]:
-            spawn(self._lend(long))
+        if long := [held for held in since if not held.kept_by_lease and not held.lost]:
+            spawn(self._move_to_leases(long))
         if lost := [held for held in since if held.lost]:
-            spawn(self._drop_lost(lost))
+            spawn(self._drop_lost_messages(lost))
 
-    async def _lend(self, long: list[Held]) -> None:
+    async def _move_to_leases(self, long: list[Held]) -> None:
         """Have jobs that run for long kept by their leases, before the broker takes their messages back."""
         starts = [held.whole_start() for held in long]
         try:
@@ -411,7 +422,7 @@ class Consumer:
             return
         lent = [held for held, safe in zip(long, kept, strict=True) if safe]
         for held in lent:
-            held.lent = True
+            held.kept_by_lease = True
         self._client.ack(held.tag for held in lent)
         reach("amqp.lent", count=len(lent))
 
@@ -452,9 +463,9 @@ class Consumer:
         """Give back what we hold for a worker that does not know of it."""
         self.starts.flush()
         known = set(request.held)
-        for token, held in list(self._left.items()):
+        for token, held in list(self._carried_over.items()):
             if held.start.worker == request.worker and token not in known:
-                del self._left[token]
+                del self._carried_over[token]
         with self.intake.lock:
             lost = [
                 held

@@ -60,7 +60,7 @@ _NO_NEWS = verbs.News()
 _read_counts = msgspec.msgpack.Decoder(Counts).decode
 
 
-class _Work:
+class _PendingEntry:
     """An entry of the log whose effects are under way."""
 
     __slots__ = ("done", "offset")
@@ -81,7 +81,7 @@ class Coordinator:
         #: Whether all of the log that was there at the take-over is read.
         self.live: IoFuture[None] = IoFuture()
         #: When the first job of a queue is due, as the last news of it said.
-        self._due_told: dict[str, int | None] = {}
+        self._due_sent: dict[str, int | None] = {}
         self._retired = False
         #: Distinguishes what we publish again from what others published (see ``messages.Carried``).
         self._copy = 1 + secrets.randbelow(2**32 - 1)
@@ -90,9 +90,9 @@ class Coordinator:
         #: A mark should be written as soon as nothing is under way.
         self._mark_overdue = False
         #: Set when we leave; kept when nothing is under way any more.
-        self._at_rest: IoFuture[None] | None = None
+        self._stopping: IoFuture[None] | None = None
         self._counted = True
-        self._work: deque[_Work] = deque()
+        self._work: deque[_PendingEntry] = deque()
         #: Kept when the effects of the entry before are published: each entry has its turn.
         self._sent: IoFuture[None] = resolved(None)
         self._log_channel: Any = None
@@ -101,8 +101,8 @@ class Coordinator:
         self._last_offset = -1
         self._timer: Any = None
         self._mark_timer: Any = None
-        self._acks = StreamAcks(session.later)
-        self._news_window = NewsWindow(session.later)
+        self._acks = StreamAcks(session.call_later)
+        self._news_window = NewsWindow(session.call_later)
         self._news_window.send = self._send_news
         self._streams = inbox.ForeignStreams(session, self)
         self._returned = returned.ReturnedJobs(session)
@@ -142,14 +142,14 @@ class Coordinator:
     # --- the log -----------------------------------------------------------------------------------------
 
     def _on_log(self, channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
-        if self._at_rest is not None:
+        if self._stopping is not None:
             return  # for who comes next
         self._acks.add(channel, method.delivery_tag)
         self._unread.append((properties, body))
         if properties.reply_to or len(body) > _SMALL_FACT or not self.live.done:
             self._read_all()
         elif len(self._unread) == 1:
-            self._session.later(_FACTS_S, self._read_all)
+            self._session.call_later(_FACTS_S, self._read_all)
 
     def _read_all(self) -> None:
         """Take in what was delivered. Facts about few jobs wait a moment: messages that carry jobs and their
@@ -173,16 +173,16 @@ class Coordinator:
         self._kept.adopt(None)
         self._kept.live = True
         self.live.set(None)
-        self._mark_what_was_done_again()
+        self._mark_replayed_work()
         self._plan_timer()
         log.info("this process coordinates %s", self._names.log)
 
-    def _mark_what_was_done_again(self) -> None:
+    def _mark_replayed_work(self) -> None:
         """Write a mark as soon as possible: if we end before, the next coordinator does it once more."""
         if self._work:
             self._mark_overdue = True
         elif self._mark_timer is not None:
-            self._session.cancel_later(self._mark_timer)
+            self._session.cancel_timer(self._mark_timer)
             self._write_mark()
 
     def _read(self, offset: int, properties: BasicProperties, body: bytes) -> None:
@@ -209,7 +209,7 @@ class Coordinator:
         plan = self.ledger.plan()
         if again:
             return
-        work = _Work(offset)
+        work = _PendingEntry(offset)
         self._work.append(work)
         back = wire.reply(properties, answer) if properties.reply_to else None
         news = self._news_window.pass_on(request, self._news(request, plan, topics))
@@ -263,8 +263,8 @@ class Coordinator:
     def _due_changed(self, queues: set[str]) -> dict[str, int | None]:
         """When the first job of each queue is due, where that is not what the last news said."""
         due = {queue: self.ledger.due_ms(queue) for queue in queues}
-        changed = {queue: due_ms for queue, due_ms in due.items() if self._due_told.get(queue) != due_ms}
-        self._due_told.update(changed)
+        changed = {queue: due_ms for queue, due_ms in due.items() if self._due_sent.get(queue) != due_ms}
+        self._due_sent.update(changed)
         return changed
 
     async def _carry_out(self, plan: BrokerPlan, news: verbs.News | None, back: Outgoing | None) -> None:
@@ -291,9 +291,9 @@ class Coordinator:
         finally:
             sent.set(None)
         if plan.publish or plan.keep or plan.void or (news is not None and (news.paused or news.resumed)):
-            await session.until_taken(promise)
+            await session.until_confirmed(promise)
         if plan.lost:  # last: a worker that gets it drops the message that was replaced
-            await session.until_taken(session.publish([self._news_message(verbs.News(lost=plan.lost))]))
+            await session.until_confirmed(session.publish([self._news_message(verbs.News(lost=plan.lost))]))
         reach("amqp.carried_out", published=len(plan.publish), kept=len(plan.keep))
         for ref, gen in plan.drop:
             self._kept.drop(ref, gen)
@@ -304,26 +304,26 @@ class Coordinator:
         if properties.reply_to:
             self._session.publish([back])
 
-    def _carried_out(self, work: _Work, carried: IoFuture[None]) -> None:
+    def _carried_out(self, work: _PendingEntry, carried: IoFuture[None]) -> None:
         try:
             carried.result()
         except Exception as exc:
             if self._session.usable:
                 log.warning("what an entry of the log asks for could not be done, connecting anew: %s", exc)
-            self._session.give_up()
+            self._session.reconnect()
             return
         work.done = True
         moved = False
         while self._work and self._work[0].done:
             self._work.popleft()
             moved = True
-        if self._at_rest is not None and not self._work:
+        if self._stopping is not None and not self._work:
             self._mark_overdue = True
-            self._at_rest.set(None)
+            self._stopping.set(None)
         elif self._mark_overdue and not self._work:
             self._write_mark()
         elif moved and self._mark_timer is None and not self._mark_overdue and not self._session.closed:
-            self._mark_timer = self._session.later(self._mark_pause_s, self._write_mark)
+            self._mark_timer = self._session.call_later(self._mark_pause_s, self._write_mark)
 
     async def retire(self) -> None:
         """Read nothing more. The seat stays ours until the connection ends."""
@@ -336,15 +336,15 @@ class Coordinator:
                 channel.close()
                 await self._session.expect(closed)
 
-    async def leave(self) -> None:
+    async def prepare_close(self) -> None:
         """Read no further and end what is under way, so that who comes next does nothing twice."""
-        if not self.live.done or self._retired or self._at_rest is not None:
+        if not self.live.done or self._retired or self._stopping is not None:
             return
         self._read_all()
-        self._at_rest = IoFuture()
+        self._stopping = IoFuture()
         self._news_window.flush()
         if self._work:
-            await self._session.expect(self._at_rest)
+            await self._session.expect(self._stopping)
         written = self._write_mark() if self._mark_timer is not None or self._mark_overdue else None
         if written is not None:
             await written
@@ -371,10 +371,10 @@ class Coordinator:
             return
         alarm_s = self._time.alarm_s(self.ledger.next_due_in(self._time.now_ms()))
         if self._timer is not None:
-            self._session.cancel_later(self._timer)
+            self._session.cancel_timer(self._timer)
             self._timer = None
         if alarm_s is not None:
-            self._timer = self._session.later(alarm_s, self._promote)
+            self._timer = self._session.call_later(alarm_s, self._promote)
 
     def _promote(self) -> None:
         self._timer = None

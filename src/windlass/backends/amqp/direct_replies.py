@@ -27,7 +27,7 @@ MOST_RESULT = 65_536
 _REMEMBERED = 10_000
 _PROPERTIES = frames.properties(type=TYPE)
 
-Told = Callable[[list[Completed]], None]
+Receive = Callable[[list[Completed]], None]
 
 
 class Ends(msgspec.Struct, array_like=True):
@@ -59,11 +59,11 @@ class ReplyListeners:
         self._lock = threading.Lock()
         self._listeners: dict[str, set[ReplyListener]] = {}
         #: Jobs whose ends were received here, the newest: news of the same ends say nothing more.
-        self._heard: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._received: OrderedDict[tuple[str, str], None] = OrderedDict()
 
-    def listen(self, hub: Hub, queue: str, told: Told) -> ReplyListener:
+    def listen(self, hub: Hub, queue: str, receive: Receive) -> ReplyListener:
         """A listener for jobs of ``queue`` that finish, owned by the running event loop."""
-        listener = ReplyListener(self, hub.listen([f"done:{queue}"]), queue, told)
+        listener = ReplyListener(self, hub.listen([f"done:{queue}"]), queue, receive)
         with self._lock:
             self._listeners.setdefault(queue, set()).add(listener)
         return listener
@@ -79,36 +79,36 @@ class ReplyListeners:
         """Whether a caller here waits for jobs of ``queue``."""
         return queue in self._listeners
 
-    def hear(self, ends: Ends) -> None:
+    def deliver(self, ends: Ends) -> None:
         """A worker sent these."""
         with self._lock:
             listeners = list(self._listeners.get(ends.queue, ()))
         for end in ends.items:
-            self._heard[ends.queue, end.id] = None
-            if len(self._heard) > _REMEMBERED:
-                self._heard.popitem(last=False)
+            self._received[ends.queue, end.id] = None
+            if len(self._received) > _REMEMBERED:
+                self._received.popitem(last=False)
         for listener in listeners:
-            listener.tell(ends.items)
+            listener.deliver(ends.items)
 
-    def knows(self, queue: str, job_ids: list[str]) -> bool:
+    def has_received(self, queue: str, job_ids: list[str]) -> bool:
         """Whether all these ends were received here."""
-        return all((queue, job_id) in self._heard for job_id in job_ids)
+        return all((queue, job_id) in self._received for job_id in job_ids)
 
 
 class ReplyListener:
     """See ``backend.protocol.CompletionHintsBackend``."""
 
-    def __init__(self, tellers: ReplyListeners, inner: HubListener, queue: str, told: Told) -> None:
-        self._tellers = tellers
+    def __init__(self, owner: ReplyListeners, inner: HubListener, queue: str, receive: Receive) -> None:
+        self._owner = owner
         self._inner = inner
         self.queue = queue
-        self._told = told
+        self._receive = receive
         self._loop = asyncio.get_running_loop()
 
-    def tell(self, items: list[Completed]) -> None:
+    def deliver(self, items: list[Completed]) -> None:
         """Hand on what was received, from any thread."""
         try:
-            self._loop.call_soon_threadsafe(self._told, items)
+            self._loop.call_soon_threadsafe(self._receive, items)
         except RuntimeError:  # the loop was closed without closing its listener
             self.close()
 
@@ -119,5 +119,5 @@ class ReplyListener:
         self._inner.wake()
 
     def close(self) -> None:
-        self._tellers.forget(self)
+        self._owner.forget(self)
         self._inner.close()

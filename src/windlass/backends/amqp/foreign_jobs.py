@@ -34,7 +34,7 @@ class Placed:
         self.copy: int | None = None
 
     @property
-    def lent(self) -> bool:
+    def kept_by_lease(self) -> bool:
         """Whether the job runs by its lease alone (see ``verbs.Lend``): it has no message in a queue."""
         return self.where == "kept" and self.state is JobState.ACTIVE
 

@@ -46,7 +46,7 @@ class ForeignStreams:
     def __init__(self, session: AmqpClient, coordinator: StreamReader) -> None:
         self._session = session
         self._coordinator = coordinator
-        self._acks = StreamAcks(session.later)
+        self._acks = StreamAcks(session.call_later)
         self.channel: Any = None
 
     async def start(self) -> None:
@@ -85,19 +85,19 @@ class ForeignStreams:
         if wire.COPY in (properties.headers or {}):
             return
         try:
-            told = opened(msgspec.json.decode(body, type=dict[str, Any]))
-            if float(told["beat"]) * 1000 < self._coordinator.now_ms() - WORKER_GONE_MS:
+            fields = opened(msgspec.json.decode(body, type=dict[str, Any]))
+            if float(fields["beat"]) * 1000 < self._coordinator.now_ms() - WORKER_GONE_MS:
                 return
             worker = WorkerInfo(
-                id=str(told["identity"]),
-                hostname=str(told.get("hostname", "")),
-                pid=_number(told, "pid"),
-                tag=str(told.get("tag", "")),
-                queues=tuple(str(name) for name in told.get("queues", ())),
-                concurrency=_number(told, "concurrency"),
-                busy=_number(told, "busy"),
-                rss_kb=_number(told, "rss_kb"),
-                version=str(told.get("version", "")),
+                id=str(fields["identity"]),
+                hostname=str(fields.get("hostname", "")),
+                pid=_number(fields, "pid"),
+                tag=str(fields.get("tag", "")),
+                queues=tuple(str(name) for name in fields.get("queues", ())),
+                concurrency=_number(fields, "concurrency"),
+                busy=_number(fields, "busy"),
+                rss_kb=_number(fields, "rss_kb"),
+                version=str(fields.get("version", "")),
             )
         except bad_records.UNREADABLE as exc:
             bad_records.log_once("a heartbeat", str(exc))
@@ -105,9 +105,9 @@ class ForeignStreams:
         self._coordinator.beat(rq.Beat(worker=worker))
 
 
-def _number(told: dict[str, Any], name: str) -> int:
+def _number(fields: dict[str, Any], name: str) -> int:
     """A number of a heartbeat; one that no answer could carry is an error."""
-    value = int(told.get(name, 0))
+    value = int(fields.get(name, 0))
     if not 0 <= value < 2**53:
         raise ValueError(f"{name} must be a whole number from 0 on")
     return value

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class _Turns(threading.local):
+class _CallbackQueue(threading.local):
     """The callbacks that are due on this thread.
 
     A callback that sets the next future does not call its callbacks inside itself: they run after it. A new
@@ -42,7 +42,7 @@ class _Turns(threading.local):
             raise error
 
 
-_turns = _Turns()
+_callbacks_due = _CallbackQueue()
 
 
 class IoFuture(Generic[T]):
@@ -87,7 +87,7 @@ class IoFuture(Generic[T]):
     def _call(self) -> None:
         if self._callbacks:
             callbacks, self._callbacks = self._callbacks, []
-            _turns.run(callbacks)
+            _callbacks_due.run(callbacks)
 
     def __await__(self) -> Generator[IoFuture[T], None, T]:
         if not self.done:

@@ -50,7 +50,7 @@ class KeptRecords:
         #: Tags of records by job and generation.
         self._tags: dict[tuple[JobRef, int], int] = {}
         #: Records that were dropped before their messages came to us.
-        self._gone: OrderedDict[tuple[JobRef, int], None] = OrderedDict()
+        self._dropped_early: OrderedDict[tuple[JobRef, int], None] = OrderedDict()
         self._loading: list[tuple[wire.KeptRecord, int]] = []
         #: Whether records of jobs may come when all should have been read. A quorum queue may give back what
         #: the last coordinator held after we have read the others.
@@ -59,7 +59,7 @@ class KeptRecords:
     async def open(self) -> None:
         """Read every record. Those that come too late are taken in when they come."""
         session = self._session
-        channel = self.channel = await session.open_channel(self._lost)
+        channel = self.channel = await session.open_channel(self._on_channel_closed)
         answer = await session.call(channel.queue_declare, self._names.kept, passive=True)
         count = answer.method.message_count
         loaded: IoFuture[None] = IoFuture()
@@ -68,15 +68,15 @@ class KeptRecords:
         def on_kept(_channel: Any, method: Any, _properties: Any, body: bytes) -> None:
             nonlocal seen
             seen += 1
-            self._came(channel, method.delivery_tag, body)
+            self._on_record(channel, method.delivery_tag, body)
             if seen >= count:
                 loaded.set(None)
 
-        def look(before: int) -> None:
+        def check(before: int) -> None:
             if loaded.done:
                 return
             if seen > before:
-                session.later(_QUIET_S, lambda before=seen: look(before))
+                session.call_later(_QUIET_S, lambda before=seen: check(before))
                 return
             log.warning("only %s of %s kept records came, continuing without the others", seen, count)
             self._may_be_late = True
@@ -84,11 +84,11 @@ class KeptRecords:
 
         session.consume(channel, self._names.kept, on_kept)
         if count:
-            session.later(_QUIET_S, lambda: look(0))
+            session.call_later(_QUIET_S, lambda: check(0))
             await session.expect(loaded)
         reach("amqp.kept_read", count=count)
 
-    def _came(self, channel: Any, tag: int, body: bytes) -> None:
+    def _on_record(self, channel: Any, tag: int, body: bytes) -> None:
         try:
             record = wire.read_kept(body)
         except bad_records.UNREADABLE as exc:
@@ -101,14 +101,14 @@ class KeptRecords:
 
     async def _bury(self, channel: Any, tag: int, body: bytes, why: Exception) -> None:
         """Set a record aside that cannot be read; only then is it acknowledged."""
-        told = self._set_aside(self._names.kept, body, why)
-        if told is None:
+        recorded = self._set_aside(self._names.kept, body, why)
+        if recorded is None:
             return
-        await told
+        await recorded
         if channel is self.channel and channel.is_open:
             channel.basic_ack(tag)
 
-    def _lost(self, reason: Exception) -> None:
+    def _on_channel_closed(self, reason: Exception) -> None:
         """The broker closes a channel that holds messages for long: all come again on a new one."""
         if self.retired or not self._session.usable or not self.live:
             return
@@ -130,7 +130,7 @@ class KeptRecords:
 
     def _hold(self, record: wire.KeptRecord, tag: int) -> None:
         key = (record.job.ref, record.gen)
-        gone = self._gone.pop(key, True) is None
+        gone = self._dropped_early.pop(key, True) is None
         unknown = self.live and not gone and record.job.ref not in self._ledger.placed
         if unknown and self._may_be_late:
             self._ledger.adopt(record.job, record.gen)
@@ -148,6 +148,6 @@ class KeptRecords:
         if tag is not None:
             self.channel.basic_ack(tag)
             return
-        self._gone[ref, gen] = None  # its message is on its way to us
-        if len(self._gone) > _REMEMBERED:
-            self._gone.popitem(last=False)
+        self._dropped_early[ref, gen] = None  # its message is on its way to us
+        if len(self._dropped_early) > _REMEMBERED:
+            self._dropped_early.popitem(last=False)

@@ -26,7 +26,7 @@ from windlass.engine.views import view
 
 #: What is granted to leases of unknown length when a new coordinator begins.
 _LEASE_MS = 30_000
-_BEGUN_KEPT = 100_000
+_STARTS_KEPT = 100_000
 
 
 class Ledger(PlannedJobs):
@@ -36,9 +36,9 @@ class Ledger(PlannedJobs):
         super().__init__()
         #: Void messages beside which there may be another of the same key, because the job was added again or
         #: its worker connected again: a worker asks, and one message counts while the job waits.
-        self._twice: OrderedDict[tuple[str, str, int], None] = OrderedDict()
+        self._ambiguous: OrderedDict[tuple[str, str, int], None] = OrderedDict()
         #: Tokens of starts that we know of, the newest.
-        self._begun: OrderedDict[str, None] = OrderedDict()
+        self._tokens: OrderedDict[str, None] = OrderedDict()
         self.verbs = self.verbs | {
             verbs.Born: self._born,
             verbs.Started: self._started,
@@ -64,15 +64,15 @@ class Ledger(PlannedJobs):
             if work.jobs[ref] is not old:
                 self._published[ref] = 0
             else:  # added again, with another message; the first may be lost
-                self._ask_about((new.queue, new.id, 0))
+                self._require_check((new.queue, new.id, 0))
                 self._doubled.append((new.queue, new.id, 0))
 
-    def _ask_about(self, key: tuple[str, str, int]) -> None:
+    def _require_check(self, key: tuple[str, str, int]) -> None:
         """Workers ask before they start a message of ``key``: it may be one of two, or the only one."""
         self.void[key] = None
-        self._twice[key] = None
-        if len(self._twice) > _BEGUN_KEPT:
-            self.void.pop(self._twice.popitem(last=False)[0], None)
+        self._ambiguous[key] = None
+        if len(self._ambiguous) > _STARTS_KEPT:
+            self.void.pop(self._ambiguous.popitem(last=False)[0], None)
 
     def _started(self, work: UnitOfWork, request: verbs.Started) -> Verb[None]:
         yield from self._begin(work, request.starts)
@@ -81,7 +81,7 @@ class Ledger(PlannedJobs):
         names = list(dict.fromkeys(start.queue for start in starts))
         yield Reads(jobs=_refs(work, starts), lines=dict.fromkeys(names, len(starts) + 1))
         for start in starts:
-            if start.token not in self._begun:  # its end may have come first, and brought the start along
+            if start.token not in self._tokens:  # its end may have come first, and brought the start along
                 self._start(work, start)
         claiming.note_drained(work, names)
 
@@ -108,9 +108,9 @@ class Ledger(PlannedJobs):
         work.now_ms = read_ms
         self._choose(start)
         self.has_left(job)  # its message is in the worker's hands, even when this entry is its end
-        self._begun[start.token] = None
-        if len(self._begun) > _BEGUN_KEPT:
-            self._begun.popitem(last=False)
+        self._tokens[start.token] = None
+        if len(self._tokens) > _STARTS_KEPT:
+            self._tokens.popitem(last=False)
         return job
 
     def _take_back(self, work: UnitOfWork, job: JobRecord, start: verbs.Start) -> None:
@@ -122,7 +122,7 @@ class Ledger(PlannedJobs):
         """Whether no later message, nor the lease of a running job, has taken the place of this one."""
         if placed is None:
             return True
-        return not placed.lent and (placed.where != "queue" or placed.gen <= gen)
+        return not placed.kept_by_lease and (placed.where != "queue" or placed.gen <= gen)
 
     def _learn(self, work: UnitOfWork, start: verbs.Start) -> JobRecord | None:
         """Take in a job that another program added, from its message."""
@@ -162,14 +162,14 @@ class Ledger(PlannedJobs):
         ref = JobRef(end.queue, end.id)
         mark = mark_of(work.jobs[ref])
         status = settle_one(work, end)
-        if status in (Settled.LOST, Settled.GONE) and start is not None and end.token not in self._begun:
+        if status in (Settled.LOST, Settled.GONE) and start is not None and end.token not in self._tokens:
             self._start(work, start)  # its start was never logged, or the log has forgotten it
             mark = mark_of(work.jobs[ref])
             status = settle_one(work, end)
         job = work.jobs[ref]
         if status is not Settled.OK:
             # Perhaps the answer got lost: what went back to its place must go there now.
-            back = start is not None and self._stands_on(job, start.gen)
+            back = start is not None and self._waits_on_message(job, start.gen)
             if start is not None and not back and status is not Settled.ALREADY:
                 self._dropped(start.key)
             return status, back
@@ -178,10 +178,10 @@ class Ledger(PlannedJobs):
 
     def _dropped(self, key: tuple[str, str, int]) -> None:
         """A worker drops its message of ``key``: unless there may be another one, no worker asks about it."""
-        if key not in self._twice:
+        if key not in self._ambiguous:
             self.void.pop(key, None)
 
-    def _stands_on(self, job: JobRecord | None, gen: int) -> bool:
+    def _waits_on_message(self, job: JobRecord | None, gen: int) -> bool:
         """Whether ``job`` waits by the very message of generation ``gen``."""
         if job is None or job.state is not JobState.WAITING:
             return False
@@ -195,40 +195,40 @@ class Ledger(PlannedJobs):
             job = work.jobs[JobRef(start.queue, start.id)]
             holds = job is not None and transitions.holds(job, start.token)
             taken = request.left and job is not None and job.state is JobState.ACTIVE
-            if not holds and not taken and start.token not in self._begun:  # its start was never logged
+            if not holds and not taken and start.token not in self._tokens:  # its start was never logged
                 job = self._start(work, start)
                 holds = job is not None
-            if holds and not self._is_lent(start):
-                self._lent.add(start.token)
+            if holds and not self._is_kept_by_lease(start):
+                self._to_keep.add(start.token)
                 self._touched[JobRef(start.queue, start.id)] = job
                 if request.left:
-                    self._ask_about(start.key)
+                    self._require_check(start.key)
                     self._doubled.append(start.key)
             kept.append(holds)
         return kept
 
-    def _is_lent(self, start: verbs.Start) -> bool:
+    def _is_kept_by_lease(self, start: verbs.Start) -> bool:
         placed = self.placed.get(JobRef(start.queue, start.id))
-        return placed is not None and placed.lent
+        return placed is not None and placed.kept_by_lease
 
     def _doubt(self, work: UnitOfWork, request: verbs.Doubt) -> Verb[list[JobRecord | None]]:
         yield Reads(jobs=_refs(work, request.starts))
         answers: list[JobRecord | None] = []
         let_in: set[tuple[str, str, int]] = set()  # of two messages in one worker's hands, one counts
         for start in request.starts:
-            job = None if start.key in let_in else self._doubt_one(work, start)
+            job = None if start.key in let_in else self._verify_one(work, start)
             if job is not None:
                 let_in.add(start.key)
             answers.append(job)
         return answers
 
-    def _doubt_one(self, work: UnitOfWork, start: verbs.Start) -> JobRecord | None:
+    def _verify_one(self, work: UnitOfWork, start: verbs.Start) -> JobRecord | None:
         ref = JobRef(start.queue, start.id)
-        if start.key in self.void and not self._stands_on(work.jobs[ref], start.gen):
+        if start.key in self.void and not self._waits_on_message(work.jobs[ref], start.gen):
             del self.void[start.key]
-            self._twice.pop(start.key, None)
+            self._ambiguous.pop(start.key, None)
             return None
-        job = work.jobs[ref] or self._learn_anew(work, start)
+        job = work.jobs[ref] or self._learn_unless_ended(work, start)
         if job is None or not self._is_newest(self.placed.get(ref), start.gen) or self._is_second(start):
             return None
         if not start.again:  # else the holder has the first message, and may be at work
@@ -238,7 +238,7 @@ class Ledger(PlannedJobs):
         self._choose(start)
         return view(job, work.now_ms)
 
-    def _learn_anew(self, work: UnitOfWork, start: verbs.Start) -> JobRecord | None:
+    def _learn_unless_ended(self, work: UnitOfWork, start: verbs.Start) -> JobRecord | None:
         """``_learn``, unless the message is of a job that ended: only other programs may use an id again."""
         ended = start.header is not None and start.key in self.gone
         return None if ended else self._learn(work, start)

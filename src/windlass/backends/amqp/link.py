@@ -82,9 +82,9 @@ class Link:
     def run(self, make: Make, call: StoreCall[Any]) -> None:
         """Run ``make(session)`` on the connection's thread once there is a session and ``call`` still stands;
         the outcome is its answer."""
-        self.soon(lambda: self._begin(make, call))
+        self.call_soon_threadsafe(lambda: self._begin(make, call))
 
-    def soon(self, step: Callable[[], None]) -> None:
+    def call_soon_threadsafe(self, step: Callable[[], None]) -> None:
         """Run ``step`` on the connection's thread, after those that came before it."""
         self._steps.append(step)
         if not self._woken:
@@ -214,7 +214,7 @@ class Link:
         if self._session is None or not self._session.usable:
             self._hang_up()
             return
-        left = spawn(self._session.leave())
+        left = spawn(self._session.prepare_close())
         if not left.done:
             self.loop.call_later(_LEAVE_S, lambda: left.fail(TimeoutError()))
         left.then(self._hang_up)

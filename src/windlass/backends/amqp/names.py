@@ -6,7 +6,7 @@ from windlass.backend.urls import DEFAULT_NAMESPACE
 
 DAY_S = 86_400
 #: The exclusive queue that the coordinator of a namespace holds.
-SEAT = "windlass.coordinator"
+COORDINATOR_QUEUE = "windlass.coordinator"
 CLASSIC, QUORUM = "classic", "quorum"
 #: How often a quorum queue may return a message before the broker drops it; RabbitMQ 4 would do so after 20
 #: times. Messages are returned when a worker or a coordinator ends, also when no job ran: it is for
@@ -37,7 +37,7 @@ class Names:
         self.log = f"{prefix}windlass.log"
         self.kept = f"{prefix}windlass.kept"
         self.mark = f"{prefix}windlass.mark"
-        self.seat = f"{prefix}{SEAT}"
+        self.coordinator = f"{prefix}{COORDINATOR_QUEUE}"
         self.news = f"{prefix}windlass.news"
         #: Messages of quorum queues that were returned too often for the limit of an operator's policy.
         self.returned = f"{prefix}windlass.returned"

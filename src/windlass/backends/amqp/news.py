@@ -23,8 +23,8 @@ _FACTS = (verbs.Born, verbs.Started, verbs.Ended)
 class NewsWindow:
     """The news of one coordinator that wait."""
 
-    def __init__(self, later: Callable[[float, Callable[[], None]], Any]) -> None:
-        self._later = later
+    def __init__(self, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
+        self._call_later = call_later
         self._waiting: verbs.News | None = None
         #: Whether news went out within the last ``WINDOW_S``.
         self._closed = False
@@ -42,7 +42,7 @@ class NewsWindow:
             news, self._waiting = _joined(self._waiting, news), None
         if not self._closed:
             self._closed = True
-            self._later(WINDOW_S, self._open)
+            self._call_later(WINDOW_S, self._open)
         return news
 
     def flush(self) -> None:
@@ -55,7 +55,7 @@ class NewsWindow:
         if self._waiting is None:
             self._closed = False
             return
-        self._later(WINDOW_S, self._open)
+        self._call_later(WINDOW_S, self._open)
         self.flush()
 
 

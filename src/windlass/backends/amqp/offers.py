@@ -45,13 +45,13 @@ class Offer:
 
 
 class OfferTimeouts:
-    """Takes back jobs that their worker does not look at in time, because its event loop is blocked.
+    """Takes back jobs that their worker does not check at in time, because its event loop is blocked.
 
     One timer for all of them: each timer of its own would wake the connection's thread once more.
     """
 
-    def __init__(self, later: Callable[[float, Callable[[], None]], object], seconds: float) -> None:
-        self._later = later
+    def __init__(self, call_later: Callable[[float, Callable[[], None]], object], seconds: float) -> None:
+        self._call_later = call_later
         self._seconds = seconds
         #: The oldest first, with those that were answered: they leave when their time is over.
         self._open: deque[Offer] = deque()
@@ -65,10 +65,10 @@ class OfferTimeouts:
     def _set_timer(self) -> None:
         if not self._timed:
             self._timed = True
-            self._later(self._seconds, self.look)
+            self._call_later(self._seconds, self.check)
 
-    def look(self) -> None:
-        """Take back what is late; look again while there are others."""
+    def check(self) -> None:
+        """Take back what is late; check again while there are others."""
         self._timed = False
         last_ms = SYSTEM_CLOCK.monotonic_ms() - self._seconds * 1_000
         while self._open and self._open[0].since_ms <= last_ms:
@@ -114,7 +114,7 @@ class Offers:
             found = [one for item in claim.queues for one in self._listeners.get(item.name, ())]
         for listener in found:
             if listener.worker == claim.worker:
-                listener.room = claim.limit - count if claim.idle and not says_time(claim) else 0
+                listener.free_slots = claim.limit - count if claim.idle and not says_time(claim) else 0
                 listener.lease_ms = claim.lease_ms
 
     def find(self, queue: str) -> WorkerListener | None:
@@ -122,10 +122,10 @@ class Offers:
         with self._lock:
             return next((one for one in self._listeners.get(queue, ()) if one.is_open), None)
 
-    def room(self, queue: str) -> int:
+    def free_slots(self, queue: str) -> int:
         """How many jobs of ``queue`` the workers have room for."""
         with self._lock:
-            return sum(one.room for one in self._listeners.get(queue, ()) if one.is_open)
+            return sum(one.free_slots for one in self._listeners.get(queue, ()) if one.is_open)
 
 
 class WorkerListener:
@@ -140,24 +140,24 @@ class WorkerListener:
         self.worker = worker
         self.queue = queue
         #: How many jobs it may be shown until it claims again, and the lease that each begins with.
-        self.room = 0
+        self.free_slots = 0
         self.lease_ms = 0
 
     @property
     def is_open(self) -> bool:
-        return self.room > 0 and self._begin is not None
+        return self.free_slots > 0 and self._begin is not None
 
     def offer(self, job: JobRecord, answered: Callable[[bool], None]) -> Offer:
         """Show a job to the worker; ``answered`` is called on the worker's loop with whether it began."""
-        self.room -= 1
+        self.free_slots -= 1
         offer = Offer(job, answered)
         try:
-            self._loop.call_soon_threadsafe(self._show, offer)
+            self._loop.call_soon_threadsafe(self._deliver_offer, offer)
         except RuntimeError:  # the loop was closed without closing its listener
             self.close()
         return offer
 
-    def _show(self, offer: Offer) -> None:
+    def _deliver_offer(self, offer: Offer) -> None:
         if not offer.take():
             return
         began = False
@@ -171,7 +171,7 @@ class WorkerListener:
         self._begin = begin
 
     def decline(self) -> None:
-        self.room = 0
+        self.free_slots = 0
 
     async def wait(self, timeout_ms: float | None = None, clock: Clock = SYSTEM_CLOCK) -> frozenset[str]:
         return await self._inner.wait(timeout_ms, clock)

@@ -25,8 +25,8 @@ from windlass.core.job import JobRecord
 from windlass.speedups.amqp_frames import Delivery
 
 #: Most messages of a queue that one round of a claim passes over, and how many at a time at most.
-_STEP = 1_000
-_LOOK = 200
+_MOST_SKIPPED = 1_000
+_LARGEST_STEP = 200
 
 
 class Held(msgspec.Struct):
@@ -44,7 +44,7 @@ class Held(msgspec.Struct):
     #: The coordinator has taken it from us.
     lost: bool = False
     #: The coordinator keeps the job while it runs: its message is acknowledged.
-    lent: bool = False
+    kept_by_lease: bool = False
 
     def whole_start(self) -> verbs.Start:
         """The start with all that is needed to know the job by it."""
@@ -85,17 +85,17 @@ class Picker:
         #: Queues that had fewer messages than were wanted.
         self.empty: set[str] = set()
         #: Tags of messages that were fetched and are neither started nor dropped yet.
-        self._in_hand: dict[int, None] = {}
+        self._unresolved: dict[int, None] = {}
         self._failed = False
 
     async def run(self) -> None:
         """First the shares of all queues, then up to their caps: an empty one must not keep others back."""
-        await self._ask_all("share", set())
+        await self._fetch_all("share", set())
         asked: set[str] = set()
-        while await self._ask_all("cap", asked):
+        while await self._fetch_all("cap", asked):
             pass
 
-    async def _ask_all(self, bound: str, asked: set[str]) -> bool:
+    async def _fetch_all(self, bound: str, asked: set[str]) -> bool:
         """Ask queues that were not ``asked`` yet for as much as there is room; False when that is none."""
         fetching = []
         intake, room = self._consumer.intake, self._request.limit - len(self.jobs)
@@ -126,21 +126,21 @@ class Picker:
     async def _fetch(self, queue: str, wanted: int) -> list[Delivery]:
         """Up to ``wanted`` messages; fewer when the queue has no more, which is noted."""
         intake, client = self._consumer.intake, self._client
-        await intake.hush(queue)
-        if intake.has_tap(queue):
-            found = await intake.draw(queue, wanted)
+        await intake.finish_idle_consumer(queue)
+        if intake.is_prefetching(queue):
+            found = await intake.take_prefetched(queue, wanted)
         else:
             found = intake.take(queue, wanted)
         while len(found) < wanted and queue not in client.paused:
-            step = intake.step(queue, wanted - len(found))
+            step = intake.pull_size(queue, wanted - len(found))
             more = await client.pull(client.names.queue(queue), step)
             found = found + intake.take(queue, wanted) + more  # what was pushed meanwhile is older
-            intake.met_end(queue, len(more) < step)
+            intake.note_drained(queue, len(more) < step)
             if len(more) < step:
                 break
         if len(found) < wanted:
             self.empty.add(queue)
-        self._in_hand.update(dict.fromkeys(delivery.tag for delivery in found))
+        self._unresolved.update(dict.fromkeys(delivery.tag for delivery in found))
         if self._failed:  # another queue's part of this claim failed meanwhile
             self.give_up()
         return found
@@ -149,23 +149,23 @@ class Picker:
         """The claim failed: what was fetched for it goes back, so that it does not wait for our end."""
         self._failed = True
         if self._client.usable:
-            self._client.requeue(self._in_hand)
-        self._in_hand.clear()
+            self._client.requeue(self._unresolved)
+        self._unresolved.clear()
 
     async def _begin(self, queue: str, wanted: int, fetched: IoFuture[list[Delivery]]) -> None:
         passed = 0
         while True:
             found = await fetched
-            started = await self._sort(queue, found, wanted)
+            started = await self._start_jobs(queue, found, wanted)
             wanted -= started
             passed += len(found) - started
-            if wanted <= 0 or queue in self.empty or passed >= _STEP:
+            if wanted <= 0 or queue in self.empty or passed >= _MOST_SKIPPED:
                 return
             # Some were no jobs, or count no more: look further, in larger steps; what is too much goes back.
-            asked = min(_STEP - passed, max(wanted, min(passed, _LOOK)))
+            asked = min(_MOST_SKIPPED - passed, max(wanted, min(passed, _LARGEST_STEP)))
             fetched = spawn(self._fetch(queue, asked))
 
-    async def _sort(self, queue: str, found: list[Delivery], room: int) -> int:
+    async def _start_jobs(self, queue: str, found: list[Delivery], room: int) -> int:
         """Start what can be started, up to ``room``; returns how many that were."""
         good: list[tuple[Delivery, Incoming]] = []
         for delivery in found:
@@ -190,7 +190,7 @@ class Picker:
         if good[room:]:
             self.empty.discard(queue)
             for delivery, _ in good[room:]:
-                self._in_hand.pop(delivery.tag, None)
+                self._unresolved.pop(delivery.tag, None)
             self._consumer.intake.put_back(queue, [delivery for delivery, _ in good[room:]])
         return min(len(good), room)
 
@@ -234,10 +234,10 @@ class Picker:
             and (met[incoming.key] > 1 or self._consumer.is_suspect(delivery, incoming))
         ]:
             asked.update(good[n][0].tag for n in suspects)
-            good = await self._ask_about(good, suspects)
+            good = await self._verify(good, suspects)
         return good
 
-    async def _ask_about(
+    async def _verify(
         self, good: list[tuple[Delivery, Incoming]], suspects: list[int]
     ) -> list[tuple[Delivery, Incoming]]:
         client = self._client
@@ -264,7 +264,7 @@ class Picker:
 
     def _ack(self, *tags: int) -> None:
         for tag in tags:
-            self._in_hand.pop(tag, None)
+            self._unresolved.pop(tag, None)
         self._client.ack(tags)
 
     def _start(self, delivery: Delivery, incoming: Incoming) -> verbs.Start:
@@ -288,7 +288,7 @@ class Picker:
         """Start a job."""
         held, job = self.lease(delivery, incoming), incoming.job
         self._consumer.hold(held, incoming.key)
-        self._in_hand.pop(delivery.tag, None)
+        self._unresolved.pop(delivery.tag, None)
         self._starts.append(held.start)
         self.jobs.append(job)
         self.taken[queue] += 1

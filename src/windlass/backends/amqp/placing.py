@@ -63,7 +63,7 @@ class PlannedJobs(ForeignJobs):
         #: Messages of jobs that have another.
         self._doubled: list[tuple[str, str, int]] = []
         #: Tokens of attempts whose jobs are kept while they run (see ``verbs.Lend``).
-        self._lent: set[str] = set()
+        self._to_keep: set[str] = set()
         #: Jobs whose message another client published, with its generation.
         self._published: dict[JobRef, int] = {}
 
@@ -97,11 +97,11 @@ class PlannedJobs(ForeignJobs):
     def _plan_one(self, ref: JobRef, job: JobRecord | None, published: int | None, plan: BrokerPlan) -> None:
         before = self.placed.get(ref)
         if job is not None and job.state is JobState.ACTIVE:
-            if job.token in self._lent:
-                self._lent.discard(job.token)
+            if job.token in self._to_keep:
+                self._to_keep.discard(job.token)
                 self._keep(ref, job, plan)
                 return
-            if before is not None and before.lent:
+            if before is not None and before.kept_by_lease:
                 return  # renewed
             if before is None or before.where != "queue":
                 before = self.placed[ref] = Placed("queue", published or 0, job.state, mark_of(job))
@@ -116,12 +116,12 @@ class PlannedJobs(ForeignJobs):
             if before is not None and before.where == "queue" and before.mark == mark:
                 before.state = job.state  # given back: the broker has it at its old place
                 return
-            self._leave(ref, before, plan)
+            self._withdraw(ref, before, plan)
             self.gen += 1
             self.placed[ref] = Placed("queue", self.gen, job.state, mark)
             plan.publish.append((job, self.gen))
             return
-        self._leave(ref, before, plan)
+        self._withdraw(ref, before, plan)
         if job is not None and job.state in KEPT:
             self._keep(ref, job, plan)
         else:
@@ -136,7 +136,7 @@ class PlannedJobs(ForeignJobs):
         self.placed[ref] = Placed("kept", self.gen, job.state, None)
         plan.keep.append((job, self.gen))
 
-    def _leave(self, ref: JobRef, before: Placed | None, plan: BrokerPlan) -> None:
+    def _withdraw(self, ref: JobRef, before: Placed | None, plan: BrokerPlan) -> None:
         """A job's message is where it no longer belongs."""
         if before is None:
             return

@@ -32,7 +32,7 @@ class Publishes(Protocol):
     def publish(self, messages: Iterable[Outgoing]) -> object:
         """Send messages."""
 
-    def later(self, seconds: float, call: Callable[[], None]) -> object:
+    def call_later(self, seconds: float, call: Callable[[], None]) -> object:
         """Call back after ``seconds``."""
 
 
@@ -64,7 +64,7 @@ class Metrics:
             self.flush()
         elif not self._timed:
             self._timed = True
-            self._session.later(_METRICS_S, self._tick)
+            self._session.call_later(_METRICS_S, self._tick)
 
     def _tick(self) -> None:
         self._timed = False

@@ -57,7 +57,7 @@ class ReturnedJobs:
             done.result()
         except Exception as exc:
             log.warning("a returned message could not be put back, retrying: %s", exc)
-        self._session.later(_RETRY_S, lambda: channel.basic_nack(tag) if channel.is_open else None)
+        self._session.call_later(_RETRY_S, lambda: channel.basic_nack(tag) if channel.is_open else None)
 
     async def _put_back(self, channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
         """Only when the broker has it in its queue again, it is taken from this one."""

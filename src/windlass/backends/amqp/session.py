@@ -31,7 +31,7 @@ EXCLUSIVE = {"x-queue-type": CLASSIC}
 _MOST_GETS = {CLASSIC: 1_000, QUORUM: 10}
 
 
-class NotTakenError(StorageError):
+class PublishRefusedError(StorageError):
     """The broker refused messages: they are in no queue, and may be published again."""
 
     def __init__(self, messages: list[Outgoing]) -> None:
@@ -76,7 +76,7 @@ class AmqpSession:
         self.closed = False
         self.channel: Any = None
         #: A second channel, for what the broker need not confirm.
-        self._hints: Any = None
+        self._unconfirmed_channel: Any = None
         self.inbox = ""
         self.topology = Topology(self)
         self._pending: set[IoFuture[Any]] = set()
@@ -84,7 +84,7 @@ class AmqpSession:
         self._unconfirmed: dict[int, _Batch] = {}
         self._unacked: dict[int, None] = {}
         self._gets: deque[_Get] = deque()
-        self._ending: dict[str, IoFuture[None]] = {}
+        self._cancelling: dict[str, IoFuture[None]] = {}
         self.on_news: Callable[[BasicProperties, bytes], None] = lambda properties, body: None
 
     # --- beginning and end -------------------------------------------------------------------------------
@@ -102,9 +102,9 @@ class AmqpSession:
         await self.call(channel.queue_bind, self.inbox, self.names.news)
         self.consume(channel, self.inbox, lambda _c, _m, *message: self.on_news(*message), auto_ack=True)
         await self.call(channel.basic_qos, prefetch_count=1)  # see intake
-        self._hints = await self.open_channel()
+        self._unconfirmed_channel = await self.open_channel()
 
-    async def leave(self) -> None:
+    async def prepare_close(self) -> None:
         """We are about to close the connection ourselves: say what is to be said."""
 
     @property
@@ -136,11 +136,11 @@ class AmqpSession:
                 callback(*args)
             except Exception:
                 log.exception("unexpected error on the connection's thread, connecting anew")
-                self.give_up()
+                self.reconnect()
 
         return call
 
-    def give_up(self) -> None:
+    def reconnect(self) -> None:
         """Something is wrong with this connection: end it, a new one is made."""
         if not self.closed and self.connection.is_open:
             self.connection.hang_up()
@@ -149,7 +149,7 @@ class AmqpSession:
         """``basic_consume`` with a guarded callback; returns the consumer's tag."""
         return channel.basic_consume(queue, self.guarded(callback), **options)
 
-    def take_all(self, queue: str, taker: Callable[[Delivery], None]) -> str:
+    def consume_many(self, queue: str, taker: Callable[[Delivery], None]) -> str:
         """A consumer of our channel for many messages; returns its tag."""
         channel = self.channel
 
@@ -160,18 +160,18 @@ class AmqpSession:
         self.connection.take(channel, tag, self.guarded(taker))
         return tag
 
-    def end_consumer(self, tag: str, ended: IoFuture[None]) -> None:
+    def cancel_consumer(self, tag: str, ended: IoFuture[None]) -> None:
         """Cancel a consumer of our channel; what is on its way still comes."""
         if tag not in self.channel.consumer_tags:  # the broker ended it: its queue was deleted
             self.connection.end_take(self.channel, tag)
             ended.set(None)
             return
-        self._ending[tag] = ended
+        self._cancelling[tag] = ended
         self.connection.cancel(self.channel, tag)
 
     def _on_cancelled(self, frame: Any) -> None:
         tag = frame.method.consumer_tag
-        ended = self._ending.pop(tag, None)
+        ended = self._cancelling.pop(tag, None)
         if ended is not None:
             self.connection.end_take(self.channel, tag)
             ended.set(None)
@@ -204,7 +204,7 @@ class AmqpSession:
             return
         if not self.closed and self.connection.is_open:
             log.warning("the broker closed our channel, connecting anew: %s", reason)
-            self.give_up()
+            self.reconnect()
 
     # --- topology ----------------------------------------------------------------------------------------
 
@@ -234,8 +234,8 @@ class AmqpSession:
 
     def send(self, messages: Iterable[Outgoing]) -> None:
         """Publish what may be lost. The broker does not confirm it: a confirm is one more thing to read."""
-        if self._hints is not None and self._hints.is_open:
-            self.connection.publish(self._hints, messages)
+        if self._unconfirmed_channel is not None and self._unconfirmed_channel.is_open:
+            self.connection.publish(self._unconfirmed_channel, messages)
 
     def _on_confirm(self, frame: Any) -> None:
         method = frame.method
@@ -264,7 +264,7 @@ class AmqpSession:
         if batch.returned:
             batch.promise.fail(StorageError(f"{batch.returned}; repeat the call"))
         elif batch.nacked:
-            batch.promise.fail(NotTakenError(batch.nacked))
+            batch.promise.fail(PublishRefusedError(batch.nacked))
         else:
             batch.promise.set(None)
 
@@ -285,10 +285,10 @@ class AmqpSession:
         ahead = self.connection.gets_ahead and all(one.asked >= one.left for one in self._gets)
         self._gets.append(get)
         if len(self._gets) == 1 or ahead:
-            self._ask(get)
+            self._send_gets(get)
         return get.promise
 
-    def _ask(self, get: _Get) -> None:
+    def _send_gets(self, get: _Get) -> None:
         most = _MOST_GETS[self.names.queue_type]
         get.asked = self.connection.get(self.channel, get.queue, min(get.left, most), self._on_get)
 
@@ -314,7 +314,7 @@ class AmqpSession:
         if self._gets and self._gets[0].asked:
             self.connection.get_more(self.channel, self._on_get)
         elif self._gets:
-            self._ask(self._gets[0])
+            self._send_gets(self._gets[0])
         if over:
             get.promise.set(get.found)
 

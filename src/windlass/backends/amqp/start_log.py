@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: How long a start waits for ends.
 _PAUSE_S = 0.01
 #: How often we look, while ends are being settled, for starts that wait since the last look.
-_LOOK_S = 0.025
+_CHECK_S = 0.025
 
 
 class StartLog:
@@ -36,7 +36,7 @@ class StartLog:
         self._settling = 0
         self._timed = False
         #: Whether we look from time to time; the start that had waited longest at the last look.
-        self._looking = False
+        self._checking = False
         self._oldest: verbs.Start | None = None
 
     def add(self, starts: list[verbs.Start], now_ms: int | None) -> None:
@@ -46,17 +46,17 @@ class StartLog:
                 self._waiting.setdefault(now_ms, []).extend(starts)
             self._client.connection.at_end(self._client.guarded(self.flush))
 
-    def add_soon(self, starts: list[verbs.Start], now_ms: int | None = None) -> None:
+    def add_deferred(self, starts: list[verbs.Start], now_ms: int | None = None) -> None:
         """Log starts with the next ends, or soon; from any thread."""
         with self._lock:
             self._waiting.setdefault(now_ms, []).extend(starts)
             wake = not self._timed and not self._settling
             self._timed = self._timed or wake
         if wake:
-            self._client.soon(self._set_timer)
+            self._client.call_soon_threadsafe(self._set_timer)
 
     def _set_timer(self) -> None:
-        self._client.later(_PAUSE_S, self._tick)
+        self._client.call_later(_PAUSE_S, self._tick)
 
     def _tick(self) -> None:
         with self._lock:
@@ -78,26 +78,26 @@ class StartLog:
         with self._lock:
             return self._waiting.pop(now_ms, [])
 
-    def settling(self) -> None:
+    def begin_settling(self) -> None:
         """Ends are being settled: more may follow, with which starts can be logged."""
         with self._lock:
             self._settling += 1
-            begin, self._looking = not self._looking, True
+            begin, self._checking = not self._checking, True
         if begin:
-            self._client.later(_LOOK_S, self._look)
+            self._client.call_later(_CHECK_S, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Log what waits since the last look: until then its job may be cancelled as one that waits."""
         with self._lock:
             oldest = next((start for starts in self._waiting.values() for start in starts), None)
             late, self._oldest = oldest is not None and oldest is self._oldest, oldest
-            self._looking = again = self._settling > 0
+            self._checking = again = self._settling > 0
         if again:
-            self._client.later(_LOOK_S, self._look)
+            self._client.call_later(_CHECK_S, self._check)
         if late:
             self.flush()
 
-    def settled(self) -> None:
+    def end_settling(self) -> None:
         """They are settled."""
         with self._lock:
             self._settling -= 1

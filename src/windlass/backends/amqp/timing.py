@@ -22,7 +22,7 @@ class OwnTime:
 
     def __init__(self) -> None:
         self._clock = SteadyClock()
-        self._told_ms = 0
+        self._last_ms = 0
 
     def now_ms(self) -> int:
         """The time now."""
@@ -36,8 +36,8 @@ class OwnTime:
         at_ms = min(at_ms, clock_ms + _AHEAD_MS)
         if live and at_ms < clock_ms - _LAG_MS:
             at_ms = clock_ms
-        self._told_ms = max(self._told_ms, at_ms)
-        return self._told_ms
+        self._last_ms = max(self._last_ms, at_ms)
+        return self._last_ms
 
     def alarm_s(self, due_in_ms: int | None) -> float | None:
         """How many seconds to wait for what is due; None when nothing is."""

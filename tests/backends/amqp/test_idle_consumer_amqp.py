@@ -27,9 +27,9 @@ class _Broker:
         self.shown: list[tuple[Any, IoFuture[None]]] = []
         self.bells = 0
         self.intake = Intake(self._client())
-        self.intake.show = self._show
-        self.intake.room = lambda queue: self.room
-        self.intake.ring(QUEUE)
+        self.intake.offer = self._show
+        self.intake.free_slots = lambda queue: self.room
+        self.intake.start_idle_consumer(QUEUE)
 
     def _client(self) -> Any:
         def set_prefetch(prefetch_count: int) -> None:
@@ -46,9 +46,9 @@ class _Broker:
             usable=True,
             closed=False,
             consume=self._consume,
-            end_consumer=lambda tag, ended: self.ending.append(ended),
+            cancel_consumer=lambda tag, ended: self.ending.append(ended),
             expect=lambda promise: promise,
-            later=lambda seconds, call: None,
+            call_later=lambda seconds, call: None,
             delivered=lambda delivery: None,
         )
 
@@ -61,7 +61,7 @@ class _Broker:
         if not self.room:
             return False
         self.room -= 1
-        self.shown.append((delivery, self.intake.showing(queue)))
+        self.shown.append((delivery, self.intake.begin_offer(queue)))
         return True
 
     def push(self, *tags: int) -> None:
@@ -73,16 +73,16 @@ class _Broker:
     def answer(self, *, began: bool) -> None:
         """The worker answers what it was shown last."""
         delivery, showing = self.shown[-1]
-        self.intake.shown(QUEUE, delivery, showing, began=began, more=self.room > 0)
+        self.intake.end_offer(QUEUE, delivery, showing, began=began, more=self.room > 0)
 
     def claim(self) -> list[int]:
         """The tags that a claim takes of what was pushed."""
 
         async def go() -> list[int]:
-            await self.intake.hush(QUEUE)
+            await self.intake.finish_idle_consumer(QUEUE)
             return [delivery.tag for delivery in self.intake.take(QUEUE, 10)]
 
-        self.intake.begin([QUEUE])
+        self.intake.begin_claim([QUEUE])
         taken = spawn(go())
         for ended in self.ending:
             ended.set(None)
@@ -129,7 +129,7 @@ def test_messages_after_one_that_did_not_begin_wait_in_their_order() -> None:
 def test_a_claim_takes_what_came_while_a_message_was_shown() -> None:
     broker = _Broker(3)
     broker.push(1, 2)
-    broker.intake.begin([QUEUE])
+    broker.intake.begin_claim([QUEUE])
     broker.answer(began=True)
     assert broker.tags == [1]
     assert broker.claim() == [2]
