@@ -101,7 +101,7 @@ def test_an_attempt_whose_job_was_cancelled_before_its_start_was_logged_is_lost(
     assert (broker.acked, broker.void) == ([1], set())
 
 
-def test_an_attempt_whose_job_was_cancelled_while_it_was_shown_to_a_worker_is_lost() -> None:
+def test_an_attempt_whose_job_was_cancelled_while_it_was_offered_is_lost() -> None:
     broker, consumer = _consumer()
     held, other = _held("a", 1), _held("b", 2)
     broker.void.add(held.start.key)

@@ -40,12 +40,12 @@ def test_messages_that_were_pushed_ahead_are_seen_in_their_order() -> None:
     assert [delivery.tag for delivery in intake.peek(QUEUE, 1)] == [3]
 
 
-def test_fewer_messages_than_are_wanted_are_left_to_a_claim() -> None:
+def test_fewer_messages_than_wanted_are_left_to_a_claim() -> None:
     _, intake = _prefetched(3)
     assert intake.peek(QUEUE, 4) == []
 
 
-def test_a_claim_under_way_is_first() -> None:
+def test_a_running_claim_is_first() -> None:
     _, intake = _prefetched(3)
     intake.begin_claim([QUEUE])
     assert intake.peek(QUEUE, 1) == []
@@ -53,7 +53,7 @@ def test_a_claim_under_way_is_first() -> None:
     assert len(intake.peek(QUEUE, 1)) == 1
 
 
-def test_what_is_about_to_go_back_is_not_taken() -> None:
+def test_messages_that_are_about_to_be_returned_are_not_taken() -> None:
     client, intake = _prefetched(3)
     client.paused.add(QUEUE)
     intake.stop(QUEUE)
@@ -70,7 +70,7 @@ class _Hands:
         return self.ms
 
 
-def test_what_waits_since_before_the_process_stood_still_is_left_to_the_connection(
+def test_messages_from_before_the_process_stood_still_are_left_to_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker may have ended the connection meanwhile; its thread will see that first."""
@@ -89,13 +89,13 @@ def test_what_waits_since_before_the_process_stood_still_is_left_to_the_connecti
 
 
 class _Closing(dict[str, Any]):
-    """Taps that the connection's thread closes as soon as another thread has seen them."""
+    """Consumers that the connection's thread removes as soon as another thread has seen them."""
 
     def __contains__(self, queue: object) -> bool:
         return self.pop(str(queue), None) is not None
 
 
-def test_messages_of_a_tap_that_is_closed_meanwhile_are_taken() -> None:
+def test_messages_of_a_consumer_that_is_cancelled_meanwhile_are_taken() -> None:
     _, intake = _prefetched(3)
     intake._prefetching = _Closing(intake._prefetching)
     assert [delivery.tag for delivery in intake.take(QUEUE, 2)] == [1, 2]
