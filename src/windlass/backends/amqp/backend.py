@@ -1,4 +1,4 @@
-"""The AMQP backend: which requests take the quick way over the broker, and which the coordinator answers."""
+"""The AMQP backend: sends some requests directly to the broker, and all others to the coordinator."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from windlass.speedups.amqp import Outgoing
 
 R = TypeVar("R")
 
-#: Queues that one call declares: a slow broker takes a while for each.
+#: Most queues that one call declares: a slow broker takes a while for each.
 _DECLARED_AT_ONCE = 100
-#: Ids that Windlass itself made cannot be there already.
+#: Matches ids that Windlass generated. No job can have such an id already.
 _FRESH_ID = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}\Z")
 
 
 class _SharedConnection:
-    """What a backend and its clones have in common: the connection, the listeners."""
+    """The connection and the listeners that a backend shares with its clones."""
 
     def __init__(self, url: BackendUrl) -> None:
         self.names = Names(url.namespace, _queue_type(url))
@@ -57,12 +57,12 @@ class _SharedConnection:
         self.reply_listeners = ReplyListeners()
         self.offers = Offers()
         self.clock = SteadyClock()
-        #: Of the newest connection.
+        #: The consumer of the newest connection.
         self._consumer: Consumer | None = None
         self.link = Link(_parameters(url), self._session)
 
     def claim_prefetched(self, request: rq.Claim) -> rq.Claimed | None:
-        """Answer a claim without the connection's thread, if that can be."""
+        """Answer a claim on the caller's thread, or return None when the connection's thread must do it."""
         consumer = self._consumer
         return None if consumer is None else consumer.claim_prefetched(request)
 
@@ -94,7 +94,7 @@ class AmqpBackend:
 
     @property
     def names(self) -> Names:
-        """What the broker's parts are called here."""
+        """The names of exchanges, queues and streams in this namespace."""
         return self._shared.names
 
     @property
@@ -124,13 +124,16 @@ class AmqpBackend:
         if type(request) is rq.Claim and self._opened:
             claimed: Any = self._shared.claim_prefetched(request)
             if claimed is not None:
-                return claimed  # type: ignore[no-any-return]  # what a Claim is answered
+                return claimed  # type: ignore[no-any-return]  # the answer of a Claim
         answer: R = await self._run(lambda client: _VERBS.get(type(request), _ask)(client, request))
         return answer
 
     async def _run(self, make: Any, limit_s: float | None = None) -> Any:
-        """Run ``make(client)`` on the connection's thread. What is under way when its time is over continues;
-        what has no connection until then never begins."""
+        """Run ``make(client)`` on the connection's thread and return its result.
+
+        A call that has begun when its time is over still continues. A call that gets no connection in time
+        never begins. Both raise ``StorageError``.
+        """
         if not self._opened:
             raise StorageError("the client is not open")
         call: StoreCall[Any] = StoreCall(limit_s or self._shared.timeout_s, self._explain)
@@ -154,23 +157,24 @@ class AmqpBackend:
         return AmqpBackend(self._shared)
 
     async def prepare(self, queues: Iterable[str]) -> None:
-        """Declare the queues of jobs and bind them."""
+        """Declare and bind the job queues."""
         names = list(queues)
-        for at in range(0, len(names), _DECLARED_AT_ONCE):  # each call has its own time
+        for at in range(0, len(names), _DECLARED_AT_ONCE):  # each call has its own timeout
             some = names[at : at + _DECLARED_AT_ONCE]
             await self._run(lambda client, some=some: client.need_queues(some))
 
     async def coordinate(self) -> None:
-        """Run for the coordinator's seat, now and whenever it becomes free."""
+        """Try to become the coordinator, now and whenever there is none."""
         await self._run(lambda client: client.coordinate())
 
     async def remove_all(self) -> None:
-        """Delete what this namespace has on the broker, with all jobs: as far as this process knows it."""
+        """Delete this namespace from the broker, with all jobs. Job queues that only other processes used
+        remain."""
         await self._run(_remove_all)
 
 
 async def _connected(client: AmqpClient) -> None:
-    """Nothing to do but to be there."""
+    """Do nothing: that this runs shows that there is a connection."""
 
 
 async def _ask(client: AmqpClient, request: rq.Request[Any]) -> Any:
@@ -181,7 +185,7 @@ async def _ask(client: AmqpClient, request: rq.Request[Any]) -> Any:
 
 
 def _is_plain(new: NewJob, now_ms: int) -> bool:
-    """Whether a job can be added without asking the coordinator."""
+    """Whether a job can be added without the coordinator."""
     return (
         not new.delay_ms
         and (new.run_at_ms is None or new.run_at_ms <= now_ms)
@@ -208,7 +212,7 @@ async def _add(client: AmqpClient, request: rq.Add) -> list[rq.Added]:
     return [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms) for _ in request.jobs]
 
 
-# --- what the consumer does ------------------------------------------------------------------------------
+# --- requests that the consumer carries out --------------------------------------------------------------
 
 
 async def _claim(client: AmqpClient, request: rq.Claim) -> rq.Claimed:
@@ -258,7 +262,7 @@ _VERBS: dict[type[Any], Any] = {
 
 
 def _parameters(url: BackendUrl) -> pika.URLParameters:
-    """What pika needs of a URL; our own settings taken out."""
+    """The connection parameters of a URL for pika, without our own options."""
     url.check_options({"consumer_timeout", "heartbeat", "open", "queue_type", "timeout"})
     place, _, _ = url.text.partition("://")[2].partition("?")
     server, _, host = place.rpartition("@")[2].partition("/")
@@ -281,7 +285,7 @@ def _queue_type(url: BackendUrl) -> str:
 
 
 def _seconds(url: BackendUrl, name: str, otherwise: float, most: float = 3_600) -> float:
-    """A setting of the URL in seconds."""
+    """An option of the URL, in seconds. Raises ``ConfigError`` if it is not between 0 and ``most``."""
     text = url.options.get(name, f"{otherwise}")
     try:
         seconds = float(text)

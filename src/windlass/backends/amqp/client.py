@@ -1,4 +1,6 @@
-"""A session that speaks with the coordinator: asks it, gets its news, and takes its seat when it is free."""
+"""A session that talks to the coordinator: sends requests, receives notifications, and takes over if there is
+no coordinator.
+"""
 
 from __future__ import annotations
 
@@ -30,69 +32,69 @@ from windlass.speedups.amqp_frames import Delivery
 log = logging.getLogger("windlass.amqp")
 T = TypeVar("T")
 
-#: How long to wait for the coordinator's answer, and how often to try for its seat.
+#: How long to wait for the coordinator's answer, and how often to try to become the coordinator.
 _ANSWER_S = 15.0
 _ELECTION_RETRY_S = 1.0
 _LOCKED = 405
-#: How long to wait before messages are published again that the broker refused, each time.
+#: Pauses before refused messages are published again.
 _AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 _read_news = msgspec.msgpack.Decoder(verbs.News).decode
 
 
-# Most connections are refused the coordinator's seat every second.
+# All connections except one are refused the coordinator's queue every second.
 ignore_refusals(lambda code, text: code == _LOCKED and f"{COORDINATOR_QUEUE}'" in text)
 
 
 class NoAnswerError(StorageError):
-    """A request is in the log, and the coordinator has not answered in time: it will be carried out."""
+    """The coordinator did not answer in time. The request is in the log, so it will be carried out."""
 
 
 class HoldsJobs(Protocol):
-    """The consumer of this connection: the jobs that it holds."""
+    """The consumer of this connection, which holds the jobs that run here."""
 
     def mark_lost(self, tokens: list[str]) -> None:
-        """The coordinator took these attempts away."""
+        """Note that the coordinator has taken these attempts from their workers."""
 
     def mark_void_lost(self, keys: set[tuple[str, str, int]]) -> None:
-        """The jobs of these messages were cancelled, removed or changed while they waited."""
+        """Note that the jobs of these messages were cancelled, removed or changed while they waited."""
 
     def listens(self, queue: str) -> bool:
-        """Whether the broker itself wakes us for this queue."""
+        """Whether this connection notices a new message of ``queue`` without a hint of the coordinator."""
 
     async def claim(self, request: rq.Claim) -> rq.Claimed:
-        """Take jobs."""
+        """Lease the next jobs to a worker."""
 
     async def settle(self, request: rq.Settle) -> rq.SettleResult:
-        """Hand in ends."""
+        """Settle attempts."""
 
     async def extend(self, request: rq.Extend) -> list[Any]:
         """Renew leases."""
 
     async def reconcile(self, request: rq.Reconcile) -> int:
-        """Give back what is not held."""
+        """Return jobs that the worker does not have."""
 
     def prepare_close(self) -> None:
-        """The connection is about to be closed."""
+        """Publish what is pending, before the connection is closed."""
 
     def flush_starts(self) -> None:
-        """Put starts that wait into the log now."""
+        """Append pending starts to the log now."""
 
 
 class Coordinates(Protocol):
-    """The coordinator, when this connection holds its seat."""
+    """The coordinator, if this connection holds its queue."""
 
     async def take_over(self) -> None:
-        """Read the log, then decide."""
+        """Read the log. Returns when its end is reached."""
 
     async def prepare_close(self) -> None:
-        """Stop in good order."""
+        """Finish all work and write the mark, before the connection is closed."""
 
     async def retire(self) -> None:
-        """Stop, and let another take the seat."""
+        """Stop reading. Another client can take over when the connection ends."""
 
 
 class AmqpClient(AmqpSession):
-    """One connection of a backend."""
+    """One connection of a backend. Its methods run on the connection's thread, unless they say otherwise."""
 
     def __init__(
         self,
@@ -112,9 +114,9 @@ class AmqpClient(AmqpSession):
         self.clock = clock
         self.paused: set[str] = set()
         self.void: set[tuple[str, str, int]] = set()
-        #: How many messages of no known job are left in a queue of those that a count looked at.
+        #: How many messages of unknown jobs the last count left in a queue (see ``counting``).
         self.unknown: dict[str, int] = {}
-        #: When the first job of a queue is due.
+        #: When the first job of a queue is due, as far as the coordinator has reported it.
         self.due: dict[str, int | None] = {}
         self.on_paused: Any = lambda queue: None
         self._calls: dict[str, IoFuture[Any]] = {}
@@ -122,16 +124,16 @@ class AmqpClient(AmqpSession):
         self._rules: IoFuture[None] | None = None
         self._election: IoFuture[None] | None = None
         self.coordinator: Coordinates | None = None
-        #: Kept when our coordinator has read all that there was.
+        #: Set when the coordinator of this connection has read the whole log.
         self.taking_over: IoFuture[None] = resolved(None)
         self.on_news = self._on_message
-        #: Where jobs are taken and handed in; set by the backend.
+        #: Claims and settles jobs. Set by the backend.
         self.consumer: HoldsJobs
 
     # --- time on the connection's thread -----------------------------------------------------------------
 
     def call_later(self, seconds: float, call: Any) -> Any:
-        """Call back after ``seconds``; what ``call`` sends goes out at once, as one."""
+        """Call back after ``seconds``. Everything that ``call`` sends is written in one step."""
         guarded, connection = self.guarded(call), self.connection
 
         def run() -> None:
@@ -142,17 +144,17 @@ class AmqpClient(AmqpSession):
         return connection.ioloop.call_later(seconds, run)
 
     def call_soon_threadsafe(self, call: Any) -> None:
-        """Call back on the connection's thread, after the calls that came before; from any thread."""
+        """Call back on the connection's thread, in the order of the calls. Usable from any thread."""
         self._call_soon_threadsafe(self.guarded(call))
 
     def cancel_timer(self, timer: Any) -> None:
         self.connection.ioloop.remove_timeout(timer)
 
     async def until_confirmed(self, promise: IoFuture[None]) -> None:
-        """Wait until the broker has all that was published with ``promise``.
+        """Wait until the broker has confirmed everything that was published with ``promise``.
 
-        A quorum queue that has no leader, or is full by a policy, refuses messages. These are published again
-        after a pause, only these, a few times.
+        A quorum queue refuses messages while it has no leader, or when a policy limits its length. Only the
+        refused messages are published again, a few times, each time after a longer pause.
         """
         for pause_s in _AGAIN_S:
             try:
@@ -172,7 +174,7 @@ class AmqpClient(AmqpSession):
     async def ask(self, request: rq.Request[Any], answer_s: float = _ANSWER_S) -> Any:
         """Put ``request`` into the log and wait for the coordinator's answer.
 
-        ``NoAnswerError`` says that the broker has taken the request: the time is looked at after that.
+        Raises ``NoAnswerError`` if no answer comes in time although the broker has confirmed the request.
         """
         if self._election is None:
             self._election = spawn(self._try_to_coordinate())
@@ -186,7 +188,7 @@ class AmqpClient(AmqpSession):
         )
         late = NoAnswerError(f"the coordinator did not answer within {answer_s:g} s: {UNKNOWN}")
         timer = self.call_later(answer_s, lambda: answer.fail(late))
-        self.consumer.flush_starts()  # what runs here is known to run
+        self.consumer.flush_starts()  # so that the coordinator knows which jobs run here
         try:
             await self.publish([entry])
             body = await self.expect(answer)
@@ -197,7 +199,7 @@ class AmqpClient(AmqpSession):
         return wire.open_reply(name, body)
 
     async def within(self, seconds: float, promise: IoFuture[T]) -> T:
-        """What ``promise`` brings, if it is kept in time."""
+        """The result of ``promise``. Raises ``StorageError`` if it takes longer than ``seconds``."""
         if promise.done:
             return promise.result()
         over: IoFuture[None] = IoFuture()
@@ -211,11 +213,11 @@ class AmqpClient(AmqpSession):
         return promise.result()
 
     def entry(self, fact: rq.Request[Any]) -> Outgoing:
-        """The entry of the log for ``fact``."""
+        """The message that appends ``fact`` to the log."""
         return wire.log_entry(self.names.log, fact, self.clock.now_ms())
 
     def append_fact(self, fact: rq.Request[Any]) -> IoFuture[None]:
-        """Put a fact into the log."""
+        """Append a fact to the log."""
         return self.publish([self.entry(fact)])
 
     def _on_message(self, properties: BasicProperties, body: bytes) -> None:
@@ -229,7 +231,7 @@ class AmqpClient(AmqpSession):
                 self.reply_listeners.deliver(ends)
             return
         if properties.type != "news":
-            return  # an answer that came too late
+            return  # an answer that came after its timeout
         news = bad_records.read_or_none(body, _read_news, "a piece of news")
         if news is None:
             return
@@ -253,7 +255,7 @@ class AmqpClient(AmqpSession):
             self.hub.publish(topics)
 
     async def load_rules(self) -> None:
-        """Know which queues are paused and which messages are void; once per connection, then by news."""
+        """Load paused queues, void messages and due times, once per connection; changes come as ``News``."""
         if self._rules is None:
             self._rules = spawn(self._request_rules())
         rules = self._rules
@@ -267,12 +269,12 @@ class AmqpClient(AmqpSession):
         rules = await self.ask(verbs.GetRules())
         self.paused.update(rules.paused)
         self.void.update(rules.void)
-        self.due = rules.due | self.due  # what came as news meanwhile is newer
+        self.due = rules.due | self.due  # notifications that came meanwhile are newer
 
-    # --- the seat ----------------------------------------------------------------------------------------
+    # --- election of the coordinator ---------------------------------------------------------------------
 
     async def _try_to_coordinate(self) -> None:
-        """Take the coordinator's seat if it is free; else try again from time to time."""
+        """Become the coordinator by declaring its exclusive queue; retry later if another client has it."""
         refused: IoFuture[Any] = IoFuture()
         channel = await self.open_channel(refused.set)
         channel.queue_declare(
@@ -309,13 +311,16 @@ class AmqpClient(AmqpSession):
             await self.coordinator.prepare_close()
 
     async def coordinate(self) -> None:
-        """Run for the seat without having anything to ask."""
+        """Try to become the coordinator, now and whenever there is none."""
         if self._election is None:
             self._election = spawn(self._try_to_coordinate())
         await self._election
 
     async def get_one(self, channel: Any, queue: str) -> Delivery | None:
-        """One message of a queue, unacknowledged, on a channel of its own; None when there is none."""
+        """Get one message of a queue without acknowledging it; None if the queue is empty.
+
+        ``channel`` must not be used for other gets.
+        """
         found: IoFuture[Delivery | None] = IoFuture()
         channel.add_callback(lambda _: found.set(None), [spec.Basic.GetEmpty])
         channel.basic_get(

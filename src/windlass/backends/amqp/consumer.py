@@ -168,7 +168,7 @@ class Consumer:
         *,
         began: bool,
     ) -> None:
-        """Take the answer to an offer, on the connection's thread. If the worker ``began`` the job, log its start."""
+        """Handle the answer to an offer: if the worker ``began`` the job, log its start."""
         if began and self._client.usable:
             took("amqp.offered")
             self.hold(held, key)
@@ -226,7 +226,7 @@ class Consumer:
         items, claim, now_ms = request.items, request.claim, self.now_ms(request)
         if claim is not None:
             claim.now_ms = request.now_ms
-        quick = len({end.token for end in items}) == len(items)  # the coordinator handles a token that occurs twice
+        quick = len({end.token for end in items}) == len(items)  # the coordinator handles repeats
         if not quick or not all(
             end.outcome is Outcome.COMPLETE and self._surely_holds(end, now_ms) for end in items
         ):
@@ -279,7 +279,10 @@ class Consumer:
             self._client.send(direct_replies.messages(replies))
 
     async def _close(self, request: rq.Settle) -> list[Settled]:
-        """Settle attempts through the coordinator. The consequences are confirmed before a message is acknowledged."""
+        """Settle attempts through the coordinator.
+
+        The broker has confirmed the consequences before a message is acknowledged.
+        """
         self.starts.flush()  # a start must be in the log before its end
         items, client = request.items, self._client
         held = [self._holding(end) for end in items]
@@ -348,7 +351,7 @@ class Consumer:
             return
         done = [held.tag for held, job in zip(lost, answers, strict=True) if job is None]
         self._client.ack(done)
-        self._client.requeue(held.tag for held in lost)  # their jobs still wait on these messages
+        self._client.requeue(held.tag for held in lost)  # the others: their jobs wait on these messages
         for held in lost:
             self._forget(held.start.token)
             self._client.void.discard(held.start.key)
@@ -400,7 +403,7 @@ class Consumer:
     # --- leases ------------------------------------------------------------------------------------------
 
     def _check_long_jobs(self) -> None:
-        """Move attempts that have run since the last check to their leases, and drop messages of lost ones."""
+        """Hand over attempts that ran at the last check to their leases; drop the messages of lost ones."""
         client = self._client
         if client.closed:
             return
@@ -464,7 +467,7 @@ class Consumer:
         return answer
 
     async def reconcile(self, request: rq.Reconcile) -> int:
-        """Return the messages of jobs that ``request.worker`` does not have, such as those of a lost answer."""
+        """Return the messages of jobs that the worker does not know of, as after a lost answer."""
         self.starts.flush()
         known = set(request.held)
         for token, held in list(self._carried_over.items()):

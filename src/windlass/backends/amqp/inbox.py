@@ -1,7 +1,7 @@
-"""What programs in other languages put into the streams, handed on to the log.
+"""Copies entries that other programs put into the public streams to the log.
 
-The streams are only their inbox: each entry is copied into the log, and from there into ``windlass.kept``,
-within moments. Copies that we wrote ourselves, for others to read, are skipped.
+The streams serve as an inbox: the coordinator copies each entry to the log, and from there the job goes to
+``windlass.kept``. Entries that Windlass itself wrote, for other programs to read, are skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WINDOW = 200
 
 
 class StreamReader(Protocol):
-    """The coordinator that the streams are read for."""
+    """The coordinator, as ``ForeignStreams`` uses it."""
 
     ledger: Ledger
 
@@ -34,10 +34,10 @@ class StreamReader(Protocol):
         """The coordinator's time."""
 
     def append(self, request: rq.Request[Any]) -> object:
-        """Put an entry into the log."""
+        """Append an entry to the log."""
 
     def beat(self, request: rq.Beat) -> None:
-        """A worker in another language is alive."""
+        """Note the heartbeat of a worker in another language."""
 
 
 class ForeignStreams:
@@ -50,7 +50,7 @@ class ForeignStreams:
         self.channel: Any = None
 
     async def start(self) -> None:
-        """Read on from where the last coordinator was."""
+        """Consume the streams from where the last coordinator stopped."""
         names, session = self._session.names, self._session
         channel = self.channel = await session.open_channel()
         await session.call(channel.basic_qos, prefetch_count=_WINDOW)
@@ -106,7 +106,7 @@ class ForeignStreams:
 
 
 def _number(fields: dict[str, Any], name: str) -> int:
-    """A number of a heartbeat; one that no answer could carry is an error."""
+    """A number of a heartbeat. Raises ``ValueError`` if it is negative or too large for an answer."""
     value = int(fields.get(name, 0))
     if not 0 <= value < 2**53:
         raise ValueError(f"{name} must be a whole number from 0 on")

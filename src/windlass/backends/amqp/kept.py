@@ -1,7 +1,7 @@
-"""The records of ``windlass.kept`` in the hands of the coordinator.
+"""The records of ``windlass.kept``, which the coordinator holds.
 
-There is one for each job that is scheduled, retrying or dead, or that runs for long. Its message stays
-unacknowledged for as long as it is needed.
+There is one for each job that is scheduled, retrying or dead, or whose run is kept by its lease alone. The
+coordinator leaves the message unacknowledged for as long as it is needed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("windlass.amqp")
 
-#: Most dropped records whose messages are still to come.
+#: How many records that were dropped before their messages arrived are remembered.
 _REMEMBERED = 1_000_000
-#: A take-over continues when no record came for this long, whatever the broker had counted.
+#: A coordinator that takes over stops waiting when no record came for this long.
 _QUIET_S = 5.0
 
-#: Records an entry that cannot be read in the log; None when that is not possible any more.
+#: Puts an unreadable entry into the dead set, through the log. None when the connection is lost.
 SetAside = Callable[[str, bytes, Exception], IoFuture[None] | None]
 
 
 class KeptRecords:
-    """Reads ``windlass.kept``, and acknowledges each record when it has served."""
+    """Reads ``windlass.kept``, and acknowledges each record when it is no longer needed."""
 
     def __init__(self, session: AmqpClient, ledger: Ledger, set_aside: SetAside) -> None:
         self._session = session
@@ -42,22 +42,23 @@ class KeptRecords:
         self._ledger = ledger
         self._set_aside = set_aside
         self.channel: Any = None
-        #: Whether the coordinator has read all of the log; called when a record came only after that.
+        #: Whether the coordinator has read the whole log.
         self.live = False
+        #: Called when a record arrives only after that.
         self.on_late: Callable[[], None] = lambda: None
-        #: Set when the coordinator reads nothing more.
+        #: Whether the coordinator has stopped reading.
         self.retired = False
-        #: Tags of records by job and generation.
+        #: The delivery tags of records, by job and generation.
         self._tags: dict[tuple[JobRef, int], int] = {}
-        #: Records that were dropped before their messages came to us.
+        #: Records that were dropped before their messages arrived.
         self._dropped_early: OrderedDict[tuple[JobRef, int], None] = OrderedDict()
         self._loading: list[tuple[wire.KeptRecord, int]] = []
-        #: Whether records of jobs may come when all should have been read. A quorum queue may give back what
-        #: the last coordinator held after we have read the others.
+        #: Whether records may still arrive after all were read. A quorum queue may return messages of the
+        #: last coordinator after it has delivered the others.
         self._may_be_late = session.names.queue_type == QUORUM
 
     async def open(self) -> None:
-        """Read every record. Those that come too late are taken in when they come."""
+        """Read all records that the broker counts. Records that come too late are added when they arrive."""
         session = self._session
         channel = self.channel = await session.open_channel(self._on_channel_closed)
         answer = await session.call(channel.queue_declare, self._names.kept, passive=True)
@@ -100,7 +101,7 @@ class KeptRecords:
                 self._loading.append((record, tag))
 
     async def _bury(self, channel: Any, tag: int, body: bytes, why: Exception) -> None:
-        """Set a record aside that cannot be read; only then is it acknowledged."""
+        """Put a record that cannot be read into the dead set, then acknowledge it."""
         recorded = self._set_aside(self._names.kept, body, why)
         if recorded is None:
             return
@@ -109,7 +110,7 @@ class KeptRecords:
             channel.basic_ack(tag)
 
     def _on_channel_closed(self, reason: Exception) -> None:
-        """The broker closes a channel that holds messages for long: all come again on a new one."""
+        """Read all records again on a new channel: the broker closes one that holds messages too long."""
         if self.retired or not self._session.usable or not self.live:
             return
         log.info("reading the kept records again: %s", reason)
@@ -117,7 +118,7 @@ class KeptRecords:
         spawn(self.open())
 
     def adopt(self, upto: int | None) -> None:
-        """Let the ledger take in what was loaded, up to a generation."""
+        """Add the loaded records up to a generation to the ledger; None means all."""
         left = []
         for record, tag in self._loading:
             if upto is not None and record.gen > upto:
@@ -143,11 +144,11 @@ class KeptRecords:
             self._tags[key] = tag
 
     def drop(self, ref: JobRef, gen: int) -> None:
-        """A record has served."""
+        """Acknowledge a record that is no longer needed."""
         tag = self._tags.pop((ref, gen), None)
         if tag is not None:
             self.channel.basic_ack(tag)
             return
-        self._dropped_early[ref, gen] = None  # its message is on its way to us
+        self._dropped_early[ref, gen] = None  # its message has not arrived yet
         if len(self._dropped_early) > _REMEMBERED:
             self._dropped_early.popitem(last=False)

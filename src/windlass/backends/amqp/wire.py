@@ -26,7 +26,7 @@ COPIED = frames.properties(content_type="application/json", delivery_mode=PERSIS
 
 
 class LogEntry(msgspec.Struct, array_like=True):
-    """One entry of ``windlass.log``. ``at_ms`` is the writer's time, which counts when the log is replayed."""
+    """One entry of ``windlass.log``. ``at_ms`` is the writer's time, which also counts in a replay."""
 
     at_ms: int
     name: str
