@@ -78,7 +78,7 @@ class PlainConnection(SelectConnection):  # type: ignore[misc]  # pika has no ty
         """End a ``gather``. The outermost call sends the collected frames."""
 
     def at_end(self, call: Callable[[], None]) -> None:
-        """Call back at the end of the outermost ``gather``, before its frames are sent; now, if none is open."""
+        """Call back at the end of the outermost ``gather``, before it sends; now, if none is open."""
         call()
 
     def when_sent(self, call: Callable[[], None]) -> None:

@@ -426,11 +426,11 @@ class Consumer:
         except StorageError as exc:
             log.warning("jobs that run for long could not be moved to their leases, trying again: %s", exc)
             return
-        lent = [held for held, safe in zip(long, kept, strict=True) if safe]
-        for held in lent:
+        moved = [held for held, safe in zip(long, kept, strict=True) if safe]
+        for held in moved:
             held.kept_by_lease = True
-        self._client.ack(held.tag for held in lent)
-        reach("amqp.lent", count=len(lent))
+        self._client.ack(held.tag for held in moved)
+        reach("amqp.lent", count=len(moved))
 
     async def extend(self, request: rq.Extend) -> list[Extended]:
         """Renew leases.

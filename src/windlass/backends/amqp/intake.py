@@ -277,9 +277,8 @@ class Intake:
     def start_idle_consumer(self, queue: str) -> None:
         """Have the broker push the next messages of an empty queue, if a worker here listens for them."""
         client = self._client
-        if queue in self._idle or queue in self._prefetching:
-            return
-        if self._waiting.get(queue) or not self._wanted(queue):
+        open_already = queue in self._idle or queue in self._prefetching
+        if open_already or self._waiting.get(queue) or not self._wanted(queue):
             return
         size = min(max(self.free_slots(queue), 1), _MOST_OFFERED)
         consumer = self._idle[queue] = _IdleConsumer(size)

@@ -48,7 +48,7 @@ _MOST_HEADER = 50_000
 _IN_BODY = "raw"
 #: The name of ``bad_records.BAD_RECORD`` in earlier releases.
 _BAD_MESSAGE = "bad_message"
-#: Larger messages are not read. Windlass itself does not publish such.
+#: Larger messages are not read. Windlass itself publishes smaller ones.
 MOST_BODY = 4_000_000
 
 

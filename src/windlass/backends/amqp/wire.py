@@ -41,7 +41,7 @@ class KeptRecord(msgspec.Struct, array_like=True):
 
 
 class Reply(msgspec.Struct, array_like=True):
-    """An answer, or an error with what is needed to raise it again."""
+    """An answer, or the name and the details of an error."""
 
     answer: bytes | None
     error: str = ""
