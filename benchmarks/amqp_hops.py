@@ -61,12 +61,12 @@ def watch_all(stamps: Stamps, role: str) -> None:
     watch(
         stamps,
         AmqpClient,
-        "_hear",
+        "_on_message",
         lambda _, properties, __: f"{role}: hears {properties.type or 'an answer'}",
     )
     watch(stamps, AmqpClient, "ask", lambda _, request: f"{role}: asks {type(request).__name__}")
     if role == "worker":
-        watch(stamps, Intake, "_rang", lambda *_: "worker: the job's message comes")
+        watch(stamps, Intake, "_on_idle_message", lambda *_: "worker: the job's message comes")
         watch(stamps, Consumer, "claim", lambda *_: "worker: claims")
         watch(stamps, Consumer, "_complete", lambda *_: "worker: tells the end")
     watch(stamps, Coordinator, "_read", lambda *args: f"coordinator: reads {_entry(args[-1])}")
@@ -170,7 +170,7 @@ def measure(url: str, count: int) -> None:
     with scratch() as folder:
         paths = {role: folder / f"{role}.json" for role in ("coordinator", "worker")}
         with process("coordinator", url, paths["coordinator"]):
-            time.sleep(3)  # the seat is its own before others try for it
+            time.sleep(3)  # it becomes the coordinator before others try to
             with process("worker", url, paths["worker"]):
                 spans = asyncio.run(calls(url, count, stamps))
         for path in paths.values():

@@ -157,7 +157,7 @@ def _amqp_add_plain() -> None:
 def _amqp_bell() -> None:
     from windlass.backends.amqp.intake import Intake
 
-    _put(Intake, "_rang", lambda self, queue, delivery: self._client.ack([delivery.tag]))
+    _put(Intake, "_on_idle_message", lambda self, queue, delivery: self._client.ack([delivery.tag]))
 
 
 @_mutant("amqp.complete", "an expired lease is accepted", _AMQP, "lost or late or lease")
@@ -171,7 +171,7 @@ def _amqp_complete() -> None:
 def _amqp_offered() -> None:
     from windlass.backends.amqp.offers import WorkerListener
 
-    _put(WorkerListener, "_show", lambda self, offer: offer.answered(offer.take()))
+    _put(WorkerListener, "_deliver_offer", lambda self, offer: offer.answered(offer.take()))
 
 
 @_mutant("amqp.prefetched", "a later message is started", _AMQP_WHOLE, "busy_worker_with_one_slot")
@@ -186,13 +186,13 @@ def _amqp_prefetched() -> None:
 def _amqp_tap() -> None:
     from windlass.backends.amqp.intake import Intake
 
-    whole = Intake._pushed
+    whole = Intake._on_prefetched
 
-    def reverse(self: Any, queue: str, tap: Any, delivery: Any) -> None:
-        whole(self, queue, tap, delivery)
+    def reverse(self: Any, queue: str, consumer: Any, delivery: Any) -> None:
+        whole(self, queue, consumer, delivery)
         self._waiting[queue].rotate(1)
 
-    _put(Intake, "_pushed", reverse)
+    _put(Intake, "_on_prefetched", reverse)
 
 
 @_mutant(

@@ -1,11 +1,11 @@
-"""Speed-ups that rest on private or unusual ground, each beside a plain twin that uses ordinary public means.
+"""Optimisations that use private names or unusual techniques, each with a plain twin that uses public APIs.
 
-Every module here says what it does, why that is safe and what it wins on the work that it is for, which
-``scripts/bench speedups`` measures again; what wins less than 5 % is deleted. No other part of the package
-uses a private name of another package: ``scripts/check`` looks for that.
+Every module says what it does, why that is safe, and what it wins on the work that it is for.
+``scripts/bench speedups`` measures that; a speed-up that wins less than 5 % is deleted. No other part of the
+package uses a private name of another package, which ``scripts/check`` verifies.
 
-``WINDLASS_SPEEDUPS=off`` takes the plain twins, all of them; ``WINDLASS_SPEEDUPS=amqp,recast`` those of
-the named ones. It is read once, here, when the first of them is imported.
+``WINDLASS_SPEEDUPS=off`` selects all plain twins, ``WINDLASS_SPEEDUPS=amqp,recast`` those of the listed
+speed-ups. The variable is read once, when this package is imported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VARIABLE = "WINDLASS_SPEEDUPS"
 
 
 def read_off(text: str) -> frozenset[str]:
-    """Which speed-ups ``text`` turns off: nothing, ``off``, or names with commas between them."""
+    """The speed-ups that ``text`` turns off. It is empty, ``off``, or a comma-separated list of names."""
     if text.strip().lower() == "off":
         return frozenset(NAMES)
     off = frozenset(name.strip() for name in text.split(",") if name.strip())

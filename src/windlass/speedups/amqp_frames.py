@@ -1,8 +1,8 @@
-"""The frames that there are many of, written and read without an object of pika's for each.
+"""Encodes and decodes the most frequent frames without pika's objects. Part of the speed-up ``amqp``.
 
-A published or delivered message is three frames: method, header, body. Jobs that are delivered become one
-``Delivery``, messages to publish become bytes; confirms and acknowledgements are numbers. All else that goes
-over the connection is pika's. Part of the speed-up ``amqp``.
+A published or delivered message is three frames: method, header, body. A delivered job becomes one
+``Delivery``, a message to publish becomes bytes, and confirms and acknowledgements are numbers. Pika handles
+all other frames.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from pika import BasicProperties
 
-#: The header of our own in a message's properties.
+#: The name of our header in the properties of a message.
 HEADER = "x-windlass"
 
 METHOD = 1
 _HEADER, _BODY = 2, 3
 _END = b"\xce"
-#: Class and method of what we read and write here.
+#: Class and method ids of the frames that we read and write.
 DELIVER, ACK = b"\x00\x3c\x00\x3c", b"\x00\x3c\x00\x50"
 _PUBLISH = b"\x00\x3c\x00\x28"
 
@@ -31,16 +31,16 @@ _numbers = Struct(">QB")
 _short = Struct(">H")
 _long = Struct(">I")
 
-#: Which properties are there, in the order in which they follow.
+#: Flags of the properties that are present, in their order.
 _CONTENT_TYPE, _ENCODING, _HEADERS, _MODE, _PRIORITY, _ID = 0x8000, 0x4000, 0x2000, 0x1000, 0x0800, 0x0080
 _JSON = b"\x10application/json"
 _PERSISTENT = b"\x02"
-#: How a table of headers begins whose first entry is ours.
+#: The beginning of a header table whose first entry is ours.
 _OURS = bytes([len(HEADER)]) + HEADER.encode() + b"x"
 
 
 class Delivery(NamedTuple):
-    """A message from a queue, not yet acknowledged. ``header`` is our own, if it has that."""
+    """A message from a queue that is not acknowledged yet. ``header`` is our own header, if it has one."""
 
     tag: int
     redelivered: bool
@@ -50,12 +50,13 @@ class Delivery(NamedTuple):
 
 
 def properties(**given: Any) -> bytes:
-    """Properties of a message as they go over the wire; the names are pika's."""
+    """Encode the properties of a message. The names are those of ``BasicProperties``."""
     return b"".join(BasicProperties(**given).encode())
 
 
 def job_properties(header: bytes, priority: int, message_id: str) -> bytes:
-    """Properties of a job: persistent JSON with our header; a priority of 0 or an empty id is left out."""
+    """Encode the properties of a job: persistent JSON with our header. A priority of 0 or an empty id is
+    left out."""
     flags = _CONTENT_TYPE | _HEADERS | _MODE
     table = _OURS + _long.pack(len(header)) + header
     parts = [b"", _JSON, _long.pack(len(table)), table, _PERSISTENT]
@@ -84,7 +85,7 @@ def _publish(channel: int, exchange: str, key: str, mandatory: bool) -> bytes:
 def published(
     channel: int, exchange: str, key: str, mandatory: bool, properties: bytes, body: bytes, most: int
 ) -> list[bytes]:
-    """The frames of a message; ``most`` bytes of the body fit into one."""
+    """The frames of a message to publish. A body frame has at most ``most`` bytes."""
     size = len(body)
     frames = [
         _publish(channel, exchange, key, mandatory),
@@ -105,20 +106,20 @@ def acknowledged(channel: int, tag: int, multiple: bool) -> bytes:
 
 
 def read_ack(data: bytes, at: int) -> tuple[int, bool]:
-    """Up to which publish, or which one alone, the frame at ``at`` confirms."""
+    """The publish tag that the frame at ``at`` confirms, and whether it confirms all up to it."""
     tag, multiple = _numbers.unpack_from(data, at + 11)
     return tag, bool(multiple & 1)
 
 
 def read_consumer(data: bytes, at: int) -> bytes:
-    """The tag of the consumer whom the delivery at ``at`` is for."""
+    """The consumer tag of the delivery at ``at``."""
     return data[at + 12 : at + 12 + data[at + 11]]
 
 
 def read_delivery(data: bytes, at: int, end: int) -> tuple[Delivery, int] | None:
-    """The message whose method frame is from ``at`` to ``end``, and where it is over.
+    """The message whose method frame is from ``at`` to ``end``, and the end of its frames.
 
-    None when it is not all there, or its body is not in one frame.
+    None when it is not complete, or its body is not in one frame.
     """
     places = _find_body(data, end)
     if places is None:
@@ -131,9 +132,9 @@ def read_delivery(data: bytes, at: int, end: int) -> tuple[Delivery, int] | None
 
 
 def read_message(data: bytes, end: int) -> tuple[BasicProperties, bytes, int] | None:
-    """Properties and body of the message whose method frame is before ``end``, and where it is over.
+    """Properties and body of the message whose method frame ends at ``end``, and the end of its frames.
 
-    None when it is not all there, or its body is not in one frame.
+    None when it is not complete, or its body is not in one frame.
     """
     places = _find_body(data, end)
     if places is None:
@@ -144,7 +145,7 @@ def read_message(data: bytes, end: int) -> tuple[BasicProperties, bytes, int] | 
 
 
 def _find_body(data: bytes, end: int) -> tuple[int, int] | None:
-    """Where the body begins of the message whose method frame is before ``end``, and where it is over."""
+    """The start of the body of the message whose method frame ends at ``end``, and the end of its frames."""
     size = len(data)
     if size < end + _frame.size + _content.size:
         return None
@@ -162,7 +163,7 @@ def _find_body(data: bytes, end: int) -> tuple[int, int] | None:
 
 
 def _read_properties(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    """Our header and the priority."""
+    """Decode our header and the priority."""
     (flags,) = _short.unpack_from(data, at)
     start, at, header = at, at + 2, None
     if flags & _CONTENT_TYPE:
@@ -185,6 +186,6 @@ def _read_properties(data: bytes, at: int, end: int) -> tuple[bytes | None, int]
 
 
 def of_properties(found: BasicProperties) -> tuple[bytes | None, int]:
-    """Our header and the priority, of properties that pika read."""
+    """Our header and the priority, from properties that pika decoded."""
     header = (found.headers or {}).get(HEADER)
     return bytes(header) if isinstance(header, (bytes, bytearray)) else None, found.priority or 0

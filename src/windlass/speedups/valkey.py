@@ -1,18 +1,18 @@
-"""Connections to Valkey or Redis that hand bytes straight to hiredis, and answers straight to their task.
+"""Connections to Valkey or Redis that parse with hiredis directly in the event loop's protocol.
 
-**What.** redis-py reads through a stream: each answer passes its buffer, four coroutines of the library and
-the wake-up of the stream before the caller has it, and each request awaits that it was written.
-``QuickConnection`` is the protocol of the transport itself: a request is written without a coroutine, even
-before the caller's timer is set, and what comes is parsed where it arrives.
+**What.** redis-py reads through a stream: each answer passes a buffer, four coroutines of the library and a
+wake-up of the stream before the caller gets it, and each request awaits its write. ``QuickConnection`` is
+itself the protocol of the transport: it writes a request without a coroutine, even before the caller's timer
+is set, and parses answers where they arrive.
 
-**Why it is safe.** It rests on public names alone (``asyncio.Protocol``, ``hiredis.Reader``); it is here
-because it is a client of our own beside the one that everyone uses. The tests of connections, of frozen
-servers and of half-open ones run on both ways, and one compares what both make of each kind of error.
+**Why it is safe.** It uses only public names (``asyncio.Protocol``, ``hiredis.Reader``). It is here because
+it is our own client instead of the common one. The tests of connections, frozen servers and half-open
+connections run on both implementations, and one test compares how both handle each kind of error.
 
 **Its plain twin** is ``PlainConnection``: ``redis.asyncio.Connection``, used by its documented methods.
 
-**What it wins**: 1.14 times as many adds, awaited one by one, in a second of the processor, and 1.24 times
-as many jobs of a worker that does one at a time (medians of 21 rounds in turn, in one process).
+**What it wins**: 1.14 times as many adds, awaited one by one, in a second of processor time, and 1.24 times
+as many jobs of a worker with one slot (medians of 21 interleaved rounds, in one process).
 """
 
 from __future__ import annotations
@@ -35,64 +35,65 @@ from redis.exceptions import RedisError
 from windlass.speedups import enabled
 
 _NOTHING = object()
-#: Seconds that closing waits for the other side: a frozen server must not hold up a close.
+#: How long a close waits for the server, which may be frozen.
 _GOODBYE_S = 1.0
 
 
 def pack_command(*parts: str | bytes | int) -> bytes:
-    """A command in the server's protocol."""
+    """Encode a command in the server's protocol."""
     packed: bytes = hiredis.pack_command(parts)  # type: ignore[arg-type]  # its stub allows one part only
     return packed
 
 
 class ConnectionClosedError(LostError):
-    """The connection was closed before any byte of a request was written: no server has carried it out."""
+    """The connection was closed before any byte of a request was written, so the request was not carried
+    out."""
 
 
 class ServerConnection(Protocol):
-    """A connection of one event loop. It carries one request at a time, or news."""
+    """A connection of one event loop, for one request at a time or for published messages."""
 
     def send_now(self, packed: bytes) -> bool:
-        """Send a request if that needs no waiting; False when nothing was done."""
+        """Send a request if that does not block. False when nothing was sent."""
         ...
 
     async def send(self, packed: bytes) -> None:
-        """Send a request. ``ConnectionClosedError`` when the server did not get it."""
+        """Send a request. Raises ``ConnectionClosedError`` when no byte of it was sent."""
         ...
 
     async def read(self) -> Any:
-        """The next answer; errors of the server are raised."""
+        """Return the next answer. Raises errors that the server answers."""
         ...
 
     async def listen(self, receive: Callable[[Any], None]) -> None:
-        """Pass every message to ``receive`` as it comes, until the connection is lost: raises why."""
+        """Pass every message to ``receive``, until the connection is lost; then raise the reason."""
         ...
 
     async def is_open(self) -> bool:
-        """Whether neither side has closed the connection, as far as is known; only between requests."""
+        """Whether the connection seems to be open. Call this only between requests."""
         ...
 
     async def close(self) -> None:
-        """Close at once, from any loop: the connection's own may be gone. May be called again."""
+        """Close at once. Idempotent, and usable from any loop, because the connection's own may be closed."""
         ...
 
 
 async def ask(connection: ServerConnection, *parts: str | bytes | int) -> Any:
-    """One command on a connection that no other task uses."""
+    """Send a command and return its answer, on a connection that no other task uses."""
     await connection.send(pack_command(*parts))
     return await connection.read()
 
 
 class PlainConnection:
-    """As redis-py is used by everyone."""
+    """Uses redis-py through its documented methods."""
 
     def __init__(self, inner: RedisConnection) -> None:
         self._inner = inner
 
     @classmethod
     async def open(cls, host: str, port: int, tls: ssl.SSLContext | None) -> PlainConnection:
-        """A connection that is open; raises what the socket or TLS says."""
-        # No timers of its own: the caller has one for all that it does.
+        """Open a connection. Raises the errors of the socket or of TLS."""
+        # No timeouts here: the caller has one for the whole operation.
         options: dict[str, Any] = {
             "host": host,
             "port": port,
@@ -131,14 +132,17 @@ class PlainConnection:
             return False
 
     async def close(self) -> None:
-        """Wait for the socket: a loop that ends now would report it as left open. TLS needs an answer."""
+        """Close the socket and wait for that, so that a loop that ends now does not report it as open.
+
+        With TLS this waits for an answer of the server.
+        """
         with contextlib.suppress(RuntimeError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):
                 await self._inner.disconnect()
 
 
 class QuickConnection(asyncio.Protocol):
-    """Is itself the protocol that the transport calls with bytes."""
+    """The protocol that the transport calls with received bytes."""
 
     def __init__(self) -> None:
         reader = hiredis.Reader(
@@ -154,7 +158,7 @@ class QuickConnection(asyncio.Protocol):
 
     @classmethod
     async def open(cls, host: str, port: int, tls: ssl.SSLContext | None) -> QuickConnection:
-        """A connection that is open; raises what the socket or TLS says."""
+        """Open a connection. Raises the errors of the socket or of TLS."""
         loop = asyncio.get_running_loop()
         transport, connection = await loop.create_connection(cls, host, port, ssl=tls)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -198,14 +202,14 @@ class QuickConnection(asyncio.Protocol):
         return self._lost is None and not self._transport.is_closing()
 
     async def close(self) -> None:
-        """Nothing is on its way, and TLS would wait for the other side to say goodbye."""
+        """Abort the transport: no data is in flight, and TLS would wait for the server's close message."""
         with contextlib.suppress(RuntimeError):
             self._transport.abort()
 
     # --- called by the event loop ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass of it
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transports are not subclasses of it
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -218,7 +222,7 @@ class QuickConnection(asyncio.Protocol):
                     waiter.set_result(answer)
                 else:
                     self._answers.append(answer)
-        except (RedisError, OSError) as exc:  # not the server's protocol, or not what was asked for
+        except (RedisError, OSError) as exc:  # not the protocol, or an unexpected message
             self._lose(exc)
             self._transport.abort()
 
@@ -237,7 +241,7 @@ class QuickConnection(asyncio.Protocol):
                 self._waiter.set_exception(error)
 
 
-#: The words that errors of a server begin with, where the kind of error matters; redis-py has the same.
+#: Errors of a server by their first word, where the kind of error matters. redis-py has the same kinds.
 _KINDS: dict[str, type[theirs.RedisError]] = {
     "ASK": theirs.AskError,
     "CLUSTERDOWN": theirs.ClusterDownError,
@@ -253,12 +257,12 @@ _KINDS: dict[str, type[theirs.RedisError]] = {
     "TRYAGAIN": theirs.TryAgainError,
     "WRONGPASS": theirs.AuthenticationError,
 }
-#: Said by a server that closes the connection then.
+#: The message of a server that then closes the connection.
 _FULL = "max number of clients reached"
 
 
 def reply_error(text: str) -> theirs.RedisError:
-    """What a server said instead of an answer, by its kind; errors that have a kind lose its word."""
+    """The exception for an error message of a server. The word of a known kind is removed from the text."""
     word, _, rest = text.partition(" ")
     if word == "ERR" and rest == _FULL:
         return LostError(rest)
@@ -266,12 +270,12 @@ def reply_error(text: str) -> theirs.RedisError:
     return kind(rest) if kind is not None else theirs.ResponseError(text)
 
 
-#: What connections of this process are made of.
+#: The class of connections in this process.
 _kind: type[PlainConnection] | type[QuickConnection] = (
     QuickConnection if enabled("valkey") else PlainConnection
 )
 
 
 async def open_connection(host: str, port: int, tls: ssl.SSLContext | None) -> ServerConnection:
-    """A connection to a server, without a login; raises what the socket or TLS says."""
+    """Open a connection to a server, without logging in. Raises the errors of the socket or of TLS."""
     return await _kind.open(host, port, tls)

@@ -16,7 +16,7 @@ from windlass.backends.amqp.messages import read_message
 from windlass.backends.amqp.names import Names
 from windlass.backends.amqp.offers import Offers
 from windlass.backends.amqp.picker import Held, Picker
-from windlass.backends.amqp.session import NotTakenError
+from windlass.backends.amqp.session import PublishRefusedError
 from windlass.core.outcome import Extended, Outcome, Settlement
 from windlass.errors import StorageError
 from windlass.speedups.amqp_frames import Delivery
@@ -52,7 +52,7 @@ class _Broker(_Client):
     def ack(self, tags: Any) -> None:
         self.acked += list(tags)
 
-    def soon(self, call: Any) -> None:
+    def call_soon_threadsafe(self, call: Any) -> None:
         call()
 
 
@@ -76,7 +76,7 @@ def test_messages_of_lost_attempts_are_asked_about_again_until_the_coordinator_a
     broker, consumer = _consumer()
     _hold(consumer, "a", 1)
     _hold(consumer, "b", 2)
-    consumer.lose(["token-a"])
+    consumer.mark_lost(["token-a"])
     (_, answer), broker.asked = broker.asked[0], []
     answer.fail(StorageError("the coordinator did not answer"))
     assert broker.acked == []
@@ -92,7 +92,7 @@ def test_messages_of_lost_attempts_are_asked_about_again_until_the_coordinator_a
 def test_an_attempt_whose_job_was_cancelled_before_its_start_was_logged_is_lost() -> None:
     broker, consumer = _consumer()
     cancelled, other = _hold(consumer, "a", 1), _hold(consumer, "b", 2)
-    consumer.lose_void({cancelled.start.key})
+    consumer.mark_void_lost({cancelled.start.key})
     assert (cancelled.lost, other.lost) == (True, False)
     ((request, answer),) = broker.asked
     assert isinstance(request, verbs.Doubt)
@@ -101,13 +101,13 @@ def test_an_attempt_whose_job_was_cancelled_before_its_start_was_logged_is_lost(
     assert (broker.acked, broker.void) == ([1], set())
 
 
-def test_an_attempt_whose_job_was_cancelled_while_it_was_shown_to_a_worker_is_lost() -> None:
+def test_an_attempt_whose_job_was_cancelled_while_it_was_offered_is_lost() -> None:
     broker, consumer = _consumer()
     held, other = _held("a", 1), _held("b", 2)
     broker.void.add(held.start.key)
     for one in (held, other):
-        showing, message = consumer.intake.showing(QUEUE), Delivery(one.tag, False, None, 0, b"{}")
-        consumer._offered(message, one, one.start.key, showing, began=True)
+        open_offer, message = consumer.intake.begin_offer(QUEUE), Delivery(one.tag, False, None, 0, b"{}")
+        consumer._offer_answered(message, one, one.start.key, open_offer, began=True)
     assert (held.lost, other.lost) == (True, False)
 
 
@@ -127,8 +127,8 @@ def test_a_renewal_that_the_broker_did_not_take_does_not_count() -> None:
     broker, consumer = _consumer()
     _hold(consumer, "a", 1)
     renewed = spawn(consumer.extend(_renewal("a")))
-    broker.asked[0][1].fail(NotTakenError([]))
-    with pytest.raises(NotTakenError):
+    broker.asked[0][1].fail(PublishRefusedError([]))
+    with pytest.raises(PublishRefusedError):
         renewed.result()
 
 
@@ -161,12 +161,12 @@ def _logged(broker: _Broker) -> list[str]:
 def test_starts_that_should_go_with_an_end_that_the_broker_refused_are_logged_later() -> None:
     broker, consumer = _consumer()
     both = [_hold(consumer, "a", 1).start, _hold(consumer, "b", 2).start]
-    consumer.starts.add_soon(both)
+    consumer.starts.add_deferred(both)
     settled = spawn(consumer.settle(_end("a")))
     ((ended, confirmed),) = broker.facts
     assert [start.id for start in ended.began] == ["b"]
-    confirmed.fail(NotTakenError([]))
-    with pytest.raises(NotTakenError):
+    confirmed.fail(PublishRefusedError([]))
+    with pytest.raises(PublishRefusedError):
         settled.result()
     broker.fire()
     assert _logged(broker) == ["a", "b"]
@@ -174,8 +174,8 @@ def test_starts_that_should_go_with_an_end_that_the_broker_refused_are_logged_la
 
 def test_starts_are_logged_before_the_connection_is_closed() -> None:
     broker, consumer = _consumer()
-    consumer.starts.add_soon([_hold(consumer, "a", 1).start])
-    consumer.leave()
+    consumer.starts.add_deferred([_hold(consumer, "a", 1).start])
+    consumer.prepare_close()
     assert _logged(broker) == ["a"]
 
 

@@ -26,7 +26,7 @@ class _Session:
         self.names = Names("")
         self.published: list[tuple[list[Outgoing], IoFuture[None]]] = []
 
-    def later(self, seconds: float, call: object) -> None:
+    def call_later(self, seconds: float, call: object) -> None:
         pass
 
     async def need_queues(self, names: list[str]) -> None:
@@ -37,7 +37,7 @@ class _Session:
         self.published.append((list(messages), confirmed))
         return confirmed
 
-    async def until_taken(self, promise: IoFuture[None]) -> None:
+    async def until_confirmed(self, promise: IoFuture[None]) -> None:
         await promise
 
     def news(self) -> list[verbs.News]:

@@ -90,7 +90,7 @@ async def _add(store: AmqpBackend, count: int, **options: Any) -> None:
 
 
 async def _publish_as_another_program(store: AmqpBackend, *ids: str) -> None:
-    """Jobs that the coordinator is not told of."""
+    """Jobs that the coordinator does not know of."""
     bodies = [json.dumps({"jid": job_id, "class": "t", "args": []}).encode() for job_id in ids]
 
     async def publish(client: Any) -> None:

@@ -1,4 +1,4 @@
-"""Entries that cannot be read keep no coordinator from taking over; they go to the dead jobs, told once."""
+"""Entries that cannot be read keep no coordinator from taking over; they go to the dead jobs, logged once."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_malformed_entries_of_the_streams_are_listed_counted_and_logged_on
             damaged = await asyncio.to_thread(harness.damage, "x", f"another shape in {stream}", "mail")
             assert b'"jid":5' in await buried(app, damaged)
         assert damaged.ref is not None
-        told = [line for line in caplog.messages if damaged.ref.id in line]
-        assert len(told) == 1 and "an entry of type" in told[0]
+        logged = [line for line in caplog.messages if damaged.ref.id in line]
+        assert len(logged) == 1 and "an entry of type" in logged[0]
         totals = await app.store.execute(rq.ReadCounters(queue="default"))
         assert [(row.outcome, row.total) for row in totals] == [("failed", 1)]

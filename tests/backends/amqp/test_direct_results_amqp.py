@@ -37,10 +37,10 @@ async def _double(job: Job[Any]) -> str:
     return str(job.data["text"]) * 2
 
 
-async def test_a_caller_is_told_its_result_without_asking_the_coordinator(
+async def test_a_caller_gets_its_result_without_asking_the_coordinator(
     asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a coordinator that tells no waiter anything."""
+    """With a coordinator that notifies no waiter."""
     monkeypatch.setattr(Coordinator, "_news", lambda *_: None)
     monkeypatch.setattr(results, "FIRST_RECHECK_MS", 60_000)
     async with Windlass(fresh_url()) as app:
@@ -52,7 +52,7 @@ async def test_a_caller_is_told_its_result_without_asking_the_coordinator(
         await app.store.backend.remove_all()  # type: ignore[attr-defined]
 
 
-async def test_a_result_that_is_too_large_to_be_told_is_read(
+async def test_a_result_that_is_too_large_for_a_direct_reply_is_read(
     asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(direct_replies, "MOST_RESULT", 10)
@@ -65,7 +65,7 @@ async def test_a_result_that_is_too_large_to_be_told_is_read(
 
 
 async def test_a_result_that_never_reaches_its_waiter_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is told may be lost: the coordinator's news bring the waiter to look."""
+    """A direct reply may be lost: the coordinator's notification makes the waiter look."""
     monkeypatch.setattr(direct_replies, "messages", lambda _: [])
     async with Windlass(fresh_url()) as app:
         queue = app.queue("q")

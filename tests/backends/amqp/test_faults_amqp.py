@@ -70,9 +70,9 @@ async def test_a_coordinator_killed_before_it_marks_what_it_did_loses_no_schedul
     async with staged(tmp_path, fresh_url()) as stage:
         # Its first worker coordinates: it keeps the scheduled jobs, releases some of them, and dies.
         victim = stage.worker(
-            probes="amqp.coordinates=touch:" + str(stage.path("seat")) + ",amqp.carried_out=kill@12"
+            probes="amqp.coordinates=touch:" + str(stage.path("coordinates")) + ",amqp.carried_out=kill@12"
         )
-        await until(stage.path("seat").exists, "the worker coordinates")
+        await until(stage.path("coordinates").exists, "the worker coordinates")
         ids = []
         for n in range(8):
             async with asyncio.timeout(40):
@@ -212,7 +212,7 @@ async def test_a_new_coordinator_marks_what_it_did_again_at_once(monkeypatch: py
     watch = probe.Probe()
     monkeypatch.setattr(probe, "_installed", watch)
     monkeypatch.setattr("windlass.backends.amqp.coordinator._MARK_EVERY_S", 3_600.0)
-    monkeypatch.setattr(Coordinator, "leave", _leave_without_a_word)
+    monkeypatch.setattr(Coordinator, "prepare_close", _close_at_once)
     url = fresh_url()
     await _promote_and_leave(url, 1_000_000)
     second = await open_store(url)
@@ -225,7 +225,7 @@ async def test_a_new_coordinator_marks_what_it_did_again_at_once(monkeypatch: py
     await third.close()
 
 
-async def _leave_without_a_word(_: Coordinator) -> None:
+async def _close_at_once(_: Coordinator) -> None:
     """As a coordinator that crashed."""
 
 
@@ -255,7 +255,7 @@ async def _messages(store: AmqpBackend) -> int:
     return int(messages)
 
 
-async def test_pika_is_told_of_what_came() -> None:
+async def test_pika_counts_the_bytes_that_came() -> None:
     """It ends a connection on which no bytes came for a heartbeat and five seconds; we read in its stead."""
     store = open_backend(fresh_url())
     assert isinstance(store, AmqpBackend)
@@ -270,7 +270,7 @@ async def test_pika_is_told_of_what_came() -> None:
 
 
 @pytest.mark.feature("Q3")
-async def test_who_takes_over_tells_the_same_history() -> None:
+async def test_a_new_coordinator_has_the_same_history() -> None:
     """Entries of the log count at the time that their writers noted, whoever reads them."""
     url = fresh_url()
     soon = {"type": "fixed", "delay": 0.01, "jitter": 0}
@@ -286,16 +286,19 @@ async def test_who_takes_over_tells_the_same_history() -> None:
             for n in range(20)
         )
         await Worker("q", fail_twice, url_or_app=app, burst=True, poll=0.1).run()
-        told = await what_is_told(app)
-    assert Counter(record.outcome.value for record in told[0].records) == {"retrying": 40, "completed": 20}
-    for _ in range(2):  # also whoever takes over from one who took over
+        expected = await history_and_counters(app)
+    assert Counter(record.outcome.value for record in expected[0].records) == {
+        "retrying": 40,
+        "completed": 20,
+    }
+    for _ in range(2):  # also a coordinator that takes over from one that took over
         async with Windlass(url) as app:
-            assert await what_is_told(app) == told
+            assert await history_and_counters(app) == expected
     async with Windlass(url) as app:
         await app.store.backend.remove_all()  # type: ignore[attr-defined]
 
 
-async def what_is_told(app: Windlass) -> tuple[rq.HistoryPage, list[CounterRow]]:
+async def history_and_counters(app: Windlass) -> tuple[rq.HistoryPage, list[CounterRow]]:
     """The history and the counters of the queue."""
     page = await app.store.backend.execute(rq.ReadHistory(queue="q", limit=1_000))
     return page, await app.store.backend.execute(rq.ReadCounters(queue="q"))
@@ -318,7 +321,7 @@ async def test_a_job_that_runs_for_long_is_kept_by_its_lease_and_not_by_its_mess
             await until(lambda: watch.count("amqp.lent") > 0, "the job is kept by its lease")
             session = store._shared.link._session
             assert session is not None
-            store._shared.link.loop.add_callback_threadsafe(session.give_up)
+            store._shared.link.loop.add_callback_threadsafe(session.reconnect)
             await until(lambda: session.closed, "the connection is gone")
             await app.queue("q").get_job_counts()  # there is a new one
             return "done"
@@ -347,7 +350,7 @@ async def test_a_worker_that_connects_again_goes_on_with_what_it_runs(
             ran.append(job.id)
             session = store._shared.link._session
             assert session is not None
-            store._shared.link.loop.add_callback_threadsafe(session.give_up)
+            store._shared.link.loop.add_callback_threadsafe(session.reconnect)
             await until(lambda: watch.count("amqp.rejoined") > 0, "the worker said what it runs")
             counts = await caller.queue("q").get_job_counts()
             assert (counts[JobState.ACTIVE], counts[JobState.WAITING]) == (1, 0)

@@ -1,4 +1,4 @@
-"""What the broker pushes keeps its order: with claims, with what goes back, with what is still on its way."""
+"""Pushed messages keep their order: with claims, with returned messages, and with those still in flight."""
 
 from __future__ import annotations
 
@@ -47,33 +47,33 @@ class _Client:
         self.on_paused: Any = None
         self.channel: Any = self
         self.takers: list[Callable[[Delivery], None]] = []
-        self.bells: list[str] = []
+        self.idle: list[str] = []
         self.timers: list[Callable[[], None]] = []
         self.ending: list[IoFuture[None]] = []
         self.answers: list[Callable[[Any], None]] = []
         self.given_back: list[int] = []
 
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
         self.timers.append(call)
 
-    def cancel_later(self, timer: None) -> None:
+    def cancel_timer(self, timer: None) -> None:
         pass
 
     def fire(self) -> None:
-        """The time that was set has passed."""
+        """Run the timers: their time has passed."""
         timers, self.timers = self.timers, []
         for timer in timers:
             timer()
 
     def consume(self, channel: Any, queue: str, callback: Any) -> str:
-        self.bells.append(queue)
-        return f"bell{len(self.bells)}"
+        self.idle.append(queue)
+        return f"idle{len(self.idle)}"
 
-    def take_all(self, queue: str, taker: Callable[[Delivery], None]) -> str:
+    def consume_many(self, queue: str, taker: Callable[[Delivery], None]) -> str:
         self.takers.append(taker)
-        return "tap"
+        return "prefetching"
 
-    def end_consumer(self, tag: str, ended: IoFuture[None]) -> None:
+    def cancel_consumer(self, tag: str, ended: IoFuture[None]) -> None:
         self.ending.append(ended)
 
     def basic_cancel(self, tag: str) -> None:
@@ -102,8 +102,8 @@ def _message(number: int) -> Delivery:
     return Delivery(number, False, None, 0, b"{}")
 
 
-def _with_tap() -> tuple[_Client, Intake]:
-    """An intake with a tap that has brought three messages, which no worker claims for a while."""
+def _prefetching() -> tuple[_Client, Intake]:
+    """An intake that has prefetched three messages, which no worker claims in time."""
     client = _Client()
     intake = Intake(client)  # type: ignore[arg-type]
     intake.was_full(QUEUE, 5)
@@ -117,18 +117,18 @@ def _with_tap() -> tuple[_Client, Intake]:
 
 
 def _claim(intake: Intake) -> IoFuture[list[Delivery]]:
-    """What a claim takes of what was pushed; it pulls the rest after that."""
+    """The pushed messages that a claim takes before it pulls the rest."""
 
     async def go() -> list[Delivery]:
-        await intake.hush(QUEUE)
+        await intake.finish_idle_consumer(QUEUE)
         return intake.take(QUEUE, 10)
 
-    intake.begin([QUEUE])
+    intake.begin_claim([QUEUE])
     return spawn(go())
 
 
-def test_a_claim_that_meets_a_tap_on_its_way_out_takes_what_came_in_its_order() -> None:
-    client, intake = _with_tap()
+def test_a_claim_during_the_cancel_of_a_consumer_takes_its_messages_in_order() -> None:
+    client, intake = _prefetching()
     found = _claim(intake)
     client.takers[0](_message(4))  # it was on its way
     client.ending[0].set(None)
@@ -138,8 +138,8 @@ def test_a_claim_that_meets_a_tap_on_its_way_out_takes_what_came_in_its_order() 
     assert client.given_back == []
 
 
-def test_what_no_worker_claims_goes_back_together_with_what_was_on_its_way() -> None:
-    client, _ = _with_tap()
+def test_unclaimed_messages_are_returned_together_with_those_in_flight() -> None:
+    client, _ = _prefetching()
     client.ending[0].set(None)
     assert client.given_back == []
     client.takers[0](_message(4))  # the broker answers before it hands over the last ones
@@ -147,13 +147,13 @@ def test_what_no_worker_claims_goes_back_together_with_what_was_on_its_way() -> 
     assert client.given_back == [1, 2, 3, 4]
 
 
-def test_what_a_claim_leaves_of_a_closed_tap_goes_back_when_no_worker_claims_it() -> None:
-    client, intake = _with_tap()
+def test_messages_that_a_claim_leaves_of_a_cancelled_consumer_are_returned_when_unclaimed() -> None:
+    client, intake = _prefetching()
     found = _claim(intake)
     client.ending[0].set(None)
     assert len(found.result()) == 3
     client.answers[0](None)
-    intake.end([QUEUE])
+    intake.end_claim([QUEUE])
     client.takers[0](_message(4))  # it was on its way
     client.fire()
     client.fire()
@@ -161,17 +161,17 @@ def test_what_a_claim_leaves_of_a_closed_tap_goes_back_when_no_worker_claims_it(
     assert client.given_back == [4]
 
 
-def test_no_bell_rings_while_a_claim_is_under_way() -> None:
-    """It would bring a message that is older than what the claim pulls at the same time."""
+def test_no_idle_consumer_starts_while_a_claim_is_running() -> None:
+    """It would get a message that is older than those that the claim pulls at the same time."""
     client = _Client()
     intake = Intake(client)  # type: ignore[arg-type]
-    showing = intake.showing(QUEUE)
+    offer = intake.begin_offer(QUEUE)
     found = _claim(intake)
-    intake.shown(QUEUE, _message(1), showing, began=True, more=True)
+    intake.end_offer(QUEUE, _message(1), offer, began=True, more=True)
     assert found.done
-    assert client.bells == []
-    intake.end([QUEUE])
-    assert client.bells == [QUEUE]
+    assert client.idle == []
+    intake.end_claim([QUEUE])
+    assert client.idle == [QUEUE]
 
 
 @pytest.mark.service("rabbitmq")
@@ -206,7 +206,7 @@ async def test_a_claim_that_must_ask_about_its_jobs_is_not_overtaken_by_the_next
 
 
 @pytest.mark.service("rabbitmq")
-async def test_what_comes_while_a_consumer_is_cancelled_is_taken_in_its_order() -> None:
+async def test_messages_that_arrive_while_a_consumer_is_cancelled_are_taken_in_order() -> None:
     """Large messages arrive in pieces and are read by pika, the others are not: none may go back."""
     store = open_backend(fresh_url())
     assert isinstance(store, AmqpBackend)
@@ -224,10 +224,10 @@ async def test_what_comes_while_a_consumer_is_cancelled_is_taken_in_its_order() 
             found.append(delivery)
             if len(found) == 3:
                 client.channel.basic_qos(prefetch_count=1)  # pika sends what follows after its answer
-                client.end_consumer(tag, ended)
+                client.cancel_consumer(tag, ended)
 
         client.channel.basic_qos(prefetch_count=len(bodies))
-        tag = client.take_all(client.names.queue(QUEUE), take)
+        tag = client.consume_many(client.names.queue(QUEUE), take)
         await ended
         rest: list[Delivery] = await client.pull(client.names.queue(QUEUE), len(bodies))
         return found + rest

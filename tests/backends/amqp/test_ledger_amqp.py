@@ -44,7 +44,7 @@ def test_what_becomes_of_a_job_is_left_to_the_engine() -> None:
         assert (used - _CLIENTS, filed) == (set(), set()), path.name
 
 
-def test_an_add_that_is_told_again_after_the_job_is_gone_makes_its_second_message_void() -> None:
+def test_an_add_that_is_logged_again_after_the_job_is_gone_makes_its_second_message_void() -> None:
     ledger = Ledger()
     at_once = StoredOptions(keep_completed=Keep(count=0), result_ttl_ms=0)
     new = NewJob(queue="q", id="one", task="t", payload=b"{}", request_id="r", options=at_once)
@@ -225,7 +225,7 @@ def test_a_start_that_comes_after_its_release_begins_nothing() -> None:
     assert (job.state, job.deliveries, job.stalls) == (JobState.WAITING, 1, 0)
 
 
-def test_a_job_that_is_lent_is_kept_until_it_ends() -> None:
+def test_a_job_that_is_kept_by_its_lease_is_kept_until_it_ends() -> None:
     ledger, start = _started()
     assert ledger.apply(verbs.Lend(starts=[start]), NOW_MS)[0] == [True]
     ((job, gen),) = ledger.plan().keep
@@ -240,7 +240,7 @@ def test_a_job_that_is_lent_is_kept_until_it_ends() -> None:
     assert ledger.plan().drop == [(JobRef("q", "one"), gen)]
 
 
-def test_a_job_that_is_lent_and_whose_lease_runs_out_gets_a_new_message() -> None:
+def test_a_job_that_is_kept_by_its_lease_gets_a_new_message_when_that_expires() -> None:
     ledger, start = _started()
     ledger.apply(verbs.Lend(starts=[start]), NOW_MS)
     ((_, gen),) = ledger.plan().keep
@@ -250,7 +250,7 @@ def test_a_job_that_is_lent_and_whose_lease_runs_out_gets_a_new_message() -> Non
     assert plan.lost == ["token"]
 
 
-def test_a_job_that_is_released_while_it_is_lent_gets_a_new_message() -> None:
+def test_a_job_that_is_released_while_it_is_kept_by_its_lease_gets_a_new_message() -> None:
     ledger, start = _started()
     ledger.apply(verbs.Lend(starts=[start]), NOW_MS)
     ledger.plan()
@@ -259,7 +259,7 @@ def test_a_job_that_is_released_while_it_is_lent_gets_a_new_message() -> None:
     assert [job.id for job, _ in ledger.plan().publish] == ["one"]
 
 
-def test_an_attempt_that_was_lost_is_not_lent() -> None:
+def test_an_attempt_that_was_lost_is_not_kept_by_its_lease() -> None:
     ledger, start = _started()
     other = verbs.Start("q", "one", "newer", "other", 30_000, NOW_MS + 1)
     ledger.apply(verbs.Started(starts=[other]), NOW_MS + 1)
@@ -268,7 +268,7 @@ def test_an_attempt_that_was_lost_is_not_lent() -> None:
     assert not ledger.plan().keep
 
 
-def test_a_new_coordinator_adopts_a_lent_job_with_its_lease() -> None:
+def test_a_new_coordinator_adopts_a_job_that_is_kept_by_its_lease() -> None:
     ledger, start = _started()
     ledger.apply(verbs.Lend(starts=[start]), NOW_MS)
     ((job, gen),) = ledger.plan().keep

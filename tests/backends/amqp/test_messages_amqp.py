@@ -139,7 +139,7 @@ class _Client:
     """Notes what is published; the broker confirms all at once."""
 
     def __init__(self) -> None:
-        self.names, self.clock, self.tellers, self.inbox = (
+        self.names, self.clock, self.reply_listeners, self.inbox = (
             Names("default"),
             SteadyClock(),
             ReplyListeners(),
@@ -157,7 +157,7 @@ class _Client:
         self.published.append(out)
         return resolved(None)
 
-    async def until_taken(self, promise: IoFuture[None]) -> None:
+    async def until_confirmed(self, promise: IoFuture[None]) -> None:
         await promise
 
 
@@ -176,7 +176,7 @@ def test_an_add_publishes_its_jobs_and_one_entry_of_the_log_together(count: int)
 def test_a_heartbeat_in_the_stream_counts_until_its_worker_is_gone(age_ms: int, listed: bool) -> None:
     beats: list[rq.Beat] = []
     coordinator = SimpleNamespace(now_ms=lambda: NOW_MS, beat=beats.append)
-    session = SimpleNamespace(later=lambda seconds, call: None)
+    session = SimpleNamespace(call_later=lambda seconds, call: None)
     streams = ForeignStreams(cast("Any", session), cast("Any", coordinator))
     channel = SimpleNamespace()  # acknowledged later
     body = json.dumps({"identity": "host:1:ab", "beat": (NOW_MS - age_ms) / 1000}).encode()

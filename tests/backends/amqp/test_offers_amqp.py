@@ -70,7 +70,7 @@ class _Timers:
     def __init__(self) -> None:
         self.calls: list[Callable[[], None]] = []
 
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
         assert seconds == 0.25
         self.calls.append(call)
 
@@ -88,7 +88,7 @@ def _offer(answers: list[bool], age_ms: float) -> Offer:
 
 def test_an_offer_that_no_worker_looks_at_is_taken_back_in_its_time() -> None:
     timers, answers = _Timers(), list[bool]()
-    timeouts = OfferTimeouts(timers.later, 0.25)
+    timeouts = OfferTimeouts(timers.call_later, 0.25)
     late, fresh = _offer(answers, 300), _offer(answers, 0)
     timeouts.add(late)
     timeouts.add(fresh)
@@ -101,7 +101,7 @@ def test_an_offer_that_no_worker_looks_at_is_taken_back_in_its_time() -> None:
 
 def test_an_offer_that_a_worker_has_looked_at_is_left_alone() -> None:
     timers, answers = _Timers(), list[bool]()
-    timeouts = OfferTimeouts(timers.later, 0.25)
+    timeouts = OfferTimeouts(timers.call_later, 0.25)
     taken = _offer(answers, 300)
     timeouts.add(taken)
     assert taken.take()

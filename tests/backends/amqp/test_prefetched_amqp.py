@@ -40,20 +40,20 @@ def test_messages_that_were_pushed_ahead_are_seen_in_their_order() -> None:
     assert [delivery.tag for delivery in intake.peek(QUEUE, 1)] == [3]
 
 
-def test_fewer_messages_than_are_wanted_are_left_to_a_claim() -> None:
+def test_fewer_messages_than_wanted_are_left_to_a_claim() -> None:
     _, intake = _prefetched(3)
     assert intake.peek(QUEUE, 4) == []
 
 
-def test_a_claim_under_way_is_first() -> None:
+def test_a_running_claim_is_first() -> None:
     _, intake = _prefetched(3)
-    intake.begin([QUEUE])
+    intake.begin_claim([QUEUE])
     assert intake.peek(QUEUE, 1) == []
-    intake.end([QUEUE])
+    intake.end_claim([QUEUE])
     assert len(intake.peek(QUEUE, 1)) == 1
 
 
-def test_what_is_about_to_go_back_is_not_taken() -> None:
+def test_messages_that_are_about_to_be_returned_are_not_taken() -> None:
     client, intake = _prefetched(3)
     client.paused.add(QUEUE)
     intake.stop(QUEUE)
@@ -70,7 +70,7 @@ class _Hands:
         return self.ms
 
 
-def test_what_waits_since_before_the_process_stood_still_is_left_to_the_connection(
+def test_messages_from_before_the_process_stood_still_are_left_to_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker may have ended the connection meanwhile; its thread will see that first."""
@@ -89,15 +89,15 @@ def test_what_waits_since_before_the_process_stood_still_is_left_to_the_connecti
 
 
 class _Closing(dict[str, Any]):
-    """Taps that the connection's thread closes as soon as another thread has seen them."""
+    """Consumers that the connection's thread removes as soon as another thread has seen them."""
 
     def __contains__(self, queue: object) -> bool:
         return self.pop(str(queue), None) is not None
 
 
-def test_messages_of_a_tap_that_is_closed_meanwhile_are_taken() -> None:
+def test_messages_of_a_consumer_that_is_cancelled_meanwhile_are_taken() -> None:
     _, intake = _prefetched(3)
-    intake._taps = _Closing(intake._taps)
+    intake._prefetching = _Closing(intake._prefetching)
     assert [delivery.tag for delivery in intake.take(QUEUE, 2)] == [1, 2]
 
 
@@ -120,10 +120,10 @@ class _Connection:
     def at_end(self, call: Callable[[], None]) -> None:
         self.steps.append(call)
 
-    def soon(self, call: Callable[[], None]) -> None:
+    def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
         self.steps.append(call)
 
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
         self.timers.append(call)
 
     def append_fact(self, fact: verbs.Started) -> None:
@@ -153,8 +153,8 @@ def _start_log() -> tuple[_Connection, StartLog]:
 
 def test_a_start_that_no_end_follows_is_logged_after_a_moment() -> None:
     connection, starts = _start_log()
-    starts.add_soon([_start("a")])
-    starts.add_soon([_start("b")])
+    starts.add_deferred([_start("a")])
+    starts.add_deferred([_start("b")])
     connection.turn()
     assert connection.logged == []
     connection.pause()
@@ -163,7 +163,7 @@ def test_a_start_that_no_end_follows_is_logged_after_a_moment() -> None:
 
 def test_a_start_goes_with_the_next_ends() -> None:
     connection, starts = _start_log()
-    starts.add_soon([_start("a")])
+    starts.add_deferred([_start("a")])
     connection.turn()
     assert [start.id for start in starts.take(None)] == ["a"]
     connection.pause()
@@ -172,36 +172,36 @@ def test_a_start_goes_with_the_next_ends() -> None:
 
 def test_a_start_waits_while_ends_are_settled_and_is_logged_when_no_more_follow() -> None:
     connection, starts = _start_log()
-    starts.settling()
-    starts.add_soon([_start("a")])
+    starts.begin_settling()
+    starts.add_deferred([_start("a")])
     connection.turn()
     connection.pause()
     assert connection.logged == []
-    starts.settled()
+    starts.end_settling()
     connection.pause()
     assert connection.logged == [["a"]]
 
 
 def test_a_start_does_not_wait_for_ends_that_are_settled_for_long() -> None:
     connection, starts = _start_log()
-    starts.settling()
+    starts.begin_settling()
     connection.pause()
-    starts.add_soon([_start("a")])
+    starts.add_deferred([_start("a")])
     connection.turn()
     for _ in range(2):
         assert connection.logged == []
         connection.pause()
     assert connection.logged == [["a"]]
-    starts.settled()
+    starts.end_settling()
     connection.pause()
     assert (connection.logged, connection.timers) == ([["a"]], [])
 
 
 def test_starts_that_go_with_ends_again_and_again_have_no_entry_of_their_own() -> None:
     connection, starts = _start_log()
-    starts.settling()
+    starts.begin_settling()
     for number in range(4):
-        starts.add_soon([_start(str(number))])
+        starts.add_deferred([_start(str(number))])
         connection.turn()
         connection.pause()
         assert len(starts.take(None)) == 1
@@ -210,20 +210,20 @@ def test_starts_that_go_with_ends_again_and_again_have_no_entry_of_their_own() -
 
 def test_a_timer_that_ends_while_ends_are_settled_leaves_the_start_to_them() -> None:
     connection, starts = _start_log()
-    starts.add_soon([_start("a")])
+    starts.add_deferred([_start("a")])
     connection.turn()
-    starts.settling()
+    starts.begin_settling()
     connection.pause()
     assert connection.logged == []
-    starts.settled()
+    starts.end_settling()
     connection.pause()
     assert connection.logged == [["a"]]
 
 
 def test_the_starts_of_a_claim_are_logged_in_the_same_turn_with_those_that_wait() -> None:
     connection, starts = _start_log()
-    starts.settling()
-    starts.add_soon([_start("a")])
+    starts.begin_settling()
+    starts.add_deferred([_start("a")])
     starts.add([_start("b")], None)
     connection.turn()
     assert connection.logged == [["a", "b"]]

@@ -63,7 +63,7 @@ def speak(then: Callable[[Any], Any]) -> Any:
 
 
 class DeadExchange:
-    """Hears what is told to ``jobs.dead``."""
+    """Receives the messages of ``jobs.dead``."""
 
     def __init__(self) -> None:
         self._connection = pika.BlockingConnection(pika.URLParameters(broker_url()))
@@ -74,7 +74,7 @@ class DeadExchange:
     def find(self, queue: str) -> Any:
         """The first message about a job of ``queue``."""
         for _, _, body in self._channel.consume(self._queue, auto_ack=True, inactivity_timeout=20):
-            assert body is not None, "nothing was told"
+            assert body is not None, "nothing was published"
             told = json.loads(body)
             if told["job"]["queue"] == queue:
                 self._connection.close()
@@ -241,7 +241,7 @@ async def test_a_plain_worker_runs_jobs_that_windlass_enqueued(app: Windlass, qu
 
 
 @pytest.mark.feature("C12", "C14", "C15")
-async def test_a_dead_job_is_told_to_the_dead_exchange(app: Windlass, queue: str) -> None:
+async def test_a_dead_job_is_published_to_the_dead_exchange(app: Windlass, queue: str) -> None:
     dead = await asyncio.to_thread(DeadExchange)
 
     async def fail(job: Job[Any]) -> None:
@@ -281,7 +281,7 @@ async def test_workers_elsewhere_are_listed_by_their_heartbeats(app: Windlass, q
 
 
 @pytest.mark.feature("C17")
-async def test_the_dead_stream_tells_the_raw_bytes(app: Windlass, queue: str) -> None:
+async def test_the_dead_stream_has_the_raw_bytes(app: Windlass, queue: str) -> None:
     dead = await asyncio.to_thread(DeadExchange)
     async with Worker(queue, Log(), url_or_app=app):
         job = await app.queue(queue).add("first")

@@ -138,7 +138,7 @@ class CountedRecords:
     def consume(self, _channel: Any, _queue: str, callback: Callable[..., None]) -> None:
         self.deliver = callback
 
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
         self.timers.call_later(seconds, call)
 
     def expect(self, promise: IoFuture[Any]) -> IoFuture[Any]:

@@ -30,7 +30,7 @@ class _Timers:
     def __init__(self) -> None:
         self.due: list[Callable[[], None]] = []
 
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
         self.due.append(call)
 
     def pass_time(self) -> None:
@@ -45,7 +45,7 @@ class _Window:
     def __init__(self) -> None:
         self.timers = _Timers()
         self.sent: list[verbs.News] = []
-        self.window = NewsWindow(self.timers.later)
+        self.window = NewsWindow(self.timers.call_later)
         self.window.send = self.sent.append
 
     def news(self, request: rq.Request[Any], **parts: Any) -> None:
@@ -189,7 +189,7 @@ class _Channel:
 def test_what_is_read_from_a_stream_is_acknowledged_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acks, "_MOST", 3)
     timers, channel = _Timers(), _Channel()
-    stream = StreamAcks(timers.later)
+    stream = StreamAcks(timers.call_later)
     for tag in (1, 2, 3, 4):
         stream.add(channel, tag)
     assert channel.acked == [(3, True)]
@@ -221,10 +221,10 @@ def test_steps_for_the_connection_keep_their_order_and_wake_it_once() -> None:
     link = Link(pika.URLParameters("amqp://localhost"), lambda *_: pytest.fail("no connection is made"))
     link.loop = SimpleNamespace(add_callback_threadsafe=woken.append)
     for number in range(3):
-        link.soon(lambda number=number: ran.append(number))  # type: ignore[misc]
+        link.call_soon_threadsafe(lambda number=number: ran.append(number))  # type: ignore[misc]
     assert len(woken) == 1
     woken.pop()()
     assert ran == [0, 1, 2]
-    link.soon(lambda: ran.append(3))
+    link.call_soon_threadsafe(lambda: ran.append(3))
     woken.pop()()
     assert ran == [0, 1, 2, 3]

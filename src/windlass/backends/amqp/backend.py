@@ -1,4 +1,4 @@
-"""The AMQP backend: which requests take the quick way over the broker, and which the coordinator answers."""
+"""The AMQP backend: sends some requests directly to the broker, and all others to the coordinator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from windlass.backends.amqp.client import AmqpClient
 from windlass.backends.amqp.consumer import Consumer
 from windlass.backends.amqp.coordinator import Coordinator
 from windlass.backends.amqp.counting import count_jobs
-from windlass.backends.amqp.direct_replies import ReplyListener, ReplyListeners, Told
+from windlass.backends.amqp.direct_replies import Receive, ReplyListener, ReplyListeners
 from windlass.backends.amqp.limits import CAPABILITIES, QUORUM_CAPABILITIES
 from windlass.backends.amqp.link import Link
 from windlass.backends.amqp.messages import to_message
@@ -37,14 +37,14 @@ from windlass.speedups.amqp import Outgoing
 
 R = TypeVar("R")
 
-#: Queues that one call declares: a slow broker takes a while for each.
+#: Most queues that one call declares: a slow broker takes a while for each.
 _DECLARED_AT_ONCE = 100
-#: Ids that Windlass itself made cannot be there already.
+#: Matches ids that Windlass generated. No job can have such an id already.
 _FRESH_ID = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}\Z")
 
 
 class _SharedConnection:
-    """What a backend and its clones have in common: the connection, the listeners."""
+    """The connection and the listeners that a backend shares with its clones."""
 
     def __init__(self, url: BackendUrl) -> None:
         self.names = Names(url.namespace, _queue_type(url))
@@ -54,21 +54,27 @@ class _SharedConnection:
         self.hold_s = _seconds(url, "consumer_timeout", 1_800, most=864_000)
         self.shown = url.shown
         self.hub = Hub()
-        self.tellers = ReplyListeners()
+        self.reply_listeners = ReplyListeners()
         self.offers = Offers()
         self.clock = SteadyClock()
-        #: Of the newest connection.
+        #: The consumer of the newest connection.
         self._consumer: Consumer | None = None
         self.link = Link(_parameters(url), self._session)
 
     def claim_prefetched(self, request: rq.Claim) -> rq.Claimed | None:
-        """Answer a claim without the connection's thread, if that can be."""
+        """Answer a claim on the caller's thread, or return None when the connection's thread must do it."""
         consumer = self._consumer
         return None if consumer is None else consumer.claim_prefetched(request)
 
     def _session(self, link: Link, connection: Any) -> AmqpClient:
         client = AmqpClient(
-            connection, self.names, self.hub, self.tellers, self.clock, Coordinator, link.soon
+            connection,
+            self.names,
+            self.hub,
+            self.reply_listeners,
+            self.clock,
+            Coordinator,
+            link.call_soon_threadsafe,
         )
         left = self._consumer.unsettled() if self._consumer is not None else None
         client.consumer = self._consumer = Consumer(client, self.offers, self.hold_s, left)
@@ -88,7 +94,7 @@ class AmqpBackend:
 
     @property
     def names(self) -> Names:
-        """What the broker's parts are called here."""
+        """The names of exchanges, queues and streams in this namespace."""
         return self._shared.names
 
     @property
@@ -118,13 +124,16 @@ class AmqpBackend:
         if type(request) is rq.Claim and self._opened:
             claimed: Any = self._shared.claim_prefetched(request)
             if claimed is not None:
-                return claimed  # type: ignore[no-any-return]  # what a Claim is answered
+                return claimed  # type: ignore[no-any-return]  # the answer of a Claim
         answer: R = await self._run(lambda client: _VERBS.get(type(request), _ask)(client, request))
         return answer
 
     async def _run(self, make: Any, limit_s: float | None = None) -> Any:
-        """Run ``make(client)`` on the connection's thread. What is under way when its time is over continues;
-        what has no connection until then never begins."""
+        """Run ``make(client)`` on the connection's thread and return its result.
+
+        A call that has begun when its time is over still continues. A call that gets no connection in time
+        never begins. Both raise ``StorageError``.
+        """
         if not self._opened:
             raise StorageError("the client is not open")
         call: StoreCall[Any] = StoreCall(limit_s or self._shared.timeout_s, self._explain)
@@ -141,30 +150,31 @@ class AmqpBackend:
     def listen(self, topics: Iterable[str]) -> HubListener | WorkerListener:
         return self._shared.offers.listen(self._shared.hub, topics)
 
-    def listen_completed(self, queue: str, receive: Told) -> ReplyListener:
-        return self._shared.tellers.listen(self._shared.hub, queue, receive)
+    def listen_completed(self, queue: str, receive: Receive) -> ReplyListener:
+        return self._shared.reply_listeners.listen(self._shared.hub, queue, receive)
 
     def clone(self) -> AmqpBackend:
         return AmqpBackend(self._shared)
 
     async def prepare(self, queues: Iterable[str]) -> None:
-        """Declare the queues of jobs and bind them."""
+        """Declare and bind the job queues."""
         names = list(queues)
-        for at in range(0, len(names), _DECLARED_AT_ONCE):  # each call has its own time
+        for at in range(0, len(names), _DECLARED_AT_ONCE):  # each call has its own timeout
             some = names[at : at + _DECLARED_AT_ONCE]
             await self._run(lambda client, some=some: client.need_queues(some))
 
     async def coordinate(self) -> None:
-        """Run for the coordinator's seat, now and whenever it becomes free."""
+        """Try to become the coordinator, now and whenever there is none."""
         await self._run(lambda client: client.coordinate())
 
     async def remove_all(self) -> None:
-        """Delete what this namespace has on the broker, with all jobs: as far as this process knows it."""
+        """Delete this namespace from the broker, with all jobs. Job queues that only other processes used
+        remain."""
         await self._run(_remove_all)
 
 
 async def _connected(client: AmqpClient) -> None:
-    """Nothing to do but to be there."""
+    """Do nothing: that this runs shows that there is a connection."""
 
 
 async def _ask(client: AmqpClient, request: rq.Request[Any]) -> Any:
@@ -175,7 +185,7 @@ async def _ask(client: AmqpClient, request: rq.Request[Any]) -> Any:
 
 
 def _is_plain(new: NewJob, now_ms: int) -> bool:
-    """Whether a job can be added without asking the coordinator."""
+    """Whether a job can be added without the coordinator."""
     return (
         not new.delay_ms
         and (new.run_at_ms is None or new.run_at_ms <= now_ms)
@@ -195,14 +205,14 @@ async def _add(client: AmqpClient, request: rq.Add) -> list[rq.Added]:
     recorder = transitions.ChangeRecorder(now_ms, lambda: 0)
     out = [client.entry(verbs.Born(add=request, now_ms=request.now_ms))]
     for new in request.jobs:
-        reply = client.inbox if client.tellers.wants(new.queue) else ""
+        reply = client.inbox if client.reply_listeners.wants(new.queue) else ""
         body, properties = to_message(transitions.create(new, recorder), 0, reply)
         out.append(Outgoing(client.names.direct, new.queue, body, properties))
-    await client.until_taken(client.publish(out))
+    await client.until_confirmed(client.publish(out))
     return [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms) for _ in request.jobs]
 
 
-# --- what the consumer does ------------------------------------------------------------------------------
+# --- requests that the consumer carries out --------------------------------------------------------------
 
 
 async def _claim(client: AmqpClient, request: rq.Claim) -> rq.Claimed:
@@ -252,7 +262,7 @@ _VERBS: dict[type[Any], Any] = {
 
 
 def _parameters(url: BackendUrl) -> pika.URLParameters:
-    """What pika needs of a URL; our own settings taken out."""
+    """The connection parameters of a URL for pika, without our own options."""
     url.check_options({"consumer_timeout", "heartbeat", "open", "queue_type", "timeout"})
     place, _, _ = url.text.partition("://")[2].partition("?")
     server, _, host = place.rpartition("@")[2].partition("/")
@@ -275,7 +285,7 @@ def _queue_type(url: BackendUrl) -> str:
 
 
 def _seconds(url: BackendUrl, name: str, otherwise: float, most: float = 3_600) -> float:
-    """A setting of the URL in seconds."""
+    """An option of the URL, in seconds. Raises ``ConfigError`` if it is not between 0 and ``most``."""
     text = url.options.get(name, f"{otherwise}")
     try:
         seconds = float(text)

@@ -1,4 +1,6 @@
-"""A session that speaks with the coordinator: asks it, gets its news, and takes its seat when it is free."""
+"""A session that talks to the coordinator: sends requests, receives notifications, and takes over if there is
+no coordinator.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ from windlass.backend.hub import Hub
 from windlass.backends.amqp import direct_replies, verbs, wire
 from windlass.backends.amqp.direct_replies import ReplyListeners
 from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
-from windlass.backends.amqp.names import SEAT, Names
+from windlass.backends.amqp.names import COORDINATOR_QUEUE, Names
 from windlass.backends.amqp.pika_log import ignore_refusals
-from windlass.backends.amqp.session import EXCLUSIVE, AmqpSession, NotTakenError, delivery_of
+from windlass.backends.amqp.session import EXCLUSIVE, AmqpSession, PublishRefusedError, delivery_of
 from windlass.core import bad_records
 from windlass.core.clock import SteadyClock
 from windlass.core.probe import reach
@@ -30,108 +32,108 @@ from windlass.speedups.amqp_frames import Delivery
 log = logging.getLogger("windlass.amqp")
 T = TypeVar("T")
 
-#: How long to wait for the coordinator's answer, and how often to try for its seat.
+#: How long to wait for the coordinator's answer, and how often to try to become the coordinator.
 _ANSWER_S = 15.0
-_SEAT_EVERY_S = 1.0
+_ELECTION_RETRY_S = 1.0
 _LOCKED = 405
-#: How long to wait before messages are published again that the broker refused, each time.
+#: Pauses before refused messages are published again.
 _AGAIN_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 _read_news = msgspec.msgpack.Decoder(verbs.News).decode
 
 
-# Most connections are refused the coordinator's seat every second.
-ignore_refusals(lambda code, text: code == _LOCKED and f"{SEAT}'" in text)
+# All connections except one are refused the coordinator's queue every second.
+ignore_refusals(lambda code, text: code == _LOCKED and f"{COORDINATOR_QUEUE}'" in text)
 
 
 class NoAnswerError(StorageError):
-    """A request is in the log, and the coordinator has not answered in time: it will be carried out."""
+    """The coordinator did not answer in time. The request is in the log, so it will be carried out."""
 
 
 class HoldsJobs(Protocol):
-    """The consumer of this connection: the jobs that it holds."""
+    """The consumer of this connection, which holds the jobs that run here."""
 
-    def lose(self, tokens: list[str]) -> None:
-        """The coordinator took these attempts away."""
+    def mark_lost(self, tokens: list[str]) -> None:
+        """Note that the coordinator has taken these attempts from their workers."""
 
-    def lose_void(self, keys: set[tuple[str, str, int]]) -> None:
-        """The jobs of these messages were cancelled, removed or changed while they waited."""
+    def mark_void_lost(self, keys: set[tuple[str, str, int]]) -> None:
+        """Note that the jobs of these messages were cancelled, removed or changed while they waited."""
 
     def listens(self, queue: str) -> bool:
-        """Whether the broker itself wakes us for this queue."""
+        """Whether this connection notices a new message of ``queue`` without a hint of the coordinator."""
 
     async def claim(self, request: rq.Claim) -> rq.Claimed:
-        """Take jobs."""
+        """Lease the next jobs to a worker."""
 
     async def settle(self, request: rq.Settle) -> rq.SettleResult:
-        """Hand in ends."""
+        """Settle attempts."""
 
     async def extend(self, request: rq.Extend) -> list[Any]:
         """Renew leases."""
 
     async def reconcile(self, request: rq.Reconcile) -> int:
-        """Give back what is not held."""
+        """Return jobs that the worker does not have."""
 
-    def leave(self) -> None:
-        """The connection is about to be closed."""
+    def prepare_close(self) -> None:
+        """Publish what is pending, before the connection is closed."""
 
     def flush_starts(self) -> None:
-        """Put starts that wait into the log now."""
+        """Append pending starts to the log now."""
 
 
 class Coordinates(Protocol):
-    """The coordinator, when this connection holds its seat."""
+    """The coordinator, if this connection holds its queue."""
 
     async def take_over(self) -> None:
-        """Read the log, then decide."""
+        """Read the log. Returns when its end is reached."""
 
-    async def leave(self) -> None:
-        """Stop in good order."""
+    async def prepare_close(self) -> None:
+        """Finish all work and write the mark, before the connection is closed."""
 
     async def retire(self) -> None:
-        """Stop, and let another take the seat."""
+        """Stop reading. Another client can take over when the connection ends."""
 
 
 class AmqpClient(AmqpSession):
-    """One connection of a backend."""
+    """One connection of a backend. Its methods run on the connection's thread, unless they say otherwise."""
 
     def __init__(
         self,
         connection: Any,
         names: Names,
         hub: Hub,
-        tellers: ReplyListeners,
+        reply_listeners: ReplyListeners,
         clock: SteadyClock,
         coordinator: Callable[[AmqpClient], Coordinates],
-        soon: Callable[[Callable[[], None]], None],
+        call_soon_threadsafe: Callable[[Callable[[], None]], None],
     ) -> None:
         super().__init__(connection, names)
-        self._soon = soon
+        self._call_soon_threadsafe = call_soon_threadsafe
         self._make_coordinator = coordinator
         self.hub = hub
-        self.tellers = tellers
+        self.reply_listeners = reply_listeners
         self.clock = clock
         self.paused: set[str] = set()
         self.void: set[tuple[str, str, int]] = set()
-        #: How many messages of no known job are left in a queue of those that a count looked at.
+        #: How many messages of unknown jobs the last count left in a queue (see ``counting``).
         self.unknown: dict[str, int] = {}
-        #: When the first job of a queue is due.
+        #: When the first job of a queue is due, as far as the coordinator has reported it.
         self.due: dict[str, int | None] = {}
         self.on_paused: Any = lambda queue: None
         self._calls: dict[str, IoFuture[Any]] = {}
         self._numbers = itertools.count(1)
         self._rules: IoFuture[None] | None = None
-        self._seat_tried: IoFuture[None] | None = None
+        self._election: IoFuture[None] | None = None
         self.coordinator: Coordinates | None = None
-        #: Kept when our coordinator has read all that there was.
+        #: Set when the coordinator of this connection has read the whole log.
         self.taking_over: IoFuture[None] = resolved(None)
-        self.on_news = self._hear
-        #: Where jobs are taken and handed in; set by the backend.
+        self.on_news = self._on_message
+        #: Claims and settles jobs. Set by the backend.
         self.consumer: HoldsJobs
 
     # --- time on the connection's thread -----------------------------------------------------------------
 
-    def later(self, seconds: float, call: Any) -> Any:
-        """Call back after ``seconds``; what ``call`` sends goes out at once, as one."""
+    def call_later(self, seconds: float, call: Any) -> Any:
+        """Call back after ``seconds``. Everything that ``call`` sends is written in one step."""
         guarded, connection = self.guarded(call), self.connection
 
         def run() -> None:
@@ -141,28 +143,28 @@ class AmqpClient(AmqpSession):
 
         return connection.ioloop.call_later(seconds, run)
 
-    def soon(self, call: Any) -> None:
-        """Call back on the connection's thread, after the calls that came before; from any thread."""
-        self._soon(self.guarded(call))
+    def call_soon_threadsafe(self, call: Any) -> None:
+        """Call back on the connection's thread, in the order of the calls. Usable from any thread."""
+        self._call_soon_threadsafe(self.guarded(call))
 
-    def cancel_later(self, timer: Any) -> None:
+    def cancel_timer(self, timer: Any) -> None:
         self.connection.ioloop.remove_timeout(timer)
 
-    async def until_taken(self, promise: IoFuture[None]) -> None:
-        """Wait until the broker has all that was published with ``promise``.
+    async def until_confirmed(self, promise: IoFuture[None]) -> None:
+        """Wait until the broker has confirmed everything that was published with ``promise``.
 
-        A quorum queue that has no leader, or is full by a policy, refuses messages. These are published again
-        after a pause, only these, a few times.
+        A quorum queue refuses messages while it has no leader, or when a policy limits its length. Only the
+        refused messages are published again, a few times, each time after a longer pause.
         """
         for pause_s in _AGAIN_S:
             try:
                 return await promise
-            except NotTakenError as exc:
+            except PublishRefusedError as exc:
                 refused = exc.messages
             reach("amqp.refused")
             log.warning("the broker refused %s messages, trying again in %g s", len(refused), pause_s)
             over: IoFuture[None] = IoFuture()
-            self.later(pause_s, lambda over=over: over.set(None))
+            self.call_later(pause_s, lambda over=over: over.set(None))
             await self.expect(over)
             promise = self.publish(refused)
         await promise
@@ -172,11 +174,11 @@ class AmqpClient(AmqpSession):
     async def ask(self, request: rq.Request[Any], answer_s: float = _ANSWER_S) -> Any:
         """Put ``request`` into the log and wait for the coordinator's answer.
 
-        ``NoAnswerError`` says that the broker has taken the request: the time is looked at after that.
+        Raises ``NoAnswerError`` if no answer comes in time although the broker has confirmed the request.
         """
-        if self._seat_tried is None:
-            self._seat_tried = spawn(self._try_seat())
-        await self._seat_tried
+        if self._election is None:
+            self._election = spawn(self._try_to_coordinate())
+        await self._election
         number = f"{next(self._numbers)}"
         answer: IoFuture[Any] = IoFuture()
         self._calls[number] = answer
@@ -185,40 +187,40 @@ class AmqpClient(AmqpSession):
             self.names.log, request, self.clock.now_ms(), reply_to=self.inbox, correlation_id=number
         )
         late = NoAnswerError(f"the coordinator did not answer within {answer_s:g} s: {UNKNOWN}")
-        timer = self.later(answer_s, lambda: answer.fail(late))
-        self.consumer.flush_starts()  # what runs here is known to run
+        timer = self.call_later(answer_s, lambda: answer.fail(late))
+        self.consumer.flush_starts()  # so that the coordinator knows which jobs run here
         try:
             await self.publish([entry])
             body = await self.expect(answer)
         finally:
             self._calls.pop(number, None)
             if not self.closed:
-                self.cancel_later(timer)
+                self.cancel_timer(timer)
         return wire.open_reply(name, body)
 
     async def within(self, seconds: float, promise: IoFuture[T]) -> T:
-        """What ``promise`` brings, if it is kept in time."""
+        """The result of ``promise``. Raises ``StorageError`` if it takes longer than ``seconds``."""
         if promise.done:
             return promise.result()
         over: IoFuture[None] = IoFuture()
         promise.then(lambda: over.set(None))
-        timer = self.later(seconds, lambda: over.fail(StorageError(f"no answer within {seconds:g} s")))
+        timer = self.call_later(seconds, lambda: over.fail(StorageError(f"no answer within {seconds:g} s")))
         try:
             await self.expect(over)
         finally:
             if not self.closed:
-                self.cancel_later(timer)
+                self.cancel_timer(timer)
         return promise.result()
 
     def entry(self, fact: rq.Request[Any]) -> Outgoing:
-        """The entry of the log for ``fact``."""
+        """The message that appends ``fact`` to the log."""
         return wire.log_entry(self.names.log, fact, self.clock.now_ms())
 
     def append_fact(self, fact: rq.Request[Any]) -> IoFuture[None]:
-        """Put a fact into the log."""
+        """Append a fact to the log."""
         return self.publish([self.entry(fact)])
 
-    def _hear(self, properties: BasicProperties, body: bytes) -> None:
+    def _on_message(self, properties: BasicProperties, body: bytes) -> None:
         call = self._calls.get(properties.correlation_id or "")
         if call is not None:
             call.set(body)
@@ -226,10 +228,10 @@ class AmqpClient(AmqpSession):
         if properties.type == direct_replies.TYPE:
             ends = bad_records.read_or_none(body, direct_replies.read_ends, "the end of a job")
             if ends is not None:
-                self.tellers.hear(ends)
+                self.reply_listeners.deliver(ends)
             return
         if properties.type != "news":
-            return  # an answer that came too late
+            return  # an answer that came after its timeout
         news = bad_records.read_or_none(body, _read_news, "a piece of news")
         if news is None:
             return
@@ -239,19 +241,23 @@ class AmqpClient(AmqpSession):
         self.paused.difference_update(news.resumed)
         self.void.update(news.void)
         self.due.update(news.due)
-        self.consumer.lose(news.lost)
+        self.consumer.mark_lost(news.lost)
         if news.void:
-            self.consumer.lose_void(set(news.void).difference(news.doubled))
-        known = {f"done:{queue}" for queue, ids in news.told.items() if self.tellers.knows(queue, ids)}
+            self.consumer.mark_void_lost(set(news.void).difference(news.doubled))
+        known = {
+            f"done:{queue}"
+            for queue, ids in news.told.items()
+            if self.reply_listeners.has_received(queue, ids)
+        }
         topics = [topic for topic in news.topics if topic not in known]
         topics += [f"ready:{queue}" for queue in news.arrived if not self.consumer.listens(queue)]
         if topics:
             self.hub.publish(topics)
 
-    async def know_rules(self) -> None:
-        """Know which queues are paused and which messages are void; once per connection, then by news."""
+    async def load_rules(self) -> None:
+        """Load paused queues, void messages and due times, once per connection; changes come as ``News``."""
         if self._rules is None:
-            self._rules = spawn(self._ask_rules())
+            self._rules = spawn(self._request_rules())
         rules = self._rules
         try:
             await rules
@@ -259,57 +265,62 @@ class AmqpClient(AmqpSession):
             self._rules = None
             raise
 
-    async def _ask_rules(self) -> None:
+    async def _request_rules(self) -> None:
         rules = await self.ask(verbs.GetRules())
         self.paused.update(rules.paused)
         self.void.update(rules.void)
-        self.due = rules.due | self.due  # what came as news meanwhile is newer
+        self.due = rules.due | self.due  # notifications that came meanwhile are newer
 
-    # --- the seat ----------------------------------------------------------------------------------------
+    # --- election of the coordinator ---------------------------------------------------------------------
 
-    async def _try_seat(self) -> None:
-        """Take the coordinator's seat if it is free; else try again from time to time."""
+    async def _try_to_coordinate(self) -> None:
+        """Become the coordinator by declaring its exclusive queue; retry later if another client has it."""
         refused: IoFuture[Any] = IoFuture()
         channel = await self.open_channel(refused.set)
-        channel.queue_declare(self.names.seat, exclusive=True, arguments=EXCLUSIVE, callback=refused.set)
+        channel.queue_declare(
+            self.names.coordinator, exclusive=True, arguments=EXCLUSIVE, callback=refused.set
+        )
         answer = await self.expect(refused)
         if isinstance(answer, ChannelClosedByBroker) and answer.reply_code == _LOCKED:
             reach("amqp.seat_taken")
-            self.later(_SEAT_EVERY_S, self._try_again)
+            self.call_later(_ELECTION_RETRY_S, self._retry_election)
             return
         if isinstance(answer, Exception):
             raise answer
         self.coordinator = self._make_coordinator(self)
         taken = self.taking_over = spawn(self.coordinator.take_over())
-        taken.then(lambda: self._seated(taken))
+        taken.then(lambda: self._took_over(taken))
 
-    def _try_again(self) -> None:
+    def _retry_election(self) -> None:
         if not self.closed and self.connection.is_open:
-            spawn(self._try_seat())
+            spawn(self._try_to_coordinate())
 
-    def _seated(self, taken: IoFuture[None]) -> None:
+    def _took_over(self, taken: IoFuture[None]) -> None:
         try:
             taken.result()
         except Exception as exc:
             if not self.closed and self.connection.is_open:
                 log.warning("taking over as coordinator failed, connecting anew: %s", exc)
-                self.give_up()
+                self.reconnect()
             return
         reach("amqp.coordinates", log=self.names.log)
 
-    async def leave(self) -> None:
-        self.consumer.leave()
+    async def prepare_close(self) -> None:
+        self.consumer.prepare_close()
         if self.coordinator is not None:
-            await self.coordinator.leave()
+            await self.coordinator.prepare_close()
 
     async def coordinate(self) -> None:
-        """Run for the seat without having anything to ask."""
-        if self._seat_tried is None:
-            self._seat_tried = spawn(self._try_seat())
-        await self._seat_tried
+        """Try to become the coordinator, now and whenever there is none."""
+        if self._election is None:
+            self._election = spawn(self._try_to_coordinate())
+        await self._election
 
     async def get_one(self, channel: Any, queue: str) -> Delivery | None:
-        """One message of a queue, unacknowledged, on a channel of its own; None when there is none."""
+        """Get one message of a queue without acknowledging it; None if the queue is empty.
+
+        ``channel`` must not be used for other gets.
+        """
         found: IoFuture[Delivery | None] = IoFuture()
         channel.add_callback(lambda _: found.set(None), [spec.Basic.GetEmpty])
         channel.basic_get(

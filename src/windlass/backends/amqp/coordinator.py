@@ -1,13 +1,13 @@
-"""The coordinator: reads the log, decides, makes the broker hold what follows, answers.
+"""The coordinator: reads the log, decides, publishes the consequences, and answers requests.
 
-One at a time: who declares the exclusive queue ``windlass.coordinator`` first has the seat until its
-connection ends. It publishes on that same connection only, so a coordinator that lost its seat cannot speak
-any more.
+There is one coordinator at a time: the client that declared the exclusive queue ``windlass.coordinator``
+first, until its connection ends. It publishes only on that connection, so a client that has lost the queue
+cannot act as the coordinator any more.
 
-Taking over: the mark says up to which entry of the log everything was carried out. Entries before it are
-only read again, those after it are carried out (again, perhaps: generations show repeats). Records that the
-log no longer has come from ``windlass.kept``, where each scheduled, retrying or dead job stands until
-that ends.
+Taking over: the mark says up to which entry the log has been carried out. Earlier entries only restore the
+state. Later entries are carried out, perhaps for the second time; generations show which messages are
+repeats. Records that the log no longer has are read from ``windlass.kept``, which holds each scheduled,
+retrying or dead job for as long as it is in that state.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("windlass.amqp")
 
 _MARK_EVERY_S = 0.5
-#: A mark that grew with what it must remember is written less often: half a second for this many bytes.
+#: A large mark is written less often: once in ``_MARK_EVERY_S`` for each of this many bytes.
 _MARK_BYTES = 50_000
 _LOG_WINDOW = 500
-#: How long facts wait for others before they are taken in, and the largest that do, in bytes.
+#: How long small facts wait for others before they are applied, and how large a small fact may be, in bytes.
 _FACTS_S = 0.002
 _SMALL_FACT = 2_000
 _DUE_STEP = 1_000
@@ -60,8 +60,8 @@ _NO_NEWS = verbs.News()
 _read_counts = msgspec.msgpack.Decoder(Counts).decode
 
 
-class _Work:
-    """An entry of the log whose effects are under way."""
+class _PendingEntry:
+    """A log entry whose effects are being published."""
 
     __slots__ = ("done", "offset")
 
@@ -71,38 +71,38 @@ class _Work:
 
 
 class Coordinator:
-    """Holds the seat on one session."""
+    """The coordinator of a namespace, on the session that holds its exclusive queue."""
 
     def __init__(self, session: AmqpClient) -> None:
         self._session = session
         self._names = session.names
         self.ledger = Ledger()
         self._time: OwnTime | EntryTime = OwnTime()
-        #: Whether all of the log that was there at the take-over is read.
+        #: Set when this coordinator has read the log up to its own ``TakeOver``.
         self.live: IoFuture[None] = IoFuture()
-        #: When the first job of a queue is due, as the last news of it said.
-        self._due_told: dict[str, int | None] = {}
+        #: When the first job of a queue is due, as it was last sent to the clients.
+        self._due_sent: dict[str, int | None] = {}
         self._retired = False
-        #: Distinguishes what we publish again from what others published (see ``messages.Carried``).
+        #: Identifies messages that we publish again after taking over (see ``messages.Carried``).
         self._copy = 1 + secrets.randbelow(2**32 - 1)
         self._mark = Counts()
         self._mark_pause_s = _MARK_EVERY_S
-        #: A mark should be written as soon as nothing is under way.
+        #: Whether a mark must be written as soon as all effects are published.
         self._mark_overdue = False
-        #: Set when we leave; kept when nothing is under way any more.
-        self._at_rest: IoFuture[None] | None = None
+        #: Not None while we stop. Set when all effects are published.
+        self._stopping: IoFuture[None] | None = None
         self._counted = True
-        self._work: deque[_Work] = deque()
-        #: Kept when the effects of the entry before are published: each entry has its turn.
+        self._work: deque[_PendingEntry] = deque()
+        #: Set when the effects of the previous entry are sent: entries take turns.
         self._sent: IoFuture[None] = resolved(None)
         self._log_channel: Any = None
-        #: Entries that were delivered and are not taken in yet.
+        #: Entries that were delivered and are not applied yet.
         self._unread: list[tuple[BasicProperties, bytes]] = []
         self._last_offset = -1
         self._timer: Any = None
         self._mark_timer: Any = None
-        self._acks = StreamAcks(session.later)
-        self._news_window = NewsWindow(session.later)
+        self._acks = StreamAcks(session.call_later)
+        self._news_window = NewsWindow(session.call_later)
         self._news_window.send = self._send_news
         self._streams = inbox.ForeignStreams(session, self)
         self._returned = returned.ReturnedJobs(session)
@@ -112,7 +112,8 @@ class Coordinator:
     # --- taking over -------------------------------------------------------------------------------------
 
     async def take_over(self) -> None:
-        """Read what there is; returns when the state is that of the log's end."""
+        """Restore the state from the mark, the kept records and the log. Returns when the end of the log is
+        reached."""
         session = self._session
         await self._read_mark()
         await self._kept.open()
@@ -129,37 +130,40 @@ class Coordinator:
         channel = await self._session.open_channel()
         answer = await self._session.get_one(channel, self._names.mark)
         mark = None if answer is None else bad_records.read_or_none(answer.body, _read_counts, "the mark")
-        if mark is not None:  # without one, the whole log is carried out again
+        if mark is not None:  # without a mark, the whole log is carried out again
             self._mark = mark
             self._counted = False
-        channel.close()  # which puts it back
+        channel.close()  # returns the message to its queue
 
     def _set_aside(self, where: str, body: bytes, why: Exception) -> IoFuture[None] | None:
-        """Record an entry that cannot be read in the log: it goes to the dead jobs with its bytes."""
+        """Have an entry that cannot be read put into the dead set with its bytes, through the log."""
         problem = f"an entry of {where}: {why}"
         return self.append(verbs.Poison(queue=queue_of(body), body=body, problem=problem))
 
     # --- the log -----------------------------------------------------------------------------------------
 
     def _on_log(self, channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
-        if self._at_rest is not None:
-            return  # for who comes next
+        if self._stopping is not None:
+            return  # the next coordinator reads it
         self._acks.add(channel, method.delivery_tag)
         self._unread.append((properties, body))
         if properties.reply_to or len(body) > _SMALL_FACT or not self.live.done:
             self._read_all()
         elif len(self._unread) == 1:
-            self._session.later(_FACTS_S, self._read_all)
+            self._session.call_later(_FACTS_S, self._read_all)
 
     def _read_all(self) -> None:
-        """Take in what was delivered. Facts about few jobs wait a moment: messages that carry jobs and their
-        ends over the same connection go first. Those about many are taken in while these jobs run."""
+        """Apply the entries that were delivered.
+
+        Small facts wait a moment (see ``_on_log``), so that messages of jobs and settlements on the same
+        connection go first. Large facts are applied at once, while their jobs run.
+        """
         unread, self._unread = self._unread, []
         for properties, body in unread if self._session.usable else ():
             offset = int((properties.headers or {})["x-stream-offset"])
             if offset > self._mark.offset:
                 self._reach_mark()
-            self._last_offset = offset  # first: a mark may be written as soon as the entry is carried out
+            self._last_offset = offset  # first: the entry may cause a mark
             self._read(offset, properties, body)
 
     def _reach_mark(self) -> None:
@@ -173,16 +177,16 @@ class Coordinator:
         self._kept.adopt(None)
         self._kept.live = True
         self.live.set(None)
-        self._mark_what_was_done_again()
+        self._mark_replayed_work()
         self._plan_timer()
         log.info("this process coordinates %s", self._names.log)
 
-    def _mark_what_was_done_again(self) -> None:
-        """Write a mark as soon as possible: if we end before, the next coordinator does it once more."""
+    def _mark_replayed_work(self) -> None:
+        """Write a mark as soon as possible, so that the next coordinator does not repeat this work."""
         if self._work:
             self._mark_overdue = True
         elif self._mark_timer is not None:
-            self._session.cancel_later(self._mark_timer)
+            self._session.cancel_timer(self._mark_timer)
             self._write_mark()
 
     def _read(self, offset: int, properties: BasicProperties, body: bytes) -> None:
@@ -209,7 +213,7 @@ class Coordinator:
         plan = self.ledger.plan()
         if again:
             return
-        work = _Work(offset)
+        work = _PendingEntry(offset)
         self._work.append(work)
         back = wire.reply(properties, answer) if properties.reply_to else None
         news = self._news_window.pass_on(request, self._news(request, plan, topics))
@@ -219,13 +223,16 @@ class Coordinator:
             self._plan_timer()
 
     def _now_ms(self, request: rq.Request[Any], entry: wire.LogEntry) -> int:
-        """When an entry counts. One that carries a time also says what time it is."""
+        """The time at which an entry counts. A request that carries a time also sets the clock."""
         if says_time(request):
             self._time = EntryTime(moment(request.now_ms, self._time.now_ms))
         return self._time.of(entry.at_ms, live=self.live.done)
 
     def _taken_over(self, holder: str, now_ms: int) -> None:
-        """No lease could be renewed while there was no coordinator: for all readers they count from here."""
+        """Restart all leases, which could not be renewed while there was no coordinator.
+
+        Every coordinator that reads the log does this at the same entry.
+        """
         self.ledger.trust_leases(now_ms)
         if holder == self._session.inbox and not self.live.done:
             self._go_live()
@@ -253,7 +260,7 @@ class Coordinator:
         return news if news != _NO_NEWS else None
 
     def _send_news(self, news: verbs.News) -> None:
-        """News that waited for others."""
+        """Send a delayed notification."""
         if self._session.usable and not self._retired:
             self._session.send([self._news_message(news)])
 
@@ -261,18 +268,18 @@ class Coordinator:
         return Outgoing(self._names.news, "", verbs.encode(news), _NEWS, mandatory=False)
 
     def _due_changed(self, queues: set[str]) -> dict[str, int | None]:
-        """When the first job of each queue is due, where that is not what the last news said."""
+        """When the first job of each queue is due, for queues where that differs from what was last sent."""
         due = {queue: self.ledger.due_ms(queue) for queue in queues}
-        changed = {queue: due_ms for queue, due_ms in due.items() if self._due_told.get(queue) != due_ms}
-        self._due_told.update(changed)
+        changed = {queue: due_ms for queue, due_ms in due.items() if self._due_sent.get(queue) != due_ms}
+        self._due_sent.update(changed)
         return changed
 
     async def _carry_out(self, plan: BrokerPlan, news: verbs.News | None, back: Outgoing | None) -> None:
-        """Make the broker hold what ``plan`` says; then drop what has served, and answer."""
+        """Publish the messages of ``plan``, then drop records that are no longer needed, and reply."""
         session, names = self._session, self._names
         out: list[Outgoing] = []
-        copy = 0 if self.live.done else self._copy  # the coordinator before us may have done it already
-        # All is written down before anything is waited for: the jobs keep changing meanwhile.
+        copy = 0 if self.live.done else self._copy  # the previous coordinator may have published it
+        # Encode everything before the first await: the jobs keep changing meanwhile.
         for job, gen in plan.publish:
             body, properties = to_message(job, gen, copy=copy)
             out.append(Outgoing(names.direct, job.queue, body, properties))
@@ -291,9 +298,9 @@ class Coordinator:
         finally:
             sent.set(None)
         if plan.publish or plan.keep or plan.void or (news is not None and (news.paused or news.resumed)):
-            await session.until_taken(promise)
+            await session.until_confirmed(promise)
         if plan.lost:  # last: a worker that gets it drops the message that was replaced
-            await session.until_taken(session.publish([self._news_message(verbs.News(lost=plan.lost))]))
+            await session.until_confirmed(session.publish([self._news_message(verbs.News(lost=plan.lost))]))
         reach("amqp.carried_out", published=len(plan.publish), kept=len(plan.keep))
         for ref, gen in plan.drop:
             self._kept.drop(ref, gen)
@@ -304,29 +311,29 @@ class Coordinator:
         if properties.reply_to:
             self._session.publish([back])
 
-    def _carried_out(self, work: _Work, carried: IoFuture[None]) -> None:
+    def _carried_out(self, work: _PendingEntry, carried: IoFuture[None]) -> None:
         try:
             carried.result()
         except Exception as exc:
             if self._session.usable:
                 log.warning("what an entry of the log asks for could not be done, connecting anew: %s", exc)
-            self._session.give_up()
+            self._session.reconnect()
             return
         work.done = True
         moved = False
         while self._work and self._work[0].done:
             self._work.popleft()
             moved = True
-        if self._at_rest is not None and not self._work:
+        if self._stopping is not None and not self._work:
             self._mark_overdue = True
-            self._at_rest.set(None)
+            self._stopping.set(None)
         elif self._mark_overdue and not self._work:
             self._write_mark()
         elif moved and self._mark_timer is None and not self._mark_overdue and not self._session.closed:
-            self._mark_timer = self._session.later(self._mark_pause_s, self._write_mark)
+            self._mark_timer = self._session.call_later(self._mark_pause_s, self._write_mark)
 
     async def retire(self) -> None:
-        """Read nothing more. The seat stays ours until the connection ends."""
+        """Stop reading. No other client can take over until the connection ends."""
         self._read_all()
         self._retired = self._kept.retired = True
         for channel in (self._log_channel, self._kept.channel, self._streams.channel, self._returned.channel):
@@ -336,21 +343,27 @@ class Coordinator:
                 channel.close()
                 await self._session.expect(closed)
 
-    async def leave(self) -> None:
-        """Read no further and end what is under way, so that who comes next does nothing twice."""
-        if not self.live.done or self._retired or self._at_rest is not None:
+    async def prepare_close(self) -> None:
+        """Stop reading, finish the entries that are being carried out, and write the mark.
+
+        The next coordinator then repeats nothing.
+        """
+        if not self.live.done or self._retired or self._stopping is not None:
             return
         self._read_all()
-        self._at_rest = IoFuture()
+        self._stopping = IoFuture()
         self._news_window.flush()
         if self._work:
-            await self._session.expect(self._at_rest)
+            await self._session.expect(self._stopping)
         written = self._write_mark() if self._mark_timer is not None or self._mark_overdue else None
         if written is not None:
             await written
 
     def _write_mark(self) -> IoFuture[None] | None:
-        """Note how far everything is carried out. Only at rest: what is counted must be what was done."""
+        """Write how far the log is carried out.
+
+        Not while effects are being published: the counters of the mark must match its offset.
+        """
         self._mark_timer = None
         if self._retired or not self._session.usable:
             return None
@@ -366,28 +379,28 @@ class Coordinator:
     # --- time --------------------------------------------------------------------------------------------
 
     def _plan_timer(self) -> None:
-        """Wake when the next job is due."""
+        """Set the timer to the time at which the next job is due."""
         if not self.live.done or not self._session.usable:
             return
         alarm_s = self._time.alarm_s(self.ledger.next_due_in(self._time.now_ms()))
         if self._timer is not None:
-            self._session.cancel_later(self._timer)
+            self._session.cancel_timer(self._timer)
             self._timer = None
         if alarm_s is not None:
-            self._timer = self._session.later(alarm_s, self._promote)
+            self._timer = self._session.call_later(alarm_s, self._promote)
 
     def _promote(self) -> None:
         self._timer = None
         self.append(rq.Promote(limit=_DUE_STEP))
 
     def append(self, request: rq.Request[Any]) -> IoFuture[None] | None:
-        """Put an entry of our own into the log; it is carried out when we read it."""
+        """Append an entry to the log. It is carried out when we read it. None if the connection is lost."""
         if not self._session.usable:
             return None
         return self._session.publish([wire.log_entry(self._names.log, request, self._time.now_ms())])
 
     def beat(self, request: rq.Beat) -> None:
-        """A worker in another language lives."""
+        """Note the heartbeat of a worker in another language."""
         _, topics = self.ledger.apply(request, self._time.now_ms())
         del topics
 
@@ -397,7 +410,7 @@ class Coordinator:
 
 
 def _ended_ids(request: verbs.Ended) -> dict[str, list[str]]:
-    """The ends of each queue, where direct replies were sent for all."""
+    """The ids of the ended jobs of each queue for which direct replies were sent for all of them."""
     ends: dict[str, list[str]] = {}
     for end in request.items:
         ends.setdefault(end.queue, []).append(end.id)
@@ -408,7 +421,7 @@ def _ended_ids(request: verbs.Ended) -> dict[str, list[str]]:
 
 
 def _copies(names: Names, job: JobRecord, now_ms: int) -> list[Outgoing]:
-    """The message for the stream of others, if there is one for the job's state; we skip it there."""
+    """The copy of a job for the public stream of its state, if there is one. We skip it when we read that."""
     found = entry_message(job, now_ms)
     if found is None:
         return []

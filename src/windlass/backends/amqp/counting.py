@@ -1,10 +1,10 @@
-"""How many jobs of a queue wait: those that the coordinator knows, and those that only the broker has.
+"""Counts the jobs of a queue: those that the coordinator knows, and those that only the broker has.
 
-Other programs publish jobs that the coordinator does not know of. So the messages that a queue has beyond
-those of known jobs count as waiting jobs too. But some of these may be *leftovers*: a worker that is killed
-after the end of a job and before the acknowledgement leaves the message behind, and a coordinator that takes
-over may publish a second message of a job. Workers drop the leftovers that they get. In a queue that no
-worker serves, a count looks for leftovers and drops them in the same way. So it agrees with the list of jobs.
+Other programs publish jobs that the coordinator does not know of. So if a queue has more messages than known
+waiting jobs, the surplus counts as waiting jobs too. But some of these messages may be *leftovers*: a worker
+that is killed between the settlement and the acknowledgement leaves the message behind, and a coordinator
+that takes over may publish a second message of a job. Workers drop the leftovers that they get. In a queue
+that no worker serves, a count finds and drops them in the same way, so that it agrees with the list of jobs.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from windlass.speedups.amqp_frames import Delivery
 if TYPE_CHECKING:
     from windlass.backends.amqp.client import AmqpClient
 
-#: How far into a queue a count looks for leftovers: they are at the front, where they were delivered from.
+#: How many messages a count searches for leftovers. They are at the front, where they were delivered from.
 _MOST_MESSAGES = 500
 _MOST_BYTES = 8_000_000
 _STEP = 50
-#: How long the coordinator may take to say which they are: meanwhile no worker can have these messages.
+#: How long the coordinator may take to verify them. Until then no worker can get these messages.
 _ANSWER_S = 2.0
 
 
 class _Waiting(msgspec.Struct):
-    """What a queue has: jobs by state, messages of no known job, and whether a worker serves it."""
+    """A queue: jobs by state, the number of messages of unknown jobs, and whether a worker serves it."""
 
     counts: dict[JobState, int]
     unknown: int
     served: bool
-    #: Messages that count no more, and that the coordinator knows as such.
+    #: Void messages of the queue.
     void: set[tuple[str, str, int]]
 
 
 async def count_jobs(client: AmqpClient, request: rq.CountJobs) -> dict[JobState, int]:
-    """The jobs of a queue by state."""
+    """Count the jobs of a queue by state."""
     found, looked = await _compare(client, request), client.unknown.get(request.queue, 0)
     if found.unknown > looked and not found.served:
-        # Not asked again: the broker's number may not have what was given back yet.
+        # Do not ask the broker again: its count may not include the returned messages yet.
         dropped = await drop_leftovers(client, request.queue)
         found.unknown = max(found.unknown - sum(key not in found.void for key in dropped), 0)
         looked = found.unknown
@@ -58,14 +58,14 @@ async def count_jobs(client: AmqpClient, request: rq.CountJobs) -> dict[JobState
 
 
 async def _compare(client: AmqpClient, request: rq.CountJobs) -> _Waiting:
-    """Compare what the coordinator knows with what the broker has."""
+    """Compare the jobs that the coordinator knows with the messages of the broker."""
     counts: dict[JobState, int] = await client.ask(request)
     messages, consumers = await ready_messages(client, request.queue)
     before = messages - counts[JobState.WAITING]
     unknown, void = 0, set[tuple[str, str, int]]()
     if before > 0:
-        # Asked again: a job that was added in between is known by now. One that started in between is not
-        # among those that the first answer left over.
+        # Ask again, for jobs that changed between the answers. A job that was added is known by now. A job
+        # that started cannot raise the result, which is at most ``before``.
         rules: verbs.Rules = await client.ask(verbs.GetRules())
         counts = await client.ask(request)
         void.update(key for key in rules.void if key[0] == request.queue)
@@ -74,7 +74,7 @@ async def _compare(client: AmqpClient, request: rq.CountJobs) -> _Waiting:
 
 
 async def ready_messages(client: AmqpClient, queue: str) -> tuple[int, int]:
-    """How many messages of a queue of jobs are ready, and how many consumers it has."""
+    """The number of ready messages of a job queue, and of its consumers."""
     await client.need_queue(queue)
     name = client.names.queue(queue)
     answer = (await client.call(client.channel.queue_declare, name, passive=True)).method
@@ -82,7 +82,7 @@ async def ready_messages(client: AmqpClient, queue: str) -> tuple[int, int]:
 
 
 async def drop_leftovers(client: AmqpClient, queue: str) -> list[tuple[str, str, int]]:
-    """Take the first messages of a queue, drop the leftovers among them and give the others back."""
+    """Take the first messages of a queue, drop leftovers and return the others; returns the dropped keys."""
     held: dict[int, None] = {}
     try:
         found = await _take(client, queue, held)
@@ -90,7 +90,7 @@ async def drop_leftovers(client: AmqpClient, queue: str) -> list[tuple[str, str,
         client.ack(left)
         for tag in left:
             del held[tag]
-    except StorageError:  # no answer, or not in time: the next count looks again
+    except StorageError:  # no answer, or not in time: the next count tries again
         left = {}
     finally:
         if client.usable:
@@ -117,14 +117,14 @@ async def _take(client: AmqpClient, queue: str, held: dict[int, None]) -> list[D
 async def _leftovers(
     client: AmqpClient, queue: str, found: list[Delivery]
 ) -> dict[int, tuple[str, str, int]]:
-    """The messages that a worker would drop: tag and key. Others stay, whatever they are."""
+    """The tags and keys of messages that a worker would drop."""
     now_ms = client.clock.now_ms()
     readable: list[tuple[Delivery, Incoming]] = []
     for delivery in found:
         try:
             incoming = read_message(queue, delivery.body, delivery.header, delivery.priority, now_ms)
         except MessageError:
-            continue  # for a worker to report
+            continue  # a worker reports it
         readable.append((delivery, incoming))
     met = Counter(incoming.key for _, incoming in readable)
     suspects = [(d, i) for d, i in readable if d.redelivered or i.again or met[i.key] > 1]
@@ -143,8 +143,11 @@ async def _leftovers(
 
 
 def _start(delivery: Delivery, incoming: Incoming, now_ms: int, *, known: bool) -> verbs.Start:
-    """What a worker would ask about; with the message itself where the coordinator does not know the job.
-    ``again``: no attempt is taken from its worker for this."""
+    """The start with which a worker would verify a message.
+
+    It has the message itself if the coordinator does not know the job. With ``again``, the coordinator does
+    not take a running job from its worker.
+    """
     return verbs.Start(
         queue=incoming.job.queue,
         id=incoming.job.id,

@@ -1,4 +1,4 @@
-"""What a mark remembers of the ledger, written and read again."""
+"""The part of the ledger that the mark stores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Counts(msgspec.Struct):
-    """What a mark remembers of the fold: it cannot be read off the records that are left."""
+    """The body of a mark: state that cannot be derived from the rest of the log and the kept records."""
 
     offset: int = -1
     gen: int = 0
@@ -25,15 +25,15 @@ class Counts(msgspec.Struct):
     paused: list[str] = []
     cursors: dict[str, int] = {}
     void: list[tuple[str, str, int]] = []
-    #: Not a fold of what is left: a log forgets who put them. None in marks of a time that did not note them.
+    #: The log may no longer have the requests that created them. None in marks of earlier releases.
     schedules: list[ScheduleRecord] | None = None
     archivers: list[ArchiverInfo] | None = None
-    #: Ids that stay taken after their jobs are gone, until when.
+    #: Reserved ids of jobs that are gone: queue, id, and until when.
     taken_ids: list[tuple[str, str, int]] = []
 
 
 def counts_of(ledger: Ledger, offset: int) -> Counts:
-    """What a mark must remember."""
+    """Make the body of a mark at ``offset``."""
     return Counts(
         offset=offset,
         gen=ledger.gen,
@@ -51,7 +51,7 @@ def counts_of(ledger: Ledger, offset: int) -> Counts:
 
 
 def set_counts(ledger: Ledger, counts: Counts) -> None:
-    """What was counted up to a mark is as the mark says, whatever the log still has."""
+    """Set the ledger to the state of a mark, regardless of what the rest of the log gave."""
     ledger.gen = max(ledger.gen, counts.gen)
     ledger.last_place = max(ledger.last_place, counts.place)
     ledger.counters.clear()

@@ -1,9 +1,9 @@
-"""Results that go straight to the client that waits for them, once the broker has confirmed the settlement.
+"""Results that a worker sends directly to the waiting client, after the broker has confirmed the settlement.
 
-A client with waiters for a queue says so in the messages that it publishes there (``Carried.reply``: its
-inbox). The worker that completes such a job at its first start sends the end to that inbox, and logs it for
-those who ask later. A direct reply may be lost, so nothing rests on it: waiters also get the coordinator's
-news, and look again.
+If a client has callers that wait for results of a queue, it puts its inbox into the messages that it
+publishes there (``Carried.reply``). A worker that completes such a job in its first run sends the result to
+that inbox. A direct reply is only a hint and may be lost: the result is also in the log, and waiters get
+notifications of the coordinator and poll.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from windlass.speedups import amqp_frames as frames
 from windlass.speedups.amqp import Outgoing
 
 TYPE = "done"
-#: A larger result is left to the log: its waiter is notified by the coordinator's news, and asks.
+#: A larger result is not sent. The waiter gets a notification of the coordinator and reads it.
 MOST_RESULT = 65_536
 _REMEMBERED = 10_000
 _PROPERTIES = frames.properties(type=TYPE)
 
-Told = Callable[[list[Completed]], None]
+Receive = Callable[[list[Completed]], None]
 
 
 class Ends(msgspec.Struct, array_like=True):
-    """What a worker sends: how jobs of a queue completed."""
+    """The body of a direct reply: completed jobs of a queue."""
 
     queue: str
     items: list[Completed]
@@ -41,10 +41,10 @@ _encode = msgspec.msgpack.Encoder().encode
 read_ends = msgspec.msgpack.Decoder(Ends).decode
 
 
-def messages(told: Iterable[tuple[str, str, Completed]]) -> list[Outgoing]:
-    """Messages for some ends, each with the inbox that it is for and its queue."""
+def messages(replies: Iterable[tuple[str, str, Completed]]) -> list[Outgoing]:
+    """The messages for some completed jobs, each given with the inbox of its client and its queue."""
     ends: dict[tuple[str, str], list[Completed]] = {}
-    for inbox, queue, end in told:
+    for inbox, queue, end in replies:
         ends.setdefault((inbox, queue), []).append(end)
     return [
         Outgoing("", inbox, _encode(Ends(queue, items)), _PROPERTIES, mandatory=False)
@@ -53,17 +53,17 @@ def messages(told: Iterable[tuple[str, str, Completed]]) -> list[Outgoing]:
 
 
 class ReplyListeners:
-    """The waiters of this process, by queue. Usable from any thread."""
+    """The listeners of this process, by queue. Usable from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: dict[str, set[ReplyListener]] = {}
-        #: Jobs whose ends were received here, the newest: news of the same ends say nothing more.
-        self._heard: OrderedDict[tuple[str, str], None] = OrderedDict()
+        #: The newest jobs whose direct replies arrived: a notification of their ends adds nothing.
+        self._received: OrderedDict[tuple[str, str], None] = OrderedDict()
 
-    def listen(self, hub: Hub, queue: str, told: Told) -> ReplyListener:
-        """A listener for jobs of ``queue`` that finish, owned by the running event loop."""
-        listener = ReplyListener(self, hub.listen([f"done:{queue}"]), queue, told)
+    def listen(self, hub: Hub, queue: str, receive: Receive) -> ReplyListener:
+        """Make a listener for completed jobs of ``queue``. The running event loop calls ``receive``."""
+        listener = ReplyListener(self, hub.listen([f"done:{queue}"]), queue, receive)
         with self._lock:
             self._listeners.setdefault(queue, set()).add(listener)
         return listener
@@ -79,36 +79,36 @@ class ReplyListeners:
         """Whether a caller here waits for jobs of ``queue``."""
         return queue in self._listeners
 
-    def hear(self, ends: Ends) -> None:
-        """A worker sent these."""
+    def deliver(self, ends: Ends) -> None:
+        """Pass a direct reply to the listeners of its queue. Called on the connection's thread."""
         with self._lock:
             listeners = list(self._listeners.get(ends.queue, ()))
         for end in ends.items:
-            self._heard[ends.queue, end.id] = None
-            if len(self._heard) > _REMEMBERED:
-                self._heard.popitem(last=False)
+            self._received[ends.queue, end.id] = None
+            if len(self._received) > _REMEMBERED:
+                self._received.popitem(last=False)
         for listener in listeners:
-            listener.tell(ends.items)
+            listener.deliver(ends.items)
 
-    def knows(self, queue: str, job_ids: list[str]) -> bool:
-        """Whether all these ends were received here."""
-        return all((queue, job_id) in self._heard for job_id in job_ids)
+    def has_received(self, queue: str, job_ids: list[str]) -> bool:
+        """Whether direct replies for all these jobs arrived."""
+        return all((queue, job_id) in self._received for job_id in job_ids)
 
 
 class ReplyListener:
-    """See ``backend.protocol.CompletionHintsBackend``."""
+    """A listener of ``CompletionHintsBackend.listen_completed`` (see ``backend.protocol``)."""
 
-    def __init__(self, tellers: ReplyListeners, inner: HubListener, queue: str, told: Told) -> None:
-        self._tellers = tellers
+    def __init__(self, owner: ReplyListeners, inner: HubListener, queue: str, receive: Receive) -> None:
+        self._owner = owner
         self._inner = inner
         self.queue = queue
-        self._told = told
+        self._receive = receive
         self._loop = asyncio.get_running_loop()
 
-    def tell(self, items: list[Completed]) -> None:
-        """Hand on what was received, from any thread."""
+    def deliver(self, items: list[Completed]) -> None:
+        """Call ``receive`` on the loop of the listener. Usable from any thread."""
         try:
-            self._loop.call_soon_threadsafe(self._told, items)
+            self._loop.call_soon_threadsafe(self._receive, items)
         except RuntimeError:  # the loop was closed without closing its listener
             self.close()
 
@@ -119,5 +119,5 @@ class ReplyListener:
         self._inner.wake()
 
     def close(self) -> None:
-        self._tellers.forget(self)
+        self._owner.forget(self)
         self._inner.close()

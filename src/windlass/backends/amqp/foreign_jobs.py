@@ -1,4 +1,4 @@
-"""Jobs that run, fail, die or are scheduled elsewhere: what other programs report by the streams."""
+"""Applies what other programs report in the public streams: jobs that they run, fail or schedule."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class Placed:
         self.gen = gen
         self.state = state
         self.mark = mark
-        #: Which message of its generation counts: the first that a worker asked about or started (None: not
-        #: known yet). It stays until the job leaves the queue, so that any other one can be dropped.
+        #: Which message of its generation counts: the first one that a worker verified or started (None: not
+        #: known yet). It is kept until the job leaves the queue, so that all others can be dropped.
         self.copy: int | None = None
 
     @property
-    def lent(self) -> bool:
-        """Whether the job runs by its lease alone (see ``verbs.Lend``): it has no message in a queue."""
+    def kept_by_lease(self) -> bool:
+        """Whether only the lease of the running job counts (see ``verbs.Lend``), not a message in a queue."""
         return self.where == "kept" and self.state is JobState.ACTIVE
 
 
 class ForeignJobs(MemoryStore):
-    """The reference store, with the entries of others."""
+    """The memory store, which also applies entries of other programs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.placed: dict[JobRef, Placed] = {}
-        #: How far each stream of others is read.
+        #: The offset of the last applied entry of each public stream.
         self.cursors_of_streams: dict[str, int] = {}
         self.verbs = self.verbs | {
             verbs.Foreign: self._foreign,
@@ -53,14 +53,14 @@ class ForeignJobs(MemoryStore):
         }
 
     def _is_news(self, kind: str, offset: int) -> bool:
-        """Whether no coordinator before us took an entry of a stream; it is taken now."""
+        """Whether an entry of a stream was not applied yet. Moves the offset of the stream."""
         if offset <= self.cursors_of_streams.get(kind, -1):
             return False
         self.cursors_of_streams[kind] = offset
         return True
 
     def bury(self, work: UnitOfWork, job: JobRecord) -> Verb[None]:
-        """Take in a record that is dead from the start, and count it."""
+        """Add a record that is in the dead set from the start, and count it."""
         yield Reads(jobs=[job.ref])
         if work.jobs[job.ref] is None:
             reports.bury(work, job)
@@ -77,7 +77,7 @@ class ForeignJobs(MemoryStore):
         yield Reads(jobs=[entry.job.ref])
         known = work.jobs[entry.job.ref]
         if known is not None and known.state not in (JobState.WAITING, JobState.ACTIVE):
-            return  # known already
+            return  # the coordinator already knows a later state
         job = known or entry.job
         self.has_left(job)
         reports.apply_report(
@@ -85,7 +85,7 @@ class ForeignJobs(MemoryStore):
         )
 
     def has_left(self, job: JobRecord) -> None:
-        """A worker has the message of ``job`` in its hands, and acknowledges it."""
+        """Note that a worker has the message of ``job`` and will acknowledge it."""
         placed = self.placed.get(job.ref)
         if placed is not None:
             placed.state = JobState.ACTIVE
@@ -111,7 +111,7 @@ class ForeignJobs(MemoryStore):
 
 
 def _metric_rows(metrics: list[Any], offset: int) -> list[AttemptRecord]:
-    """The metrics of one message. One that cannot be read is left out, and harms none of the others."""
+    """The metrics of one message. Metrics that cannot be read are logged and left out."""
     rows: list[AttemptRecord] = []
     for n, metric in enumerate(metrics):
         try:

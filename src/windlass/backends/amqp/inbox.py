@@ -1,7 +1,7 @@
-"""What programs in other languages put into the streams, handed on to the log.
+"""Copies entries that other programs put into the public streams to the log.
 
-The streams are only their inbox: each entry is copied into the log, and from there into ``windlass.kept``,
-within moments. Copies that we wrote ourselves, for others to read, are skipped.
+The streams serve as an inbox: the coordinator copies each entry to the log, and from there the job goes to
+``windlass.kept``. Entries that Windlass itself wrote, for other programs to read, are skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WINDOW = 200
 
 
 class StreamReader(Protocol):
-    """The coordinator that the streams are read for."""
+    """The coordinator, as ``ForeignStreams`` uses it."""
 
     ledger: Ledger
 
@@ -34,10 +34,10 @@ class StreamReader(Protocol):
         """The coordinator's time."""
 
     def append(self, request: rq.Request[Any]) -> object:
-        """Put an entry into the log."""
+        """Append an entry to the log."""
 
     def beat(self, request: rq.Beat) -> None:
-        """A worker in another language is alive."""
+        """Note the heartbeat of a worker in another language."""
 
 
 class ForeignStreams:
@@ -46,11 +46,11 @@ class ForeignStreams:
     def __init__(self, session: AmqpClient, coordinator: StreamReader) -> None:
         self._session = session
         self._coordinator = coordinator
-        self._acks = StreamAcks(session.later)
+        self._acks = StreamAcks(session.call_later)
         self.channel: Any = None
 
     async def start(self) -> None:
-        """Read on from where the last coordinator was."""
+        """Consume the streams from where the last coordinator stopped."""
         names, session = self._session.names, self._session
         channel = self.channel = await session.open_channel()
         await session.call(channel.basic_qos, prefetch_count=_WINDOW)
@@ -85,19 +85,19 @@ class ForeignStreams:
         if wire.COPY in (properties.headers or {}):
             return
         try:
-            told = opened(msgspec.json.decode(body, type=dict[str, Any]))
-            if float(told["beat"]) * 1000 < self._coordinator.now_ms() - WORKER_GONE_MS:
+            fields = opened(msgspec.json.decode(body, type=dict[str, Any]))
+            if float(fields["beat"]) * 1000 < self._coordinator.now_ms() - WORKER_GONE_MS:
                 return
             worker = WorkerInfo(
-                id=str(told["identity"]),
-                hostname=str(told.get("hostname", "")),
-                pid=_number(told, "pid"),
-                tag=str(told.get("tag", "")),
-                queues=tuple(str(name) for name in told.get("queues", ())),
-                concurrency=_number(told, "concurrency"),
-                busy=_number(told, "busy"),
-                rss_kb=_number(told, "rss_kb"),
-                version=str(told.get("version", "")),
+                id=str(fields["identity"]),
+                hostname=str(fields.get("hostname", "")),
+                pid=_number(fields, "pid"),
+                tag=str(fields.get("tag", "")),
+                queues=tuple(str(name) for name in fields.get("queues", ())),
+                concurrency=_number(fields, "concurrency"),
+                busy=_number(fields, "busy"),
+                rss_kb=_number(fields, "rss_kb"),
+                version=str(fields.get("version", "")),
             )
         except bad_records.UNREADABLE as exc:
             bad_records.log_once("a heartbeat", str(exc))
@@ -105,9 +105,9 @@ class ForeignStreams:
         self._coordinator.beat(rq.Beat(worker=worker))
 
 
-def _number(told: dict[str, Any], name: str) -> int:
-    """A number of a heartbeat; one that no answer could carry is an error."""
-    value = int(told.get(name, 0))
+def _number(fields: dict[str, Any], name: str) -> int:
+    """A number of a heartbeat. Raises ``ValueError`` if it is negative or too large for an answer."""
+    value = int(fields.get(name, 0))
     if not 0 <= value < 2**53:
         raise ValueError(f"{name} must be a whole number from 0 on")
     return value

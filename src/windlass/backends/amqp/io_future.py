@@ -1,7 +1,7 @@
-"""Coroutines on pika's I/O loop: a value that comes later, and what runs a coroutine that awaits such values.
+"""Coroutines on pika's I/O loop: futures, and ``spawn`` to run coroutines that await them.
 
-Everything here happens on the one thread of the connection, so nothing is locked. A caller on another
-thread has a future of its event loop (see ``backend.AmqpBackend``).
+Everything here runs on the connection's thread, so there are no locks. A caller on another thread awaits a
+future of its own event loop (see ``backend.AmqpBackend``).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class _Turns(threading.local):
+class _CallbackQueue(threading.local):
     """The callbacks that are due on this thread.
 
-    A callback that sets the next future does not call its callbacks inside itself: they run after it. A new
-    coordinator carries out thousands of log entries, each waiting for the one before; calls inside calls
-    would end in a stack overflow.
+    If a callback sets another future, the callbacks of that future run after it, not nested in it. A new
+    coordinator carries out thousands of log entries, each waiting for the previous one. Nested calls would
+    overflow the stack.
     """
 
     def __init__(self) -> None:
@@ -42,11 +42,11 @@ class _Turns(threading.local):
             raise error
 
 
-_turns = _Turns()
+_callbacks_due = _CallbackQueue()
 
 
 class IoFuture(Generic[T]):
-    """A value that comes later. Set once; what is set after that is ignored."""
+    """A value that comes later. The first ``set`` or ``fail`` counts; others are ignored."""
 
     __slots__ = ("_callbacks", "_error", "_value", "done")
 
@@ -68,17 +68,17 @@ class IoFuture(Generic[T]):
 
     @property
     def failed(self) -> bool:
-        """Whether it is done, with an error."""
+        """Whether it is done and has an error."""
         return self._error is not None
 
     def result(self) -> T:
-        """The value, or the error raised. Only when ``done``."""
+        """Return the value, or raise the error. Call this only when ``done``."""
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]  # it was set
 
     def then(self, callback: Callable[[], None]) -> None:
-        """Call back once this is done; at once when it is already."""
+        """Call back when this is done; now, if it already is."""
         if self.done:
             callback()
         else:
@@ -87,7 +87,7 @@ class IoFuture(Generic[T]):
     def _call(self) -> None:
         if self._callbacks:
             callbacks, self._callbacks = self._callbacks, []
-            _turns.run(callbacks)
+            _callbacks_due.run(callbacks)
 
     def __await__(self) -> Generator[IoFuture[T], None, T]:
         if not self.done:
@@ -96,14 +96,14 @@ class IoFuture(Generic[T]):
 
 
 def resolved(value: T) -> IoFuture[T]:
-    """A promise that is done already."""
+    """A future that is already set to ``value``."""
     promise: IoFuture[T] = IoFuture()
     promise.set(value)
     return promise
 
 
 def spawn(coroutine: Coroutine[IoFuture[Any], None, T]) -> IoFuture[T]:
-    """Run ``coroutine``, which awaits promises only; its first steps happen in this call."""
+    """Run ``coroutine``, which awaits only ``IoFuture``s. It runs up to its first await in this call."""
     outcome: IoFuture[T] = IoFuture()
 
     def step() -> None:

@@ -1,7 +1,7 @@
-"""The records of ``windlass.kept`` in the hands of the coordinator.
+"""The records of ``windlass.kept``, which the coordinator holds.
 
-There is one for each job that is scheduled, retrying or dead, or that runs for long. Its message stays
-unacknowledged for as long as it is needed.
+There is one for each job that is scheduled, retrying or dead, or whose run is kept by its lease alone. The
+coordinator leaves the message unacknowledged for as long as it is needed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("windlass.amqp")
 
-#: Most dropped records whose messages are still to come.
+#: How many records that were dropped before their messages arrived are remembered.
 _REMEMBERED = 1_000_000
-#: A take-over continues when no record came for this long, whatever the broker had counted.
+#: A coordinator that takes over stops waiting when no record came for this long.
 _QUIET_S = 5.0
 
-#: Records an entry that cannot be read in the log; None when that is not possible any more.
+#: Puts an unreadable entry into the dead set, through the log. None when the connection is lost.
 SetAside = Callable[[str, bytes, Exception], IoFuture[None] | None]
 
 
 class KeptRecords:
-    """Reads ``windlass.kept``, and acknowledges each record when it has served."""
+    """Reads ``windlass.kept``, and acknowledges each record when it is no longer needed."""
 
     def __init__(self, session: AmqpClient, ledger: Ledger, set_aside: SetAside) -> None:
         self._session = session
@@ -42,24 +42,25 @@ class KeptRecords:
         self._ledger = ledger
         self._set_aside = set_aside
         self.channel: Any = None
-        #: Whether the coordinator has read all of the log; called when a record came only after that.
+        #: Whether the coordinator has read the whole log.
         self.live = False
+        #: Called when a record arrives only after that.
         self.on_late: Callable[[], None] = lambda: None
-        #: Set when the coordinator reads nothing more.
+        #: Whether the coordinator has stopped reading.
         self.retired = False
-        #: Tags of records by job and generation.
+        #: The delivery tags of records, by job and generation.
         self._tags: dict[tuple[JobRef, int], int] = {}
-        #: Records that were dropped before their messages came to us.
-        self._gone: OrderedDict[tuple[JobRef, int], None] = OrderedDict()
+        #: Records that were dropped before their messages arrived.
+        self._dropped_early: OrderedDict[tuple[JobRef, int], None] = OrderedDict()
         self._loading: list[tuple[wire.KeptRecord, int]] = []
-        #: Whether records of jobs may come when all should have been read. A quorum queue may give back what
-        #: the last coordinator held after we have read the others.
+        #: Whether records may still arrive after all were read. A quorum queue may return messages of the
+        #: last coordinator after it has delivered the others.
         self._may_be_late = session.names.queue_type == QUORUM
 
     async def open(self) -> None:
-        """Read every record. Those that come too late are taken in when they come."""
+        """Read all records that the broker counts. Records that come too late are added when they arrive."""
         session = self._session
-        channel = self.channel = await session.open_channel(self._lost)
+        channel = self.channel = await session.open_channel(self._on_channel_closed)
         answer = await session.call(channel.queue_declare, self._names.kept, passive=True)
         count = answer.method.message_count
         loaded: IoFuture[None] = IoFuture()
@@ -68,15 +69,15 @@ class KeptRecords:
         def on_kept(_channel: Any, method: Any, _properties: Any, body: bytes) -> None:
             nonlocal seen
             seen += 1
-            self._came(channel, method.delivery_tag, body)
+            self._on_record(channel, method.delivery_tag, body)
             if seen >= count:
                 loaded.set(None)
 
-        def look(before: int) -> None:
+        def check(before: int) -> None:
             if loaded.done:
                 return
             if seen > before:
-                session.later(_QUIET_S, lambda before=seen: look(before))
+                session.call_later(_QUIET_S, lambda before=seen: check(before))
                 return
             log.warning("only %s of %s kept records came, continuing without the others", seen, count)
             self._may_be_late = True
@@ -84,11 +85,11 @@ class KeptRecords:
 
         session.consume(channel, self._names.kept, on_kept)
         if count:
-            session.later(_QUIET_S, lambda: look(0))
+            session.call_later(_QUIET_S, lambda: check(0))
             await session.expect(loaded)
         reach("amqp.kept_read", count=count)
 
-    def _came(self, channel: Any, tag: int, body: bytes) -> None:
+    def _on_record(self, channel: Any, tag: int, body: bytes) -> None:
         try:
             record = wire.read_kept(body)
         except bad_records.UNREADABLE as exc:
@@ -100,16 +101,16 @@ class KeptRecords:
                 self._loading.append((record, tag))
 
     async def _bury(self, channel: Any, tag: int, body: bytes, why: Exception) -> None:
-        """Set a record aside that cannot be read; only then is it acknowledged."""
-        told = self._set_aside(self._names.kept, body, why)
-        if told is None:
+        """Put a record that cannot be read into the dead set, then acknowledge it."""
+        recorded = self._set_aside(self._names.kept, body, why)
+        if recorded is None:
             return
-        await told
+        await recorded
         if channel is self.channel and channel.is_open:
             channel.basic_ack(tag)
 
-    def _lost(self, reason: Exception) -> None:
-        """The broker closes a channel that holds messages for long: all come again on a new one."""
+    def _on_channel_closed(self, reason: Exception) -> None:
+        """Read all records again on a new channel: the broker closes one that holds messages too long."""
         if self.retired or not self._session.usable or not self.live:
             return
         log.info("reading the kept records again: %s", reason)
@@ -117,7 +118,7 @@ class KeptRecords:
         spawn(self.open())
 
     def adopt(self, upto: int | None) -> None:
-        """Let the ledger take in what was loaded, up to a generation."""
+        """Add the loaded records up to a generation to the ledger; None means all."""
         left = []
         for record, tag in self._loading:
             if upto is not None and record.gen > upto:
@@ -130,7 +131,7 @@ class KeptRecords:
 
     def _hold(self, record: wire.KeptRecord, tag: int) -> None:
         key = (record.job.ref, record.gen)
-        gone = self._gone.pop(key, True) is None
+        gone = self._dropped_early.pop(key, True) is None
         unknown = self.live and not gone and record.job.ref not in self._ledger.placed
         if unknown and self._may_be_late:
             self._ledger.adopt(record.job, record.gen)
@@ -143,11 +144,11 @@ class KeptRecords:
             self._tags[key] = tag
 
     def drop(self, ref: JobRef, gen: int) -> None:
-        """A record has served."""
+        """Acknowledge a record that is no longer needed."""
         tag = self._tags.pop((ref, gen), None)
         if tag is not None:
             self.channel.basic_ack(tag)
             return
-        self._gone[ref, gen] = None  # its message is on its way to us
-        if len(self._gone) > _REMEMBERED:
-            self._gone.popitem(last=False)
+        self._dropped_early[ref, gen] = None  # its message has not arrived yet
+        if len(self._dropped_early) > _REMEMBERED:
+            self._dropped_early.popitem(last=False)

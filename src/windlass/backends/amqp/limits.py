@@ -1,4 +1,4 @@
-"""What a broker cannot promise: the one list.
+"""The list of features that AMQP does not support.
 
 ``docs/amqp.md`` shows it as a table (``as_table``), and each row is a capability that this backend declares
 missing; a test compares all three.
@@ -42,7 +42,7 @@ CAPABILITIES = Capabilities(
     **dict.fromkeys(MISSING, False),
 )
 
-#: What quorum queues lack besides.
+#: What quorum queues do not support in addition.
 MISSING_ON_QUORUM = {
     "priority": "refused: use another queue, with a higher weight, for urgent jobs",
 }
@@ -51,6 +51,6 @@ QUORUM_CAPABILITIES = replace(CAPABILITIES, **dict.fromkeys(MISSING_ON_QUORUM, F
 
 
 def as_table(missing: dict[str, str] = MISSING) -> str:
-    """The rows as they stand in the docs."""
+    """The table as it is in ``docs/amqp.md``."""
     rows = [f"| {name.replace('_', ' ')} | {what} |" for name, what in missing.items()]
     return "\n".join(["| not supported | what happens |", "|---|---|", *rows])

@@ -1,7 +1,7 @@
-"""One connection to the broker, on a thread of its own, that comes back when it is lost.
+"""A connection to the broker on its own thread, which reconnects when the connection is lost.
 
-The thread runs pika's loop and answers the broker's heartbeats whatever handlers do. Work is handed to it as
-coroutines (``run``); all state of a connection lives in its ``Session`` and dies with it.
+The thread runs pika's loop, so it answers the broker's heartbeats even while handlers block. It gets work as
+coroutines (``run``). All state of a connection is in its ``AmqpSession`` and is dropped with it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from windlass.speedups.amqp import Connection, PlainConnection
 
 log = logging.getLogger("windlass.amqp")
 
-#: What a call does with the session.
+#: Makes the coroutine of a call from the session.
 Make = Callable[[AmqpSession], Coroutine[IoFuture[Any], None, Any]]
 
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.1, 2.0
-#: How long a coordinator may take to end what it has begun.
+#: How long a coordinator may take to finish its work before the connection is closed.
 _LEAVE_S = 2.0
 
 
 class Link:
-    """A thread with a connection. Shared by a backend and its clones; ``start`` and ``stop`` are counted."""
+    """A thread with a connection. A backend and its clones share it; ``start`` and ``stop`` are counted."""
 
     def __init__(self, parameters: pika.URLParameters, make: Callable[[Link, Any], AmqpSession]) -> None:
         self._parameters = parameters
@@ -45,7 +45,7 @@ class Link:
         self._connection: PlainConnection | None = None
         self._session: AmqpSession | None = None
         self._waiting: IoFuture[AmqpSession] = IoFuture()
-        #: What is to run on the thread; whether it was woken for that; answers to hand over.
+        #: Callbacks to run on the thread, whether it was woken for them, and answers to deliver.
         self._steps: deque[Callable[[], None]] = deque()
         self._woken = False
         self._answers: list[Answer] = []
@@ -56,7 +56,7 @@ class Link:
     # --- from any thread -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take part in the connection; the first one makes it."""
+        """Add a user of the connection. The first one opens it."""
         with self._lock:
             self._users += 1
             if self._users > 1:
@@ -68,7 +68,7 @@ class Link:
             self._thread.start()
 
     def stop(self) -> threading.Thread | None:
-        """Leave; the last one closes the connection. Returns the thread that is on its way out."""
+        """Remove a user of the connection. The last one closes it, and gets the thread to join."""
         with self._lock:
             if self._users == 0:
                 return None
@@ -80,12 +80,12 @@ class Link:
             return thread
 
     def run(self, make: Make, call: StoreCall[Any]) -> None:
-        """Run ``make(session)`` on the connection's thread once there is a session and ``call`` still stands;
-        the outcome is its answer."""
-        self.soon(lambda: self._begin(make, call))
+        """Run ``make(session)`` on the connection's thread once there is a session, and answer ``call`` with
+        the outcome. It does not run if the time of ``call`` is over by then."""
+        self.call_soon_threadsafe(lambda: self._begin(make, call))
 
-    def soon(self, step: Callable[[], None]) -> None:
-        """Run ``step`` on the connection's thread, after those that came before it."""
+    def call_soon_threadsafe(self, step: Callable[[], None]) -> None:
+        """Run ``step`` on the connection's thread, in the order of the calls."""
         self._steps.append(step)
         if not self._woken:
             self._woken = True
@@ -99,12 +99,12 @@ class Link:
     # --- on the thread ------------------------------------------------------------------------------
 
     def _run_steps(self) -> None:
-        """Run the steps that have come; what they send goes out at once, as one."""
-        self._woken = False  # first: a step that comes from now on wakes us again
+        """Run the pending steps. Everything that they send is written in one step."""
+        self._woken = False  # first: a step that is added from now on wakes us again
         connection = self._connection
         if connection is not None:
             connection.gather()
-        for _ in range(len(self._steps)):  # not those that follow: the broker's answers have their turn
+        for _ in range(len(self._steps)):  # not steps that these add: read the broker's answers first
             self._steps.popleft()()
         if connection is not None:
             connection.send_gathered()
@@ -120,8 +120,11 @@ class Link:
         outcome.then(lambda: self._answer(call, outcome))
 
     def _answer(self, call: StoreCall[Any], outcome: IoFuture[Any]) -> None:
-        """Bring an outcome to the task that waits for it, when what belongs to it was sent; errors come out
-        typed. Answers of one turn go together: one wake-up for each event loop."""
+        """Deliver an outcome to its caller, after the messages that belong to it are sent.
+
+        Errors of pika become ``StorageError``. The answers of one turn of the loop are delivered together,
+        with one wake-up for each event loop of the callers.
+        """
         value: Any = None
         error: BaseException | None = None
         try:
@@ -159,7 +162,7 @@ class Link:
                     if self._users == 0:
                         break
                     self.loop = IOLoop()
-                    self.loop.add_callback_threadsafe(self._run_steps)  # what the last loop left
+                    self.loop.add_callback_threadsafe(self._run_steps)  # steps that the last loop left
         self.loop.close()
 
     def _connect(self) -> None:
@@ -184,7 +187,7 @@ class Link:
                 self._last_error = f"{exc}"
                 log.warning("the broker does not let us set up what we need: %s", exc)
                 if isinstance(exc, ConfigError):
-                    self._waiting.fail(exc)  # another try ends alike
+                    self._waiting.fail(exc)  # another attempt would fail in the same way
                 if connection.is_open:
                     connection.hang_up()
                 return
@@ -194,7 +197,7 @@ class Link:
         started.then(done)
 
     def _lost(self, error: Any) -> None:
-        """The connection could not be made, or is gone: all who wait for an answer get the error."""
+        """Handle a connection that failed to open or was lost: fail all waiting calls and reconnect."""
         reason = error if isinstance(error, BaseException) else RuntimeError(str(error))
         if not self._closing and not isinstance(reason, ConnectionClosedByClient):
             self._last_error = f"{type(reason).__name__}: {reason}"  # else we know a better reason
@@ -214,7 +217,7 @@ class Link:
         if self._session is None or not self._session.usable:
             self._hang_up()
             return
-        left = spawn(self._session.leave())
+        left = spawn(self._session.prepare_close())
         if not left.done:
             self.loop.call_later(_LEAVE_S, lambda: left.fail(TimeoutError()))
         left.then(self._hang_up)

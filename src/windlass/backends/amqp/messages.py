@@ -1,9 +1,9 @@
 """Jobs as AMQP messages, in the standard format that every language reads and writes.
 
 The body is one JSON object: ``jid``, ``class``, ``args``, ``queue``, ``retry``, ``retry_count``,
-``enqueued_at``, ``tags``, and ``kwargs`` where a Python caller used them. What only Windlass needs rides in
-the header ``x-windlass``; a message without it comes from another program and is just as welcome. Fields of
-theirs that we do not know stay with the job (``extra`` of its payload) and come back with each retry.
+``enqueued_at``, ``tags``, and ``kwargs`` where a Python caller used them. The header ``x-windlass`` has what
+only Windlass needs. A message without it comes from another program. Unknown fields of its body are kept with
+the job (``extra`` of its payload) and are part of the message of each retry.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from windlass.core.states import JobState
 from windlass.errors import ConfigError
 from windlass.speedups.amqp_frames import Delivery, job_properties, properties
 
-#: Retries after the first run of a message that does not say how many.
+#: Retries after the first run, if a message does not give a number.
 DEFAULT_RETRY = 25
-#: What a short text of the protocol can hold.
+#: The most bytes of a short string in AMQP.
 _SHORT = 255
 _KNOWN = {
     "jid",
@@ -44,16 +44,16 @@ _KNOWN = {
 _BODY_CODEC = "json"
 #: Headers must fit into one frame (128 kB).
 _MOST_HEADER = 50_000
-#: The form of a payload that stands in the body as it is, in base64.
+#: The ``form`` of a payload that is in the body as base64.
 _IN_BODY = "raw"
-#: What earlier versions called ``damage.BAD_RECORD``.
+#: The name of ``bad_records.BAD_RECORD`` in earlier releases.
 _BAD_MESSAGE = "bad_message"
-#: Larger messages are not read; what Windlass adds itself is smaller.
+#: Larger messages are not read. Windlass itself publishes smaller ones.
 MOST_BODY = 4_000_000
 
 
 class Carried(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What the header ``x-windlass`` holds, in MessagePack: the record without what is in the body."""
+    """The header ``x-windlass``, in MessagePack: the fields of the record that are not in the body."""
 
     gen: int = 0
     seq: int = 0
@@ -74,20 +74,22 @@ class Carried(msgspec.Struct, omit_defaults=True, kw_only=True):
     errors: list[ErrorInfo] = []
     #: How the arguments were given (see ``windlass.jobs.payload``).
     form: str = ""
-    #: The payload itself, where the body cannot give it back byte by byte.
+    #: The payload itself, if it cannot be restored from the body exactly.
     payload: bytes | None = None
-    #: The inbox of the client that waits for the result, where one does.
+    #: The inbox of the client that waits for the result, if there is one.
     reply: str = ""
-    #: A coordinator that took over published it, and the one before perhaps did too: ask before it starts.
+    #: A coordinator that took over published it, and its predecessor may have done so too. Workers verify it
+    #: before they start the job.
     again: bool = False
-    #: Which message of its generation it is: each coordinator that publishes one again has its own number.
+    #: Which message of its generation it is. 0 for the first; each coordinator that publishes messages again
+    #: has its own number.
     copy: int = 0
-    #: What it waited for before it was published, if that was more than its turn.
+    #: The queue time before it was published, if the job did not only wait in line.
     queue_time: QueueTime | None = None
 
 
 class MessageError(ValueError):
-    """These bytes are not a job."""
+    """A message is not a job."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -107,7 +109,7 @@ def band(priority: int) -> int:
 
 
 def body_fields(job: JobRecord) -> dict[str, Any]:
-    """The JSON object of a job; arguments are copied as they are, not decoded."""
+    """The JSON object of a job. The arguments are copied without decoding them."""
     fields: dict[str, Any] = {
         "jid": job.id,
         "class": job.task,
@@ -135,7 +137,7 @@ def body_fields(job: JobRecord) -> dict[str, Any]:
 
 
 def _parts(job: JobRecord) -> dict[str, msgspec.Raw] | None:
-    """The parts of a payload that other languages can read, each as it is."""
+    """The encoded parts of a JSON payload; None if other languages cannot read the payload."""
     if job.codec != _BODY_CODEC:
         return None
     try:
@@ -145,7 +147,7 @@ def _parts(job: JobRecord) -> dict[str, msgspec.Raw] | None:
 
 
 def _join(args: bytes | None, kwargs: bytes | None, extra: bytes | None, form: str) -> bytes:
-    """A payload from its parts, in the order in which ``windlass.jobs.payload`` writes them."""
+    """Join the parts of a payload in the order in which ``windlass.jobs.payload`` writes them."""
     parts = []
     if args is not None and (args != b"[]" or form == "list"):
         parts.append(b'"args":' + args)
@@ -159,8 +161,7 @@ def _join(args: bytes | None, kwargs: bytes | None, extra: bytes | None, form: s
 
 
 def to_message(job: JobRecord, gen: int, reply: str = "", *, copy: int = 0) -> tuple[bytes, bytes]:
-    """Body and properties of a job that waits. ``reply``: the inbox that its result goes to; ``copy``: see
-    ``Carried``; 0 for the first message of its generation."""
+    """Body and properties of the message of a waiting job. ``reply`` and ``copy``: see ``Carried``."""
     fields = body_fields(job)
     form = _form(job.payload)
     kwargs = fields.get("kwargs")
@@ -194,7 +195,7 @@ def to_message(job: JobRecord, gen: int, reply: str = "", *, copy: int = 0) -> t
         fields["payload"] = base64.b64encode(job.payload).decode()
         carried.payload, carried.form = None, _IN_BODY
     header = _encode(carried)
-    if len(header) > _MOST_HEADER:  # the coordinator knows them all
+    if len(header) > _MOST_HEADER:  # shorten the errors: the coordinator has all of them
         carried.errors = [msgspec.structs.replace(error, traceback="") for error in job.errors[-3:]]
         header = _encode(carried)
     message_id = job.id if len(job.id) <= _SHORT else ""
@@ -202,7 +203,7 @@ def to_message(job: JobRecord, gen: int, reply: str = "", *, copy: int = 0) -> t
 
 
 def to_ask_about(delivery: Delivery, message_id: str) -> bytes:
-    """The properties of a message that is published once more: a worker asks before it starts its job."""
+    """The properties of a message that is published again, so that a worker verifies it first."""
     if delivery.header is None:
         return properties(delivery_mode=2, priority=delivery.priority or None, message_id=message_id or None)
     carried = _decode_carried(delivery.header)
@@ -211,13 +212,13 @@ def to_ask_about(delivery: Delivery, message_id: str) -> bytes:
 
 
 def _form(payload: bytes) -> str:
-    """How the arguments were given, as ``windlass.jobs.payload.pack_data`` notes it at the end."""
+    """How the arguments were given, which ``windlass.jobs.payload.pack_data`` writes at the end."""
     at = payload.rfind(b'"form":"')
     return payload[at + 8 : -2].decode("ascii", "replace") if at >= 0 else ""
 
 
 class Incoming(msgspec.Struct):
-    """A message that was read: its job, and the generation it carries (0: as it was born)."""
+    """A decoded message: its job, and its generation (0: published when the job was created)."""
 
     job: JobRecord
     gen: int
@@ -229,12 +230,12 @@ class Incoming(msgspec.Struct):
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What two messages that mean the same have in common."""
+        """Identifies the message up to repeats: all copies of a message have the same key."""
         return self.job.queue, self.job.id, self.gen
 
 
 class _Body(msgspec.Struct, rename={"task": "class"}):
-    """What we read of a body of ours: names, and arguments as they are."""
+    """The fields that we read from the body of a message with our header. Arguments are not decoded."""
 
     jid: str
     task: str
@@ -247,13 +248,13 @@ _read_body = msgspec.json.Decoder(_Body).decode
 
 
 def read_message(queue: str, body: bytes, header: bytes | None, priority: int, now_ms: int) -> Incoming:
-    """The job of a message, with our header if it has one; ``MessageError`` when there is none in it."""
+    """The job of a message, with our header if it has one. Raises ``MessageError`` if it is not a job."""
     _check_size(body)
     if header is not None:
         try:
             return _own(queue, _read_body(body), _decode_carried(header))
         except bad_records.UNREADABLE:
-            pass  # another program's header of our name: the body decides
+            pass  # another program uses our header: read only the body
     try:
         fields = _from_json(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -315,7 +316,7 @@ def _payload_of(fields: dict[str, Any]) -> bytes:
 
 
 def read_job(queue: str, fields: Any, now_ms: int, *, priority: int = 0, jid: str = "") -> JobRecord:
-    """The job of a standard job object, of any writer; ``MessageError`` when it is none."""
+    """The job of a standard job object of any program. Raises ``MessageError`` if it is not one."""
     if not isinstance(fields, dict):
         raise MessageError("job must be an object")
     try:
@@ -328,13 +329,13 @@ def read_job(queue: str, fields: Any, now_ms: int, *, priority: int = 0, jid: st
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise MessageError("args must be a list and kwargs an object")
     enqueued_ms = to_ms(fields.get("enqueued_at"), now_ms, "enqueued_at")
-    told = fields.get("priority", priority)
+    given = fields.get("priority", priority)
     return JobRecord(
         queue=queue,
         id=job_id,
         task=task,
         payload=_payload_of(fields),
-        priority=told if _is_priority(told) else priority,
+        priority=given if _is_priority(given) else priority,
         options=StoredOptions(
             max_attempts=runs_of(fields.get("retry")),
             backoff=Backoff(type="sidekiq"),
@@ -348,12 +349,12 @@ def read_job(queue: str, fields: Any, now_ms: int, *, priority: int = 0, jid: st
     )
 
 
-def _is_priority(told: Any) -> bool:
-    return isinstance(told, int) and not isinstance(told, bool) and PRIORITY_MIN <= told <= PRIORITY_MAX
+def _is_priority(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and PRIORITY_MIN <= value <= PRIORITY_MAX
 
 
 def runs_of(retry: Any) -> int:
-    """``retry`` counts the retries after the first run; true means the default, false none."""
+    """``max_attempts`` for a value of ``retry``: a number, true for the default, or false for no retries."""
     if retry is None or retry is True:
         return DEFAULT_RETRY + 1
     if retry is False:
@@ -362,7 +363,7 @@ def runs_of(retry: Any) -> int:
 
 
 def _lines(backtrace: Any) -> int:
-    """How many lines of a traceback are kept: true means as many as may be, false none."""
+    """How many lines of a traceback to keep; true means as many as possible, false none."""
     if backtrace is None:
         return StoredOptions().backtrace
     if isinstance(backtrace, bool):
@@ -411,7 +412,7 @@ _STATE = {
 
 
 def read_entry(body: bytes, kind: str, now_ms: int) -> StreamEntry:
-    """What another program put into a stream of type ``kind``; ``MessageError`` when it is not that."""
+    """Decode an entry of a public stream of type ``kind``. Raises ``MessageError`` if it is not one."""
     _check_size(body)
     try:
         fields = _from_json(body)
@@ -428,7 +429,7 @@ def read_entry(body: bytes, kind: str, now_ms: int) -> StreamEntry:
         raise MessageError(f"{_AT[kind]} is missing")
     entry = StreamEntry(job, _STATE[kind], to_ms(fields.get(_AT[kind]), now_ms, _AT[kind]))
     if kind != "scheduled_job":
-        # A retry counts its failure as the one that it follows; of a dead job the last failure led to none.
+        # ``retry_count`` of a retry includes its last failure. That of a dead job led to no retry.
         job.attempts = _count(fields.get("retry_count"), "retry_count") + (kind == "dead_job")
         name, message = str(fields.get("error_class") or ""), str(fields.get("error_message") or "")
         at_ms = to_ms(fields.get("failed_at"), min(entry.at_ms, now_ms), "failed_at")
@@ -438,35 +439,35 @@ def read_entry(body: bytes, kind: str, now_ms: int) -> StreamEntry:
 
 
 def envelope(kind: str, at_ms: int, fields: dict[str, Any]) -> bytes:
-    """The body of a stream message: what all have in common (``type``, ``timestamp``, ``data``) around its
-    fields, and the fields themselves for programs that look for them at the top."""
+    """The body of a stream message: an envelope (``type``, ``timestamp``, ``data``) around its fields, which
+    are also at the top level for programs that look for them there."""
     return _to_json({"type": kind, "timestamp": at_ms / 1000, **fields, "data": fields})
 
 
 def opened(message: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a stream message, at its top or in its ``data``."""
+    """The fields of a stream message, from its top level or from its ``data``."""
     data = message.get("data")
     return {**message, **data} if isinstance(data, dict) else message
 
 
 def entry_message(job: JobRecord, now_ms: int) -> tuple[str, bytes] | None:
-    """The stream message of a job that is scheduled, retrying or dead: its type and body."""
+    """The type and body of the stream message of a scheduled, retrying or dead job, else None."""
     inner = body_fields(job)
     rest: dict[str, Any]
     error = job.errors[-1] if job.errors else ErrorInfo()
-    told = {"error_message": error.message, "error_class": error.error_class}
+    failure = {"error_message": error.message, "error_class": error.error_class}
     if job.state is JobState.SCHEDULED:
         kind, rest = "scheduled_job", {"scheduled_at": (job.due_ms or 0) / 1000}
     elif job.state is JobState.RETRYING:
-        failed_ms = error.at_ms or job.started_ms or 0  # one whose worker went silent may have no error
+        failed_ms = error.at_ms or job.started_ms or 0  # a stalled job may have no error
         times: dict[str, Any] = {"retry_at": (job.due_ms or 0) / 1000, "failed_at": failed_ms / 1000}
-        kind, rest = "retry", {**times, "retry_count": job.attempts, **told}
+        kind, rest = "retry", {**times, "retry_count": job.attempts, **failure}
     elif job.state is JobState.FAILED:
         kind = "dead_job"
         rest = {
             "died_at": (job.finished_ms or 0) / 1000,
             "retry_count": retries_of(job),
-            **told,
+            **failure,
             "backtrace": error.traceback,
             "reason": job.reason,
         }

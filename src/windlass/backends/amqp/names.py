@@ -1,23 +1,28 @@
-"""What the broker's parts are called. In the default namespace: the names that every client knows."""
+"""Names and arguments of the exchanges, queues and streams on the broker.
+
+The names of the default namespace are the ones in the description of the protocol.
+"""
 
 from __future__ import annotations
 
 from windlass.backend.urls import DEFAULT_NAMESPACE
 
 DAY_S = 86_400
-#: The exclusive queue that the coordinator of a namespace holds.
-SEAT = "windlass.coordinator"
+#: The exclusive queue whose holder is the coordinator of a namespace.
+COORDINATOR_QUEUE = "windlass.coordinator"
 CLASSIC, QUORUM = "classic", "quorum"
-#: How often a quorum queue may return a message before the broker drops it; RabbitMQ 4 would do so after 20
-#: times. Messages are returned when a worker or a coordinator ends, also when no job ran: it is for
-#: ``max_stalls`` to count lost runs. Later brokers keep the place of what is returned only with a limit.
+#: How often a quorum queue may return a message before the broker drops it. The default of RabbitMQ 4 is 20,
+#: which is too low: messages are also returned when a worker or a coordinator stops and no job ran, and
+#: ``max_stalls`` limits lost runs already. A limit must be set, because later brokers keep the place of a
+#: returned message only with one.
 _MOST_RETURNS = 1_000_000_000
 
 Arguments = dict[str, str | int]
 
 
 class Names:
-    """Exchanges, queues and streams of one namespace; others than the default put its name before theirs."""
+    """Exchanges, queues and streams of one namespace. All but the default namespace prefix the names with
+    their own name and a dot."""
 
     def __init__(self, namespace: str, queue_type: str = CLASSIC) -> None:
         self.queue_type = queue_type
@@ -32,20 +37,21 @@ class Names:
         self.dead_jobs = f"{prefix}dead_jobs"
         self.heartbeats = f"{prefix}heartbeats"
         self.job_metrics = f"{prefix}job_metrics"
-        #: What Windlass keeps for itself: requests and facts in order; records that must not get lost; the
-        #: mark up to which all is done; the seat of the coordinator; news for all clients.
+        #: Private to Windlass. ``log``: requests and facts in order. ``kept``: records that must not be lost.
+        #: ``mark``: up to where the log is carried out. ``coordinator``: held by the coordinator. ``news``:
+        #: notifications to all clients.
         self.log = f"{prefix}windlass.log"
         self.kept = f"{prefix}windlass.kept"
         self.mark = f"{prefix}windlass.mark"
-        self.seat = f"{prefix}{SEAT}"
+        self.coordinator = f"{prefix}{COORDINATOR_QUEUE}"
         self.news = f"{prefix}windlass.news"
-        #: Messages of quorum queues that were returned too often for the limit of an operator's policy.
+        #: Messages that quorum queues returned more often than a policy of the operator allows.
         self.returned = f"{prefix}windlass.returned"
-        #: The beginning of the names of queues that are deleted at once (see ``Topology``).
+        #: Prefix of queues that are deleted at once (see ``topology``).
         self.spare = f"{prefix}windlass.spare"
 
     def queue_arguments(self, queue_type: str = "") -> Arguments:
-        """How a job queue is declared. Its type is named, for a broker may have another default."""
+        """The arguments of a job queue. They name the type, because the default of a broker may differ."""
         if (queue_type or self.queue_type) == CLASSIC:
             return {"x-queue-type": CLASSIC, "x-max-priority": 10}
         return {
@@ -57,7 +63,7 @@ class Names:
         }
 
     def own_queues(self, queue_type: str = "") -> dict[str, Arguments]:
-        """Our own queues that are no streams, with the arguments of their declarations."""
+        """Windlass's own queues, except streams, with their arguments."""
         kind = queue_type or self.queue_type
         queues: dict[str, Arguments] = {
             self.kept: _plain(kind),
@@ -68,11 +74,11 @@ class Names:
         return queues
 
     def spare_arguments(self) -> Arguments:
-        """How a queue is declared that is deleted at once; or by the broker, if we cannot."""
+        """The arguments of a queue that is deleted at once. If that fails, the broker expires it."""
         return {"x-queue-type": QUORUM, "x-expires": 60_000}
 
     def other_arguments(self, queue: str) -> list[Arguments]:
-        """How a queue of jobs, or of ours, may be declared that has the other type."""
+        """The arguments that ``queue`` may have been declared with if it has the other type."""
         other = CLASSIC if self.queue_type == QUORUM else QUORUM
         return [self.own_queues(other).get(queue) or self.queue_arguments(other), {"x-queue-type": other}]
 
@@ -85,7 +91,7 @@ class Names:
         return queue.removeprefix(self._queue)
 
     def streams(self) -> dict[str, Arguments]:
-        """Every stream with the arguments of its declaration."""
+        """Every stream, with its arguments."""
         return {
             self.scheduled_jobs: _stream(30 * DAY_S),
             self.retries: _stream(30 * DAY_S),
@@ -96,7 +102,7 @@ class Names:
         }
 
     def all_queues(self) -> list[str]:
-        """Every queue that is always there."""
+        """Every queue and stream that always exists; job queues are declared when they are needed."""
         return [*self.streams(), *self.own_queues()]
 
 

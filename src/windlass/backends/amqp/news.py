@@ -1,10 +1,10 @@
-"""When the coordinator's news go out: at once, or together with what follows within a moment.
+"""Batches the coordinator's notifications (``verbs.News``).
 
-Each job makes three entries of the log, and each entry is news. Those of added, started and completed jobs
-are hints: workers get the messages themselves, and most waiters get their results directly. On a busy broker
-they wait up to ``WINDOW_S`` for others, so that they do not compete with the jobs. The first ones after a
-pause of that length go out at once, and so do all others (pauses, lost leases, void messages, due times, what
-a request caused), together with those that wait.
+Each job causes three log entries, and each entry a notification. Those of added, started and completed jobs
+are only hints: workers get the messages themselves, and most waiters get their results directly. On a busy
+broker they wait up to ``WINDOW_S`` for others, so that they do not compete with the jobs. The first hint
+after a pause of that length is sent at once. So are all other notifications (pauses, lost leases, void
+messages, due times, effects of a request), together with the hints that wait.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs
 
-#: How long news of facts may wait for others.
+#: How long a hint may wait for others.
 WINDOW_S = 0.01
 _FACTS = (verbs.Born, verbs.Started, verbs.Ended)
 
 
 class NewsWindow:
-    """The news of one coordinator that wait."""
+    """The notifications of one coordinator that wait to be sent."""
 
-    def __init__(self, later: Callable[[float, Callable[[], None]], Any]) -> None:
-        self._later = later
+    def __init__(self, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
+        self._call_later = call_later
         self._waiting: verbs.News | None = None
-        #: Whether news went out within the last ``WINDOW_S``.
+        #: Whether a notification was sent within the last ``WINDOW_S``, so that hints wait.
         self._closed = False
-        #: Sends news that waited; set by the coordinator.
+        #: Sends a delayed notification. Set by the coordinator.
         self.send: Callable[[verbs.News], None] = lambda news: None
 
     def pass_on(self, request: rq.Request[Any], news: verbs.News | None) -> verbs.News | None:
-        """The news to send now, of what ``request`` caused; None when there are none, or they wait."""
+        """The notification to send now, given the one that ``request`` caused; None if it waits."""
         if news is None:
             return None
         if self._closed and isinstance(request, _FACTS) and _is_hint(news):
@@ -42,11 +42,11 @@ class NewsWindow:
             news, self._waiting = _joined(self._waiting, news), None
         if not self._closed:
             self._closed = True
-            self._later(WINDOW_S, self._open)
+            self._call_later(WINDOW_S, self._open)
         return news
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Send the hints that wait."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self.send(waiting)
@@ -55,17 +55,17 @@ class NewsWindow:
         if self._waiting is None:
             self._closed = False
             return
-        self._later(WINDOW_S, self._open)
+        self._call_later(WINDOW_S, self._open)
         self.flush()
 
 
 def _is_hint(news: verbs.News) -> bool:
-    """Whether these only say where to look."""
+    """Whether nothing depends on this notification."""
     return not (news.paused or news.resumed or news.void or news.lost or news.due)
 
 
 def _joined(first: verbs.News, then: verbs.News) -> verbs.News:
-    """One piece of news for two: ``first`` is only a hint (see ``_is_hint``)."""
+    """Merge two notifications. ``first`` is only a hint (see ``_is_hint``)."""
     told: dict[str, list[str]] = {}
     for queue in {*first.told, *then.told}:
         parts = [news for news in (first, then) if f"done:{queue}" in news.topics]

@@ -1,7 +1,8 @@
-"""Jobs that an idle worker begins as their message comes, without a claim.
+"""Offers: an idle worker starts a job when its message arrives, without a claim.
 
-A worker that serves one queue, found nothing there and listens is shown the message that its bell brings (see
-``intake``). If it has room, it begins the job at once; else the message waits for a claim, as any other.
+A worker that serves one queue, found it empty and now listens is offered each message that its idle consumer
+receives (see ``intake``). If it has a free slot, it starts the job at once. Otherwise the message waits for a
+claim, like any other.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Begin = Callable[[JobRecord, float], bool]
 
 
 class Offer:
-    """A job on its way to the loop of a worker."""
+    """A job that is offered to a worker. ``answered`` gets whether the worker began it."""
 
     __slots__ = ("_ticket", "answered", "job", "since_ms")
 
@@ -33,11 +34,11 @@ class Offer:
         self.answered = answered
         #: When its lease began, by the monotonic clock.
         self.since_ms = SYSTEM_CLOCK.monotonic_ms()
-        # Popping the ticket decides: the worker looks at it, or it is taken back.
+        # The one that pops the ticket decides: the worker, or the timeout that withdraws the offer.
         self._ticket = [True]
 
     def take(self) -> bool:
-        """Decide about it, from any thread; False when that is done already."""
+        """Take the right to answer, from any thread. False when another thread has taken it."""
         try:
             return self._ticket.pop()
         except IndexError:
@@ -45,30 +46,30 @@ class Offer:
 
 
 class OfferTimeouts:
-    """Takes back jobs that their worker does not look at in time, because its event loop is blocked.
+    """Withdraws offers that a worker does not answer in time, because its event loop is blocked.
 
-    One timer for all of them: each timer of its own would wake the connection's thread once more.
+    All offers share one timer, to wake the connection's thread less often.
     """
 
-    def __init__(self, later: Callable[[float, Callable[[], None]], object], seconds: float) -> None:
-        self._later = later
+    def __init__(self, call_later: Callable[[float, Callable[[], None]], object], seconds: float) -> None:
+        self._call_later = call_later
         self._seconds = seconds
-        #: The oldest first, with those that were answered: they leave when their time is over.
+        #: The oldest first. Answered offers stay until their time is over.
         self._open: deque[Offer] = deque()
         self._timed = False
 
     def add(self, offer: Offer) -> None:
-        """Take ``offer`` back when its time is over."""
+        """Withdraw ``offer`` when its time is over."""
         self._open.append(offer)
         self._set_timer()
 
     def _set_timer(self) -> None:
         if not self._timed:
             self._timed = True
-            self._later(self._seconds, self.look)
+            self._call_later(self._seconds, self.check)
 
-    def look(self) -> None:
-        """Take back what is late; look again while there are others."""
+    def check(self) -> None:
+        """Withdraw late offers; check again later if there are others."""
         self._timed = False
         last_ms = SYSTEM_CLOCK.monotonic_ms() - self._seconds * 1_000
         while self._open and self._open[0].since_ms <= last_ms:
@@ -80,14 +81,14 @@ class OfferTimeouts:
 
 
 class Offers:
-    """The workers of this process that may be shown messages, by queue. Usable from any thread."""
+    """The workers of this process that may get offers, by queue. Usable from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: dict[str, list[WorkerListener]] = {}
 
     def listen(self, hub: Hub, topics: Iterable[str]) -> HubListener | WorkerListener:
-        """Hints about ``topics``; for a worker with one queue also what that has for it."""
+        """Make a listener for ``topics``. The listener of a worker with one queue also gets offers."""
         inner = hub.listen(topics)
         place = worker_and_queue(inner.topics)
         if place is None:
@@ -106,26 +107,26 @@ class Offers:
                 self._listeners.pop(listener.queue, None)
 
     def claimed(self, claim: rq.Claim, count: int) -> None:
-        """A claim is answered with ``count`` jobs: its worker, if idle, may be shown what comes next.
+        """Note that a claim was answered with ``count`` jobs: an idle worker may get offers from now on.
 
-        One that says the time may not: what is shown to it would begin by the clock of this machine.
+        But not if the claim carries a time: offered jobs start by the clock of this machine.
         """
         with self._lock:
             found = [one for item in claim.queues for one in self._listeners.get(item.name, ())]
         for listener in found:
             if listener.worker == claim.worker:
-                listener.room = claim.limit - count if claim.idle and not says_time(claim) else 0
+                listener.free_slots = claim.limit - count if claim.idle and not says_time(claim) else 0
                 listener.lease_ms = claim.lease_ms
 
     def find(self, queue: str) -> WorkerListener | None:
-        """A worker with room for a job of ``queue``."""
+        """A worker with a free slot for a job of ``queue``, or None."""
         with self._lock:
             return next((one for one in self._listeners.get(queue, ()) if one.is_open), None)
 
-    def room(self, queue: str) -> int:
-        """How many jobs of ``queue`` the workers have room for."""
+    def free_slots(self, queue: str) -> int:
+        """How many jobs of ``queue`` the idle workers can start."""
         with self._lock:
-            return sum(one.room for one in self._listeners.get(queue, ()) if one.is_open)
+            return sum(one.free_slots for one in self._listeners.get(queue, ()) if one.is_open)
 
 
 class WorkerListener:
@@ -139,39 +140,39 @@ class WorkerListener:
         self.topics = inner.topics
         self.worker = worker
         self.queue = queue
-        #: How many jobs it may be shown until it claims again, and the lease that each begins with.
-        self.room = 0
+        #: How many jobs may be offered until the next claim, and their lease.
+        self.free_slots = 0
         self.lease_ms = 0
 
     @property
     def is_open(self) -> bool:
-        return self.room > 0 and self._begin is not None
+        return self.free_slots > 0 and self._begin is not None
 
     def offer(self, job: JobRecord, answered: Callable[[bool], None]) -> Offer:
-        """Show a job to the worker; ``answered`` is called on the worker's loop with whether it began."""
-        self.room -= 1
+        """Offer a job to the worker. ``answered`` is called on the worker's loop with whether it began."""
+        self.free_slots -= 1
         offer = Offer(job, answered)
         try:
-            self._loop.call_soon_threadsafe(self._show, offer)
+            self._loop.call_soon_threadsafe(self._deliver_offer, offer)
         except RuntimeError:  # the loop was closed without closing its listener
             self.close()
         return offer
 
-    def _show(self, offer: Offer) -> None:
+    def _deliver_offer(self, offer: Offer) -> None:
         if not offer.take():
             return
         began = False
         try:
             began = self._begin is not None and self._begin(offer.job, offer.since_ms)
         except Exception:
-            log.exception("a worker could not begin a job that it was shown")
+            log.exception("a worker could not begin a job that it was offered")
         offer.answered(began)
 
     def on_offer(self, begin: Begin) -> None:
         self._begin = begin
 
     def decline(self) -> None:
-        self.room = 0
+        self.free_slots = 0
 
     async def wait(self, timeout_ms: float | None = None, clock: Clock = SYSTEM_CLOCK) -> frozenset[str]:
         return await self._inner.wait(timeout_ms, clock)

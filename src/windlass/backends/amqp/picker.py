@@ -1,8 +1,8 @@
-"""One claim: which messages it takes, and what it starts.
+"""One claim: fetches messages and starts their jobs.
 
-A claim takes exactly as many messages as it may start, from what the broker pushed (see ``intake``) or by
-pulling them: the broker's order is kept. A message that was delivered before, or that counts no more, is
-asked about before its job starts.
+A claim takes only as many messages as it can start: first those that the broker pushed (see ``intake``), then
+by pulling. So jobs start in the order of the broker. A message that is void or was delivered before is
+verified with the coordinator before its job starts.
 """
 
 from __future__ import annotations
@@ -24,55 +24,56 @@ from windlass.core import transitions
 from windlass.core.job import JobRecord
 from windlass.speedups.amqp_frames import Delivery
 
-#: Most messages of a queue that one round of a claim passes over, and how many at a time at most.
-_STEP = 1_000
-_LOOK = 200
+#: Most messages of a queue that one claim skips because they are not jobs or do not count, and how many more
+#: it fetches at a time.
+_MOST_SKIPPED = 1_000
+_LARGEST_STEP = 200
 
 
 class Held(msgspec.Struct):
-    """A job that runs here: its message, and how it began."""
+    """A job that runs here, with its unacknowledged message and its start."""
 
     tag: int
     start: verbs.Start
     body: bytes
     header: bytes | None
     priority: int
-    #: Until then no other worker can have the job.
+    #: The end of the lease. Until then no other worker can have the job.
     until_ms: int
     #: The inbox of the client that waits for the result, if one does.
     reply: str = ""
-    #: The coordinator has taken it from us.
+    #: Whether the coordinator has taken the job from the worker.
     lost: bool = False
-    #: The coordinator keeps the job while it runs: its message is acknowledged.
-    lent: bool = False
+    #: Whether only the lease counts, and the message is acknowledged (see ``verbs.Lend``).
+    kept_by_lease: bool = False
 
     def whole_start(self) -> verbs.Start:
-        """The start with all that is needed to know the job by it."""
+        """The start with the message, from which a coordinator can restore the job."""
         return msgspec.structs.replace(self.start, body=self.body, header=self.header, priority=self.priority)
 
 
 class JobConsumer(Protocol):
-    """The consumer for which a claim picks."""
+    """The consumer on whose connection the claim runs."""
 
     intake: Intake
     starts: StartLog
 
     @property
     def client(self) -> AmqpClient:
-        """Its connection."""
+        """The connection."""
 
     def now_ms(self, request: rq.Request[Any]) -> int:
-        """When ``request`` counts."""
+        """The time that ``request`` carries, or else the present time."""
 
     def is_suspect(self, delivery: Delivery, incoming: Incoming) -> bool:
-        """Whether the coordinator must be asked before this starts."""
+        """Whether the coordinator must verify a message before its job starts."""
 
     def hold(self, held: Held, key: tuple[str, str, int]) -> None:
-        """The job of a message runs here from now on."""
+        """Note that the job of a message runs here."""
 
 
 class Picker:
-    """One claim under way."""
+    """One running claim."""
 
     def __init__(self, consumer: JobConsumer, request: rq.Claim) -> None:
         self._consumer = consumer
@@ -82,21 +83,24 @@ class Picker:
         self.jobs: list[JobRecord] = []
         self._starts: list[verbs.Start] = []
         self.taken: Counter[str] = Counter()
-        #: Queues that had fewer messages than were wanted.
+        #: Queues that had fewer messages than wanted.
         self.empty: set[str] = set()
         #: Tags of messages that were fetched and are neither started nor dropped yet.
-        self._in_hand: dict[int, None] = {}
+        self._unresolved: dict[int, None] = {}
         self._failed = False
 
     async def run(self) -> None:
-        """First the shares of all queues, then up to their caps: an empty one must not keep others back."""
-        await self._ask_all("share", set())
+        """Fetch the share of each queue, then fill up to the caps, so that empty queues waste no slots."""
+        await self._fetch_all("share", set())
         asked: set[str] = set()
-        while await self._ask_all("cap", asked):
+        while await self._fetch_all("cap", asked):
             pass
 
-    async def _ask_all(self, bound: str, asked: set[str]) -> bool:
-        """Ask queues that were not ``asked`` yet for as much as there is room; False when that is none."""
+    async def _fetch_all(self, bound: str, asked: set[str]) -> bool:
+        """Fetch messages for the free slots from queues that are not in ``asked``, and start their jobs.
+
+        ``bound`` is the limit of each queue, ``share`` or ``cap``. Returns False when nothing was fetched.
+        """
         fetching = []
         intake, room = self._consumer.intake, self._request.limit - len(self.jobs)
         for item in self._request.queues:
@@ -119,54 +123,54 @@ class Picker:
         return bool(fetching)
 
     async def _fetch_after(self, before: IoFuture[None], queue: str, wanted: int) -> list[Delivery]:
-        """What another claim fetched begins first, also when it must be asked about."""
+        """Fetch after the previous claim of the queue has started its jobs, so that the order is kept."""
         await before
         return await self._fetch(queue, wanted)
 
     async def _fetch(self, queue: str, wanted: int) -> list[Delivery]:
-        """Up to ``wanted`` messages; fewer when the queue has no more, which is noted."""
+        """Fetch up to ``wanted`` messages. If the queue has fewer, it is added to ``empty``."""
         intake, client = self._consumer.intake, self._client
-        await intake.hush(queue)
-        if intake.has_tap(queue):
-            found = await intake.draw(queue, wanted)
+        await intake.finish_idle_consumer(queue)
+        if intake.is_prefetching(queue):
+            found = await intake.take_prefetched(queue, wanted)
         else:
             found = intake.take(queue, wanted)
         while len(found) < wanted and queue not in client.paused:
-            step = intake.step(queue, wanted - len(found))
+            step = intake.pull_size(queue, wanted - len(found))
             more = await client.pull(client.names.queue(queue), step)
-            found = found + intake.take(queue, wanted) + more  # what was pushed meanwhile is older
-            intake.met_end(queue, len(more) < step)
+            found = found + intake.take(queue, wanted) + more  # messages that were pushed meanwhile are older
+            intake.note_drained(queue, len(more) < step)
             if len(more) < step:
                 break
         if len(found) < wanted:
             self.empty.add(queue)
-        self._in_hand.update(dict.fromkeys(delivery.tag for delivery in found))
-        if self._failed:  # another queue's part of this claim failed meanwhile
+        self._unresolved.update(dict.fromkeys(delivery.tag for delivery in found))
+        if self._failed:  # the claim failed meanwhile, at another queue
             self.give_up()
         return found
 
     def give_up(self) -> None:
-        """The claim failed: what was fetched for it goes back, so that it does not wait for our end."""
+        """Return the fetched messages of a failed claim, so that other workers get them now."""
         self._failed = True
         if self._client.usable:
-            self._client.requeue(self._in_hand)
-        self._in_hand.clear()
+            self._client.requeue(self._unresolved)
+        self._unresolved.clear()
 
     async def _begin(self, queue: str, wanted: int, fetched: IoFuture[list[Delivery]]) -> None:
         passed = 0
         while True:
             found = await fetched
-            started = await self._sort(queue, found, wanted)
+            started = await self._start_jobs(queue, found, wanted)
             wanted -= started
             passed += len(found) - started
-            if wanted <= 0 or queue in self.empty or passed >= _STEP:
+            if wanted <= 0 or queue in self.empty or passed >= _MOST_SKIPPED:
                 return
-            # Some were no jobs, or count no more: look further, in larger steps; what is too much goes back.
-            asked = min(_STEP - passed, max(wanted, min(passed, _LOOK)))
+            # Some messages were not jobs, or did not count. Fetch more, in larger steps; surplus is returned.
+            asked = min(_MOST_SKIPPED - passed, max(wanted, min(passed, _LARGEST_STEP)))
             fetched = spawn(self._fetch(queue, asked))
 
-    async def _sort(self, queue: str, found: list[Delivery], room: int) -> int:
-        """Start what can be started, up to ``room``; returns how many that were."""
+    async def _start_jobs(self, queue: str, found: list[Delivery], room: int) -> int:
+        """Start the jobs of up to ``room`` messages, and put the others back; returns how many started."""
         good: list[tuple[Delivery, Incoming]] = []
         for delivery in found:
             try:
@@ -182,7 +186,7 @@ class Picker:
             await self._client.ask(verbs.Expire(starts=starts, now_ms=self._request.now_ms))
             self._ack(*(delivery.tag for delivery, _ in late))
             good = [pair for pair in good if pair not in late]
-        if queue in self._client.paused:  # since these were fetched
+        if queue in self._client.paused:  # it was paused after the fetch
             room = 0
         self.now_ms = self._consumer.now_ms(self._request)  # they start now, not when the claim began
         for delivery, incoming in good[:room]:
@@ -190,12 +194,12 @@ class Picker:
         if good[room:]:
             self.empty.discard(queue)
             for delivery, _ in good[room:]:
-                self._in_hand.pop(delivery.tag, None)
+                self._unresolved.pop(delivery.tag, None)
             self._consumer.intake.put_back(queue, [delivery for delivery, _ in good[room:]])
         return min(len(good), room)
 
     def start_plain(self, queue: str, found: list[Delivery]) -> bool:
-        """Start the jobs of messages if all can start without asking; else none, and False."""
+        """Start the jobs of all messages if none must be verified. Otherwise start none and return False."""
         good = [(delivery, self.read_plain(queue, delivery)) for delivery in found]
         keys = {incoming.key for _, incoming in good if incoming is not None}
         if not found or len(keys) < len(found):
@@ -206,7 +210,7 @@ class Picker:
         return True
 
     def read_plain(self, queue: str, delivery: Delivery) -> Incoming | None:
-        """The job of a message that can start without asking; None for any other message."""
+        """The job of a message that can start without being verified; None for any other message."""
         try:
             incoming = read_message(queue, delivery.body, delivery.header, delivery.priority, self.now_ms)
         except MessageError:
@@ -216,8 +220,8 @@ class Picker:
         return incoming
 
     async def _bury(self, queue: str, delivery: Delivery, problem: str) -> None:
-        """What is no job goes to the dead set; only then is it acknowledged."""
-        body = delivery.body[:MOST_KEPT]  # a larger one would push others out of the log
+        """Put a message that is not a job into the dead set, then acknowledge it."""
+        body = delivery.body[:MOST_KEPT]  # a larger entry would push others out of the log
         request = verbs.Poison(queue=queue, body=body, problem=problem, now_ms=self._request.now_ms)
         await self._client.ask(request)
         self._ack(delivery.tag)
@@ -225,7 +229,10 @@ class Picker:
     async def _resolve(
         self, queue: str, good: list[tuple[Delivery, Incoming]]
     ) -> list[tuple[Delivery, Incoming]]:
-        """Ask about messages that may be repeats or void; drop those that are. Others may be void by then."""
+        """Verify messages that may be repeats or void, and drop those that are.
+
+        Messages can become void while we wait for the answer, so this repeats until none is left to verify.
+        """
         met, asked = Counter(incoming.key for _, incoming in good), set[int]()
         while suspects := [
             n
@@ -234,14 +241,14 @@ class Picker:
             and (met[incoming.key] > 1 or self._consumer.is_suspect(delivery, incoming))
         ]:
             asked.update(good[n][0].tag for n in suspects)
-            good = await self._ask_about(good, suspects)
+            good = await self._verify(good, suspects)
         return good
 
-    async def _ask_about(
+    async def _verify(
         self, good: list[tuple[Delivery, Incoming]], suspects: list[int]
     ) -> list[tuple[Delivery, Incoming]]:
         client = self._client
-        # First: what started in this claim decides about other messages of the same job.
+        # Log the starts of this claim first: they decide about other messages of the same jobs.
         self._consumer.starts.add(self.take_starts(), self._request.now_ms)
         self._consumer.starts.flush()
         starts = [self._start(*good[n]) for n in suspects]
@@ -258,13 +265,13 @@ class Picker:
         return [pair for n, pair in enumerate(good) if n not in dropped]
 
     def take_starts(self) -> list[verbs.Start]:
-        """What started and is not in the log yet."""
+        """Remove and return the starts that are not in the log yet."""
         starts, self._starts = self._starts, []
         return starts
 
     def _ack(self, *tags: int) -> None:
         for tag in tags:
-            self._in_hand.pop(tag, None)
+            self._unresolved.pop(tag, None)
         self._client.ack(tags)
 
     def _start(self, delivery: Delivery, incoming: Incoming) -> verbs.Start:
@@ -285,16 +292,16 @@ class Picker:
         )
 
     def _lease(self, queue: str, delivery: Delivery, incoming: Incoming) -> None:
-        """Start a job."""
+        """Start a job and add it to the answer of the claim."""
         held, job = self.lease(delivery, incoming), incoming.job
         self._consumer.hold(held, incoming.key)
-        self._in_hand.pop(delivery.tag, None)
+        self._unresolved.pop(delivery.tag, None)
         self._starts.append(held.start)
         self.jobs.append(job)
         self.taken[queue] += 1
 
     def lease(self, delivery: Delivery, incoming: Incoming) -> Held:
-        """The job of a message belongs to the worker from now on."""
+        """Lease the job of a message to the worker."""
         job = incoming.job
         start = self._start(delivery, incoming)
         until_ms = self.now_ms + start.lease_ms
@@ -310,5 +317,5 @@ class Picker:
 
 
 def _no_place() -> int:
-    """A job that starts needs no place; the coordinator records the rest when it folds the log."""
+    """0: a job that starts needs no place. The coordinator records the change when it reads the log."""
     return 0

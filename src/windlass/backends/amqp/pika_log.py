@@ -1,4 +1,4 @@
-"""Pika's warnings of channels that the broker closed, without those that are expected."""
+"""Filters pika's warnings about channels that the broker closed, for refusals that we expect."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 
 def ignore_refusals(is_expected: Callable[[int, str], bool]) -> None:
-    """Drop warnings whose code and text ``is_expected`` knows."""
+    """Drop warnings for which ``is_expected(code, text)`` is true."""
 
-    def is_news(record: logging.LogRecord) -> bool:
+    def keep(record: logging.LogRecord) -> bool:
         args = record.args
         if not isinstance(args, tuple) or len(args) < 2 or not isinstance(args[0], int):
-            return True  # pika's own objects cannot even be compared with a number
+            return True  # not a refusal: pika logs other objects here
         return not is_expected(args[0], str(args[1]))
 
-    logging.getLogger("pika.channel").addFilter(is_news)
+    logging.getLogger("pika.channel").addFilter(keep)

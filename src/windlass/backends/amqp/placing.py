@@ -1,14 +1,14 @@
-"""What the broker has to hold for the jobs of the ledger, and how to get there.
+"""Plans which messages the broker must hold for the jobs of the ledger.
 
-For each job the ledger knows where its message is (``Placed``). After every log entry ``plan`` compares
-that with the job's state:
+The ledger knows where the message of each job is (``Placed``). After every log entry ``plan`` compares that
+with the state of the job:
 
-* a job that waits has one message in its queue, of the newest generation; older ones are *void*;
-* a job that is scheduled, retrying or dead, or that runs for long, has one message in ``windlass.kept``
-  until that ends;
-* anything else has none.
+* A waiting job has one message in its queue, of the newest generation. Older messages are *void*.
+* A scheduled, retrying or dead job, or one that runs for a long time, has one message in ``windlass.kept``.
+* Any other job has no message.
 
-The same log gives the same generations, so that what is published twice after a crash is recognised.
+The same log always gives the same generations. So a message that is published twice after a crash is
+recognised.
 """
 
 from __future__ import annotations
@@ -28,53 +28,53 @@ _GONE_KEPT = 20_000
 
 
 class BrokerPlan(msgspec.Struct):
-    """What the broker must be made to hold after an entry of the log."""
+    """The messages to publish and to drop after a log entry."""
 
     #: Jobs to publish to their queues, with their generations.
     publish: list[tuple[JobRecord, int]] = []
     #: Records to keep, with their generations.
     keep: list[tuple[JobRecord, int]] = []
-    #: Kept records that have served: reference and generation.
+    #: Kept records that are no longer needed: reference and generation.
     drop: list[tuple[JobRef, int]] = []
-    #: Messages in queues that count no more.
+    #: Messages in queues that became void.
     void: list[tuple[str, str, int]] = []
-    #: Those of them whose job may run by such a message.
+    #: Those of ``void`` from which a job may validly run.
     doubled: list[tuple[str, str, int]] = []
-    #: Tokens of attempts that ended otherwise than by their worker.
+    #: Tokens of attempts that their workers have lost.
     lost: list[str] = []
 
 
 class PlannedJobs(ForeignJobs):
-    """The reference store, which also plans what the broker has to hold."""
+    """The memory store, which also plans the messages of the broker."""
 
     def __init__(self) -> None:
         super().__init__()
-        #: Messages in queues that count no more.
+        #: Void messages in queues. Workers verify them before they start a job.
         self.void: dict[tuple[str, str, int], None] = {}
-        #: Messages in the hands of workers whose jobs ended and left no record, the newest. One that is not
-        #: acknowledged comes back.
+        #: The newest messages whose jobs ended without leaving a record. If a worker did not acknowledge one,
+        #: it is redelivered.
         self.gone: OrderedDict[tuple[str, str, int], None] = OrderedDict()
         self.gen = 0
-        #: Jobs that changed since the last plan; None for those that are gone.
+        #: Jobs that changed since the last plan; None for deleted ones.
         self._touched: dict[JobRef, JobRecord | None] = {}
-        #: The tokens of running jobs, as of the last plan, and those that their workers ended since.
+        #: The tokens of running jobs at the last plan, and the tokens that their workers settled since then.
         self._running: dict[JobRef, str | None] = {}
         self._closed: set[str] = set()
-        #: Messages of jobs that have another.
+        #: Messages of jobs that have a second one.
         self._doubled: list[tuple[str, str, int]] = []
-        #: Tokens of attempts whose jobs are kept while they run (see ``verbs.Lend``).
-        self._lent: set[str] = set()
+        #: Tokens of running attempts to hand over to their leases (see ``verbs.Lend``).
+        self._to_keep: set[str] = set()
         #: Jobs whose message another client published, with its generation.
         self._published: dict[JobRef, int] = {}
 
     def write(self, effects: Effects) -> None:
-        """Take in what a request changed, and remember it for the plan."""
+        """Apply the effects of a request, and note the changed jobs for the next plan."""
         super().write(effects)
         self._touched.update((job.ref, None) for job in effects.gone)
         self._touched.update((job.ref, job) for job, _ in effects.changed())
 
     def plan(self) -> BrokerPlan:
-        """What the changes since the last plan ask of the broker."""
+        """Plan the messages for the changes since the last plan."""
         plan, self._doubled = BrokerPlan(void=list(self._doubled), doubled=self._doubled), []
         touched, self._touched = self._touched, {}
         published, self._published = self._published, {}
@@ -85,7 +85,7 @@ class PlannedJobs(ForeignJobs):
         return plan
 
     def _note_token(self, ref: JobRef, job: JobRecord | None, plan: BrokerPlan) -> None:
-        """Remember who runs a job; a worker that ran it before without ending it has lost it."""
+        """Note the token of a running job. An earlier attempt that its worker did not settle is lost."""
         before = self._running.pop(ref, None)
         if job is not None and job.state is JobState.ACTIVE:
             self._running[ref] = job.token
@@ -97,12 +97,12 @@ class PlannedJobs(ForeignJobs):
     def _plan_one(self, ref: JobRef, job: JobRecord | None, published: int | None, plan: BrokerPlan) -> None:
         before = self.placed.get(ref)
         if job is not None and job.state is JobState.ACTIVE:
-            if job.token in self._lent:
-                self._lent.discard(job.token)
+            if job.token in self._to_keep:
+                self._to_keep.discard(job.token)
                 self._keep(ref, job, plan)
                 return
-            if before is not None and before.lent:
-                return  # renewed
+            if before is not None and before.kept_by_lease:
+                return  # a renewal
             if before is None or before.where != "queue":
                 before = self.placed[ref] = Placed("queue", published or 0, job.state, mark_of(job))
             before.state = job.state
@@ -114,14 +114,14 @@ class PlannedJobs(ForeignJobs):
                 self.gone.pop((ref.queue, ref.id, published), None)  # its id is in use again
                 return
             if before is not None and before.where == "queue" and before.mark == mark:
-                before.state = job.state  # given back: the broker has it at its old place
+                before.state = job.state  # released: the worker returned the message to its old place
                 return
-            self._leave(ref, before, plan)
+            self._withdraw(ref, before, plan)
             self.gen += 1
             self.placed[ref] = Placed("queue", self.gen, job.state, mark)
             plan.publish.append((job, self.gen))
             return
-        self._leave(ref, before, plan)
+        self._withdraw(ref, before, plan)
         if job is not None and job.state in KEPT:
             self._keep(ref, job, plan)
         else:
@@ -136,8 +136,8 @@ class PlannedJobs(ForeignJobs):
         self.placed[ref] = Placed("kept", self.gen, job.state, None)
         plan.keep.append((job, self.gen))
 
-    def _leave(self, ref: JobRef, before: Placed | None, plan: BrokerPlan) -> None:
-        """A job's message is where it no longer belongs."""
+    def _withdraw(self, ref: JobRef, before: Placed | None, plan: BrokerPlan) -> None:
+        """Drop the kept record of a job, or make its message in the queue void."""
         if before is None:
             return
         if before.where == "kept":
@@ -148,7 +148,7 @@ class PlannedJobs(ForeignJobs):
             plan.void.append(void)
 
     def adopt(self, job: JobRecord, gen: int) -> bool:
-        """Take in a kept record that the log no longer has; False when the log knows better."""
+        """Add the job of a kept record that the log no longer has; False if the log has a newer state."""
         placed = self.placed.get(job.ref)
         if placed is not None and placed.gen >= gen:
             return placed.gen == gen
@@ -163,5 +163,5 @@ class PlannedJobs(ForeignJobs):
 
 
 def mark_of(job: JobRecord | None) -> Any:
-    """What of a job decides whether its message in the queue is still right."""
+    """The fields of a job that decide whether its message in the queue is still valid."""
     return job and (job.place, job.priority, job.manual_retries, job.payload, job.enqueued_ms)

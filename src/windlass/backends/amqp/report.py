@@ -1,4 +1,4 @@
-"""Figures for others: what workers report to ``job_metrics`` and ``heartbeats``, in the formats they know."""
+"""Metrics and heartbeats that workers publish to the public streams, for other programs."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from windlass.core.outcome import Outcome, Settlement
 from windlass.speedups.amqp import Outgoing
 
 _to_json = msgspec.json.Encoder().encode
-#: How long a metric may wait for others, and how many wait.
+#: How long a metric may wait for others, and how many may wait.
 _METRICS_S = 0.1
 _MOST_METRICS = 200
 
 
 class Publishes(Protocol):
-    """The session whose worker reports."""
+    """The session that publishes."""
 
     names: Names
 
     @property
     def usable(self) -> bool:
-        """Whether something can still be sent."""
+        """Whether messages can still be sent."""
 
     def publish(self, messages: Iterable[Outgoing]) -> object:
         """Send messages."""
 
-    def later(self, seconds: float, call: Callable[[], None]) -> object:
+    def call_later(self, seconds: float, call: Callable[[], None]) -> object:
         """Call back after ``seconds``."""
 
 
 class Metrics:
-    """What became of attempts. No job waits for this, so those of a tenth of a second share a message."""
+    """Metrics of settled attempts. No job waits for them, so those of ``_METRICS_S`` share a message."""
 
     def __init__(self, session: Publishes) -> None:
         self._session = session
@@ -64,14 +64,14 @@ class Metrics:
             self.flush()
         elif not self._timed:
             self._timed = True
-            self._session.later(_METRICS_S, self._tick)
+            self._session.call_later(_METRICS_S, self._tick)
 
     def _tick(self) -> None:
         self._timed = False
         self.flush()
 
     def flush(self) -> None:
-        """Publish what waits: an envelope of all; one alone stands at its top as well."""
+        """Publish pending metrics in one envelope. A single metric is also at its top level."""
         metrics, self._waiting = self._waiting, []
         if not metrics or not self._session.usable:
             return
@@ -82,7 +82,7 @@ class Metrics:
 
 
 def heartbeat_message(names: Names, worker: WorkerInfo, now_ms: int) -> Outgoing:
-    """A worker's sign of life."""
+    """The message of a worker's heartbeat."""
     beat = {
         "identity": worker.id,
         "hostname": worker.hostname,

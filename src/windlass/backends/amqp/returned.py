@@ -1,8 +1,8 @@
-"""Jobs whose messages a quorum queue returned too often, put back into their queues.
+"""Puts messages back that a quorum queue dropped because they were returned too often.
 
-The limit that we declare is never reached. But the policy of an operator may set a lower one, and RabbitMQ
-then takes the message out of its queue. How often a job may be lost is for ``max_stalls`` to say, and not for
-the broker: the coordinator publishes the message once more, and a worker asks about it before its job starts.
+The delivery limit that we declare is never reached. But a policy of the operator may set a lower one, and
+RabbitMQ then moves the message to ``windlass.returned``. ``max_stalls`` limits how often a job may be lost,
+not the broker. So the coordinator publishes the message again, and a worker verifies it before it starts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReturnedJobs:
         self.channel: Any = None
 
     async def start(self) -> None:
-        """Put back what is there, and what comes."""
+        """Consume ``windlass.returned``, if queues are quorum queues."""
         session = self._session
         if session.names.queue_type != QUORUM:
             return
@@ -50,17 +50,17 @@ class ReturnedJobs:
         session.consume(channel, session.names.returned, on_message)
 
     def _retry_later(self, channel: Any, tag: int, done: IoFuture[None]) -> None:
-        """What could not be put back comes again, so that it does not take up a place of the window."""
+        """Return a message that could not be put back, so that it does not occupy the prefetch window."""
         if not done.failed or self._session.closed:
             return
         try:
             done.result()
         except Exception as exc:
             log.warning("a returned message could not be put back, retrying: %s", exc)
-        self._session.later(_RETRY_S, lambda: channel.basic_nack(tag) if channel.is_open else None)
+        self._session.call_later(_RETRY_S, lambda: channel.basic_nack(tag) if channel.is_open else None)
 
     async def _put_back(self, channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
-        """Only when the broker has it in its queue again, it is taken from this one."""
+        """Publish a message to its queue again; acknowledge it here after the broker has confirmed that."""
         session, headers = self._session, properties.headers or {}
         queue = session.names.job_queue(headers["x-first-death-queue"])
         log.warning(

@@ -1,7 +1,7 @@
-"""What one connection holds: its channel, publishes not yet confirmed, messages not yet acknowledged.
+"""The state of one connection: channels, unconfirmed publishes, unacknowledged messages.
 
-Everything of a session runs on the connection's thread and ends with the connection: the broker then gives
-our unacknowledged messages to others, so the connection is the lease of the jobs that run here.
+A session runs on the connection's thread and ends with the connection. The broker then redelivers the
+unacknowledged messages to other workers, so the connection is the lease of the jobs that run here.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from windlass.speedups.amqp_frames import Delivery, of_properties
 log = logging.getLogger("windlass.amqp")
 
 PERSISTENT = 2
-#: An exclusive queue cannot be replicated, whatever the default of the broker is.
+#: Arguments of exclusive queues, which cannot be quorum queues, whatever the default of the broker is.
 EXCLUSIVE = {"x-queue-type": CLASSIC}
-#: Messages that are asked for before an answer. A quorum queue writes to its disk for each answer, also when
-#: it has no message left; to a classic one such an answer costs nothing.
+#: How many gets are sent before the first answer. A quorum queue writes to its disk for each get, also when
+#: it is empty. For a classic queue an empty answer costs nothing.
 _MOST_GETS = {CLASSIC: 1_000, QUORUM: 10}
 
 
-class NotTakenError(StorageError):
-    """The broker refused messages: they are in no queue, and may be published again."""
+class PublishRefusedError(StorageError):
+    """The broker refused ``messages``. They are in no queue and may be published again."""
 
     def __init__(self, messages: list[Outgoing]) -> None:
         super().__init__("the broker could not take the message; repeat the call")
@@ -40,7 +40,7 @@ class NotTakenError(StorageError):
 
 
 class _Batch:
-    """Publishes that are confirmed together: ``messages``, of which the first has the tag ``first``."""
+    """Messages that were published together. ``first`` is the publish tag of the first one."""
 
     __slots__ = ("first", "left", "messages", "nacked", "promise", "returned")
 
@@ -48,14 +48,14 @@ class _Batch:
         self.messages = messages
         self.first = first
         self.left = len(messages)
-        #: Those that the broker refused; why one came back that no queue takes.
+        #: Messages that the broker refused, and the reason if it returned one because no queue takes it.
         self.nacked: list[Outgoing] = []
         self.returned = ""
         self.promise: IoFuture[None] = IoFuture()
 
 
 class _Get:
-    """Messages that are fetched: how many are wanted still, and how many were asked for and not answered."""
+    """A pull. ``left``: how many messages are still wanted. ``asked``: how many gets are not answered yet."""
 
     __slots__ = ("asked", "found", "left", "promise", "queue")
 
@@ -68,15 +68,15 @@ class _Get:
 
 
 class AmqpSession:
-    """One connection in use."""
+    """One open connection."""
 
     def __init__(self, connection: Any, names: Names) -> None:
         self.connection = connection
         self.names = names
         self.closed = False
         self.channel: Any = None
-        #: A second channel, for what the broker need not confirm.
-        self._hints: Any = None
+        #: A second channel, for messages that the broker need not confirm.
+        self._unconfirmed_channel: Any = None
         self.inbox = ""
         self.topology = Topology(self)
         self._pending: set[IoFuture[Any]] = set()
@@ -84,13 +84,13 @@ class AmqpSession:
         self._unconfirmed: dict[int, _Batch] = {}
         self._unacked: dict[int, None] = {}
         self._gets: deque[_Get] = deque()
-        self._ending: dict[str, IoFuture[None]] = {}
+        self._cancelling: dict[str, IoFuture[None]] = {}
         self.on_news: Callable[[BasicProperties, bytes], None] = lambda properties, body: None
 
     # --- beginning and end -------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the channels, declare what is always there, listen to our inbox."""
+        """Open the channels, declare the exchanges and queues, and consume from our inbox."""
         await self.topology.declare_all()
         self.channel = channel = await self.open_channel()
         await self.confirming(channel)
@@ -102,25 +102,25 @@ class AmqpSession:
         await self.call(channel.queue_bind, self.inbox, self.names.news)
         self.consume(channel, self.inbox, lambda _c, _m, *message: self.on_news(*message), auto_ack=True)
         await self.call(channel.basic_qos, prefetch_count=1)  # see intake
-        self._hints = await self.open_channel()
+        self._unconfirmed_channel = await self.open_channel()
 
-    async def leave(self) -> None:
-        """We are about to close the connection ourselves: say what is to be said."""
+    async def prepare_close(self) -> None:
+        """Finish work before this process closes the connection. For subclasses."""
 
     @property
     def usable(self) -> bool:
-        """Whether something can still be sent."""
+        """Whether messages can still be sent."""
         return not self.closed and self.channel is not None and bool(self.channel.is_open)
 
     def fail(self, error: Exception) -> None:
-        """The connection is gone: fail all that wait on it."""
+        """Fail all futures that wait for the connection, which is lost."""
         self.closed = True
         pending, self._pending = self._pending, set()
         for promise in pending:
             promise.fail(error)
 
     def expect(self, promise: IoFuture[Any]) -> IoFuture[Any]:
-        """Fail ``promise`` if the connection goes before it is kept."""
+        """Have ``promise`` fail if the connection is lost before it is set; returns it."""
         if self.closed:
             promise.fail(StorageError("the connection to the broker was lost; repeat the call"))
         else:
@@ -129,19 +129,19 @@ class AmqpSession:
         return promise
 
     def guarded(self, callback: Callable[..., None]) -> Callable[..., None]:
-        """``callback`` for pika: an error in it ends the connection, which is made anew, not the thread."""
+        """Wrap a callback for pika: an error in it causes a reconnect and does not end the thread."""
 
         def call(*args: Any) -> None:
             try:
                 callback(*args)
             except Exception:
                 log.exception("unexpected error on the connection's thread, connecting anew")
-                self.give_up()
+                self.reconnect()
 
         return call
 
-    def give_up(self) -> None:
-        """Something is wrong with this connection: end it, a new one is made."""
+    def reconnect(self) -> None:
+        """Close this connection; the link then opens a new one."""
         if not self.closed and self.connection.is_open:
             self.connection.hang_up()
 
@@ -149,41 +149,42 @@ class AmqpSession:
         """``basic_consume`` with a guarded callback; returns the consumer's tag."""
         return channel.basic_consume(queue, self.guarded(callback), **options)
 
-    def take_all(self, queue: str, taker: Callable[[Delivery], None]) -> str:
-        """A consumer of our channel for many messages; returns its tag."""
+    def consume_many(self, queue: str, taker: Callable[[Delivery], None]) -> str:
+        """Consume many messages from ``queue`` on our channel; returns the consumer's tag."""
         channel = self.channel
 
         def on_message(_channel: Any, method: Any, properties: BasicProperties, body: bytes) -> None:
-            taker(delivery_of(method, properties, body))  # one that came in pieces
+            taker(delivery_of(method, properties, body))  # a message in several frames
 
         tag: str = self.consume(channel, queue, on_message)
         self.connection.take(channel, tag, self.guarded(taker))
         return tag
 
-    def end_consumer(self, tag: str, ended: IoFuture[None]) -> None:
-        """Cancel a consumer of our channel; what is on its way still comes."""
+    def cancel_consumer(self, tag: str, ended: IoFuture[None]) -> None:
+        """Cancel a consumer of our channel. ``ended`` is set when the broker has confirmed that. Messages in
+        flight are still delivered."""
         if tag not in self.channel.consumer_tags:  # the broker ended it: its queue was deleted
             self.connection.end_take(self.channel, tag)
             ended.set(None)
             return
-        self._ending[tag] = ended
+        self._cancelling[tag] = ended
         self.connection.cancel(self.channel, tag)
 
     def _on_cancelled(self, frame: Any) -> None:
         tag = frame.method.consumer_tag
-        ended = self._ending.pop(tag, None)
+        ended = self._cancelling.pop(tag, None)
         if ended is not None:
             self.connection.end_take(self.channel, tag)
             ended.set(None)
 
     async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A method of a channel that takes a ``callback``, awaited."""
+        """Call a channel method that takes a ``callback``, and return what the callback gets."""
         promise: IoFuture[Any] = IoFuture()
         method(*args, callback=promise.set, **kwargs)
         return await self.expect(promise)
 
     async def open_channel(self, on_close: Callable[[Any], None] | None = None) -> Any:
-        """A new channel. When the broker closes it, ``on_close`` gets the reason; without it, all ends."""
+        """Open a channel. If the broker closes it, ``on_close`` gets the reason; by default we reconnect."""
         promise: IoFuture[Any] = IoFuture()
         channel = self.connection.channel(on_open_callback=promise.set)
         channel.add_on_close_callback(
@@ -192,34 +193,35 @@ class AmqpSession:
         return await self.expect(promise)
 
     async def confirming(self, channel: Any) -> None:
-        """Let the broker confirm what is published on ``channel``."""
+        """Switch ``channel`` to publisher confirms."""
         promise: IoFuture[Any] = IoFuture()
         channel.confirm_delivery(self._on_confirm, callback=promise.set)
         await self.expect(promise)
         self.connection.on_confirm(channel, self.guarded(self._confirm))
 
     def _channel_lost(self, reason: Exception) -> None:
-        """Without its channel a session is nothing: begin anew."""
+        """Reconnect: a session cannot work without its channel."""
         if isinstance(reason, ChannelClosedByClient):
             return
         if not self.closed and self.connection.is_open:
             log.warning("the broker closed our channel, connecting anew: %s", reason)
-            self.give_up()
+            self.reconnect()
 
     # --- topology ----------------------------------------------------------------------------------------
 
     async def need_queue(self, name: str) -> None:
-        """Declare the queue of jobs ``name`` and its binding, once per connection."""
+        """Declare and bind the job queue ``name``, once per connection."""
         await self.topology.need_queues([name])
 
     def need_queues(self, names: list[str]) -> Coroutine[IoFuture[Any], None, None]:
-        """Declare queues of jobs and their bindings, once per connection."""
+        """Declare and bind job queues, once per connection."""
         return self.topology.need_queues(names)
 
     # --- publish -----------------------------------------------------------------------------------------
 
     def publish(self, messages: Iterable[Outgoing]) -> IoFuture[None]:
-        """Publish; the promise is kept when the broker confirmed all, and fails when it took one not."""
+        """Publish messages. The future is set when the broker has confirmed all of them, and fails if it
+        refused or returned one."""
         out = list(messages)
         batch = _Batch(out, self._last_tag + 1)
         if not out:
@@ -233,16 +235,16 @@ class AmqpSession:
         return batch.promise
 
     def send(self, messages: Iterable[Outgoing]) -> None:
-        """Publish what may be lost. The broker does not confirm it: a confirm is one more thing to read."""
-        if self._hints is not None and self._hints.is_open:
-            self.connection.publish(self._hints, messages)
+        """Publish messages that may be lost, without confirms, which would cost processor time."""
+        if self._unconfirmed_channel is not None and self._unconfirmed_channel.is_open:
+            self.connection.publish(self._unconfirmed_channel, messages)
 
     def _on_confirm(self, frame: Any) -> None:
         method = frame.method
         self._confirm(method.delivery_tag, method.multiple, refused=not isinstance(method, spec.Basic.Ack))
 
     def _confirm(self, last: int, multiple: bool, *, refused: bool = False) -> None:
-        """The broker took the publish ``last`` (or all up to it), or refused it."""
+        """Handle a confirm of the publish ``last``, or of all up to it; ``refused`` for a negative one."""
         if not multiple:
             self._confirmed(last, refused)
             return
@@ -264,12 +266,15 @@ class AmqpSession:
         if batch.returned:
             batch.promise.fail(StorageError(f"{batch.returned}; repeat the call"))
         elif batch.nacked:
-            batch.promise.fail(NotTakenError(batch.nacked))
+            batch.promise.fail(PublishRefusedError(batch.nacked))
         else:
             batch.promise.set(None)
 
     def _on_return(self, _channel: Any, method: Any, _properties: Any, _body: bytes) -> None:
-        """No queue took a message. Its confirmation follows: fail what is under way with it."""
+        """Handle a message that no queue takes. Its confirm follows.
+
+        The return does not name the publish, so all unconfirmed batches fail.
+        """
         if method.exchange == self.names.direct:
             self.topology.forget_queue(method.routing_key)
         for batch in set(self._unconfirmed.values()):
@@ -278,17 +283,18 @@ class AmqpSession:
     # --- take and acknowledge ----------------------------------------------------------------------------
 
     def pull(self, queue: str, count: int) -> IoFuture[list[Delivery]]:
-        """Up to ``count`` messages that are ready now."""
+        """Fetch up to ``count`` messages that are ready now."""
         get = _Get(queue, count)
         self.expect(get.promise)
-        # Answers come in the order of asking: a pull asks ahead only if those before it have asked for all.
+        # Answers come in the order of the gets. So a pull sends its gets now only if all earlier pulls have
+        # sent all of theirs.
         ahead = self.connection.gets_ahead and all(one.asked >= one.left for one in self._gets)
         self._gets.append(get)
         if len(self._gets) == 1 or ahead:
-            self._ask(get)
+            self._send_gets(get)
         return get.promise
 
-    def _ask(self, get: _Get) -> None:
+    def _send_gets(self, get: _Get) -> None:
         most = _MOST_GETS[self.names.queue_type]
         get.asked = self.connection.get(self.channel, get.queue, min(get.left, most), self._on_get)
 
@@ -306,7 +312,7 @@ class AmqpSession:
         self._got(get)
 
     def _got(self, get: _Get) -> None:
-        """One answer has come; answers come in the order of asking."""
+        """Handle the answer to one get. Answers come in the order of the gets."""
         get.asked -= 1
         over = not get.asked and get.left <= 0
         if over:
@@ -314,16 +320,16 @@ class AmqpSession:
         if self._gets and self._gets[0].asked:
             self.connection.get_more(self.channel, self._on_get)
         elif self._gets:
-            self._ask(self._gets[0])
+            self._send_gets(self._gets[0])
         if over:
             get.promise.set(get.found)
 
     def delivered(self, delivery: Delivery) -> None:
-        """Remember a message that a consumer of our channel got."""
+        """Note a message that a consumer of our channel received and that is not acknowledged yet."""
         self._unacked[delivery.tag] = None
 
     def ack(self, tags: Iterable[int]) -> None:
-        """Acknowledge messages; as many as possible at once."""
+        """Acknowledge messages, as many as possible with one frame."""
         wanted = set(tags)
         last = 0
         for tag in self._unacked:
@@ -337,13 +343,15 @@ class AmqpSession:
             self.connection.acknowledge(self.channel, out)
 
     def requeue(self, tags: Iterable[int]) -> None:
-        """Give messages back to their queues, at their old places: the oldest first, for a quorum queue keeps
-        those that are returned in the order of their return."""
+        """Return messages to their old places in their queues.
+
+        The oldest first, because a quorum queue keeps returned messages in the order of their return.
+        """
         for tag in sorted(tags):
             if self._unacked.pop(tag, 0) is None:
                 self.channel.basic_nack(tag, requeue=True)
 
 
 def delivery_of(method: Any, properties: BasicProperties, body: bytes) -> Delivery:
-    """A message that pika read."""
+    """The ``Delivery`` of a message that pika decoded."""
     return Delivery(method.delivery_tag, method.redelivered, *of_properties(properties), body)

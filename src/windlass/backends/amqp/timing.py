@@ -1,7 +1,7 @@
 """The coordinator's time.
 
-It goes by its own clock until an entry of the log says when it counts. From then on time passes by what
-entries say, and not by itself: nothing is due before one of them says that it is.
+The coordinator uses its own clock until it reads a request that carries a time. From then on
+only such requests move the time, and no timer runs.
 """
 
 from __future__ import annotations
@@ -11,46 +11,48 @@ from typing import Any
 from windlass.backend import requests as rq
 from windlass.core.clock import SteadyClock
 
-#: How far the clock of an entry's writer may be ahead of ours, or behind it (which includes its way to us).
+#: How far the clock of a writer may be ahead of ours, or an entry behind it (which includes its delivery).
 _AHEAD_MS, _LAG_MS = 1_000, 30_000
-#: Longest wait for what is due: clocks are set.
+#: Longest wait for the next due job, because clocks may be adjusted.
 _LONGEST_MS = 60_000
 
 
 class OwnTime:
-    """What our clock says."""
+    """The time of our own clock."""
 
     def __init__(self) -> None:
         self._clock = SteadyClock()
-        self._told_ms = 0
+        self._last_ms = 0
 
     def now_ms(self) -> int:
         """The time now."""
         return self._clock.now_ms()
 
     def of(self, at_ms: int, *, live: bool) -> int:
-        """When an entry counts: the time that its writer noted, never going back. A later coordinator that
-        reads the log must decide alike, or generations would differ; so our own clock counts only where
-        theirs is wrong."""
+        """The time at which an entry counts: the time of its writer, but never earlier than the last one.
+
+        Every coordinator that reads the log must make the same decisions, or generations would differ. So our
+        own clock counts only where that of the writer is clearly wrong.
+        """
         clock_ms = self._clock.now_ms()
         at_ms = min(at_ms, clock_ms + _AHEAD_MS)
         if live and at_ms < clock_ms - _LAG_MS:
             at_ms = clock_ms
-        self._told_ms = max(self._told_ms, at_ms)
-        return self._told_ms
+        self._last_ms = max(self._last_ms, at_ms)
+        return self._last_ms
 
     def alarm_s(self, due_in_ms: int | None) -> float | None:
-        """How many seconds to wait for what is due; None when nothing is."""
+        """How many seconds to wait for the next due job; None when there is none."""
         return None if due_in_ms is None else min(due_in_ms, _LONGEST_MS) / 1000
 
 
 def says_time(request: rq.Request[Any]) -> bool:
-    """Whether a request carries its time. This store asks here and nowhere else."""
+    """Whether a request carries its time. This backend checks that only here."""
     return request.now_ms is not None
 
 
 class EntryTime:
-    """What an entry said."""
+    """The time of the last request that carried one."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -60,9 +62,9 @@ class EntryTime:
         return self._now_ms
 
     def of(self, at_ms: int, *, live: bool) -> int:
-        """When an entry counts, whatever its writer's clock showed."""
+        """The time at which an entry counts, regardless of the clock of its writer."""
         return self._now_ms
 
     def alarm_s(self, due_in_ms: int | None) -> float | None:
-        """Time does not pass by itself."""
+        """None: time does not pass by itself, so there is nothing to wait for."""
         return None

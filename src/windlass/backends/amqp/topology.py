@@ -1,11 +1,12 @@
-"""What a connection declares on the broker: exchanges, streams, and the queues of jobs when they are needed.
+"""Declares exchanges, queues and streams; job queues when they are needed.
 
-A declaration that the broker refuses closes its channel. So declarations have channels of their own.
+A refused declaration closes its channel, so declarations use separate channels.
 
-RabbitMQ 3.10 writes the name of a new quorum queue to its disk up to a second later. Killed before that, it
-comes back with a queue that is empty and has no leader: a publish to it is refused after 65 s, and blocks its
-channel until then. But the broker writes the names of all others when it makes a quorum queue. So after new
-queues we have it make a spare one, which is deleted at once; then the new ones are used.
+RabbitMQ 3.10 writes the name of a new quorum queue to its disk up to a second later. If it is killed before
+that, it comes back with an empty queue without a leader. A publish to such a queue is refused after 65 s, and
+blocks its channel until then. But the broker writes the names of all earlier queues when it makes another
+quorum queue. So after declaring new queues we declare a spare one and delete it at once. Only then are the
+new queues used.
 """
 
 from __future__ import annotations
@@ -26,38 +27,39 @@ from windlass.errors import ConfigError
 log = logging.getLogger("windlass.amqp")
 
 _PRECONDITION_FAILED = 406
-#: Channels on which new queues are declared. RabbitMQ takes 20 to 90 ms for a queue with priorities, most of
-#: it waiting, one after the other on a channel; on eight channels it declares about six times as many.
-_SIDE_BY_SIDE = 8
+#: On how many channels new queues are declared. RabbitMQ takes 20 to 90 ms for a queue with priorities, most
+#: of it waiting, and handles one declaration at a time on a channel. Eight channels are about six times as
+#: fast.
+_CHANNELS = 8
 _NOT_FOUND = 404
 _NO_QUEUE = re.compile(r"NOT_FOUND - no queue '(.*)' in vhost")
-#: Queues that are looked for, in all namespaces: it is no news that one is not there.
-_looked_for: set[str] = set()
+#: Queues whose existence is being checked, in all namespaces: if one is missing, pika need not warn.
+_checked_queues: set[str] = set()
 
 
-def _is_looked_for(code: int, text: str) -> bool:
-    """Whether a queue is not there which we are about to declare."""
+def _is_expected_missing(code: int, text: str) -> bool:
+    """Whether a refusal says that a queue is missing whose existence we check."""
     found = _NO_QUEUE.match(text) if code == _NOT_FOUND else None
-    return found is not None and found[1] in _looked_for
+    return found is not None and found[1] in _checked_queues
 
 
-ignore_refusals(_is_looked_for)
+ignore_refusals(_is_expected_missing)
 
 
 class OpensChannels(Protocol):
-    """The session that declares."""
+    """The session whose connection is used."""
 
     names: Names
     connection: Any
 
     async def open_channel(self, on_close: Callable[[Any], None]) -> Any:
-        """A new channel; when the broker closes it, ``on_close`` gets the reason."""
+        """Open a channel. When the broker closes it, ``on_close`` gets the reason."""
 
     async def call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A method of a channel that takes a ``callback``, awaited."""
+        """Call a channel method that takes a ``callback``, and return what the callback gets."""
 
     def expect(self, promise: IoFuture[Any]) -> IoFuture[Any]:
-        """Fail ``promise`` if the connection goes before it is kept."""
+        """Have ``promise`` fail if the connection is lost before it is set; returns it."""
 
 
 class Topology:
@@ -72,13 +74,14 @@ class Topology:
         self._declared: dict[str, IoFuture[None]] = {}
 
     async def declare_all(self) -> None:
-        """Everything at once; one by one when a part of it is declared in another way already."""
-        new = await self._lacks(list(self._names.own_queues()))
+        """Declare everything that always exists, and protect new quorum queues (see the module)."""
+        new = await self._is_any_missing(list(self._names.own_queues()))
         await self._declare_parts()
         if new:
             await self._have_names_written()
 
     async def _declare_parts(self) -> None:
+        """Declare everything in one batch; one by one if a part already exists with other arguments."""
         await self._open_setup()
         names = self._names
         queues = {**names.streams(), **names.own_queues()}
@@ -101,7 +104,7 @@ class Topology:
         self._setup = await self._session.open_channel(lambda reason: self._setup_answer.set(reason))
 
     async def declare(self, name: str, arguments: dict[str, Any]) -> None:
-        """Declare a durable queue; one of its type that is there with other arguments is taken as it is."""
+        """Declare a durable queue. An existing one of the same type is used as it is."""
         before, turn = self._setup_turn, IoFuture[None]()
         self._setup_turn = turn
         await before
@@ -120,7 +123,10 @@ class Topology:
             turn.set(None)
 
     async def _check_type(self, name: str, arguments: dict[str, Any], refusal: ChannelClosedByBroker) -> None:
-        """Raise when the queue was refused because it has the other type. The refusal closed the channel."""
+        """Raise ``ConfigError`` if a queue was refused because it has the other type.
+
+        The refusal has closed the channel.
+        """
         names = self._names
         if arguments["x-queue-type"] != names.queue_type:
             return  # a stream
@@ -145,9 +151,10 @@ class Topology:
         return await self._session.expect(answer)
 
     async def need_queues(self, names: list[str]) -> None:
-        """Declare queues of jobs and their bindings, those that are new at once.
+        """Declare and bind job queues that this connection has not declared yet, all at once.
 
-        All who wait for one continue in the order in which they came: what they publish keeps that order.
+        Callers that wait for the same queue continue in the order of their calls, so that their messages are
+        published in that order.
         """
         new = [name for name in names if (known := self._declared.get(name)) is None or known.failed]
         if new:
@@ -157,8 +164,8 @@ class Topology:
             await self._declared[name]
 
     async def _declare_queues(self, names: list[str]) -> None:
-        """Declare a part on the channel for that, the others on channels beside it; bind them."""
-        new = await self._lacks([self._names.queue(name) for name in names])
+        """Declare and bind job queues, and protect new quorum queues."""
+        new = await self._is_any_missing([self._names.queue(name) for name in names])
         await self._declare_parts_of(names)
         if new:
             await self._have_names_written()
@@ -168,8 +175,8 @@ class Topology:
         self._setup_turn = turn
         await before
         try:
-            first, *others = [names[at::_SIDE_BY_SIDE] for at in range(min(_SIDE_BY_SIDE, len(names)))]
-            beside = [spawn(self._declare_beside(part)) for part in others]
+            first, *others = [names[at::_CHANNELS] for at in range(min(_CHANNELS, len(names)))]
+            beside = [spawn(self._declare_on_new_channel(part)) for part in others]
             self._setup_answer = IoFuture()
             refused = await self._declare_on(self._setup, first, self._setup_answer)
             if refused:
@@ -184,8 +191,8 @@ class Topology:
                 self._setup.queue_bind, self._names.queue(name), self._names.direct, name
             )
 
-    async def _declare_beside(self, names: list[str]) -> list[str]:
-        """Declare queues of jobs on a channel that is closed after it; returns those that are left to do."""
+    async def _declare_on_new_channel(self, names: list[str]) -> list[str]:
+        """Declare job queues on a temporary channel. Returns the queues that are left to declare."""
         answer: IoFuture[Any] = IoFuture()
         channel = await self._session.open_channel(answer.set)
         refused = await self._declare_on(channel, names, answer)
@@ -194,7 +201,7 @@ class Topology:
         return refused
 
     async def _declare_on(self, channel: Any, names: list[str], answer: IoFuture[Any]) -> list[str]:
-        """Declare queues of jobs and bind them. One refusal ends the channel: then all are left to do."""
+        """Declare and bind job queues. One refusal closes the channel; then all of ``names`` are returned."""
         for name in names:
             queue = self._names.queue(name)
             channel.queue_declare(queue, durable=True, arguments=self._names.queue_arguments())
@@ -202,24 +209,24 @@ class Topology:
             channel.queue_bind(queue, self._names.direct, name, callback=last)
         return names if isinstance(await self._session.expect(answer), Exception) else []
 
-    async def _lacks(self, queues: list[str]) -> bool:
-        """Whether one of ``queues`` is not there yet and will be a quorum queue."""
+    async def _is_any_missing(self, queues: list[str]) -> bool:
+        """Whether queues are quorum queues and one of ``queues`` does not exist yet."""
         if self._names.queue_type != QUORUM:
             return False
-        _looked_for.update(queues)
+        _checked_queues.update(queues)
         answer: IoFuture[Any] = IoFuture()
         channel = await self._session.open_channel(answer.set)
         for name in queues:
             last = answer.set if name is queues[-1] else None
             channel.queue_declare(name, passive=True, callback=last)
         missing = isinstance(await self._session.expect(answer), Exception)
-        _looked_for.difference_update(queues)
+        _checked_queues.difference_update(queues)
         if channel.is_open:
             channel.close()
         return missing
 
     async def _have_names_written(self) -> None:
-        """Have the broker write the names of new quorum queues to its disk."""
+        """Have the broker write the names of new quorum queues to its disk (see the module)."""
         answer: IoFuture[Any] = IoFuture()
         channel = await self._session.open_channel(answer.set)
         spare = f"{self._names.spare}.{secrets.token_hex(6)}"
@@ -232,5 +239,5 @@ class Topology:
             channel.close()
 
     def forget_queue(self, name: str) -> None:
-        """A queue was deleted: declare it again when it is needed."""
+        """Forget a job queue that was deleted, so that it is declared again when it is needed."""
         self._declared.pop(name, None)

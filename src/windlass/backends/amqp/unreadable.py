@@ -1,4 +1,4 @@
-"""Messages that are no jobs: they go to the dead set with their bytes."""
+"""Messages that are not jobs: they go to the dead set with their bytes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from windlass.core.ids import check_queue_name
 from windlass.core.job import JobRecord
 from windlass.core.states import JobState
 
-#: How much of a message is kept. More would push other entries out of the log, and an answer with several of
-#: them could be larger than the broker takes.
+#: How many bytes of a message are kept. More would push other entries out of the log, and an answer with
+#: several such messages could be larger than the broker accepts.
 MOST_KEPT = 16_000_000
 
 
 def poison(queue: str, body: bytes, problem: str, now_ms: int) -> JobRecord:
-    """The record of a message that is no job: failed, with its bytes."""
+    """The dead record of a message that is not a job. It has the bytes of the message."""
     shown = body if len(body) < MOST_KEPT else body + problem.encode()  # the rest of a large one is cut off
     return bad_records.stand_in(
         queue,
@@ -32,7 +32,7 @@ def poison(queue: str, body: bytes, problem: str, now_ms: int) -> JobRecord:
 
 
 def queue_of(body: bytes) -> str:
-    """The queue that a message which cannot be read names, or ``default``."""
+    """The queue that an unreadable message names, or ``default``."""
     try:
         fields = msgspec.json.decode(body)
         return check_queue_name(fields.get("job", fields).get("queue"))

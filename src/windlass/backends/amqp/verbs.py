@@ -1,7 +1,9 @@
-"""What stands in ``windlass.log``: requests to the coordinator, and facts that workers and producers report.
+"""The entries of ``windlass.log``: requests to the coordinator, and facts that workers and producers report.
 
-The log is the one order of all that happened. The writer of a *fact* has done it already (published a job,
-started one, completed one); a *request* is carried out when the coordinator reads it, and answered then.
+The log puts all entries into one total order. A *fact* reports something that its writer has already done: it
+published, started or completed a job. A *request* is carried out and answered when the coordinator reads it.
+
+The names of these classes and of their fields are part of the wire format. Do not rename them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from windlass.core.outcome import Settled, Settlement
 
 
 class Start(msgspec.Struct, array_like=True, omit_defaults=True):
-    """One started attempt. ``body`` and ``header`` are its message's, where the job may be unknown."""
+    """One started attempt. ``body`` and ``header`` are those of its message, for jobs that the coordinator
+    may not know."""
 
     queue: str
     id: str
@@ -31,16 +34,17 @@ class Start(msgspec.Struct, array_like=True, omit_defaults=True):
     body: bytes | None = None
     header: bytes | None = None
     priority: int = 0
-    #: Whether its end is sent to the client that added the job (see ``direct_replies``).
+    #: Whether the worker sends the result to the client that added the job (see ``direct_replies``).
     told: bool = False
-    #: Its message may be the second of the same generation, and was not delivered before (see ``messages``).
+    #: Whether a coordinator that took over may have published the message twice, and this one was not
+    #: delivered before (see ``messages.Carried``).
     again: bool = False
-    #: Which message of its generation it has; None in entries of releases that did not say.
+    #: Which message of its generation it has; None in entries of earlier releases.
     copy: int | None = None
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """That of its message (see ``messages.Incoming``)."""
+        """The key of its message (see ``messages.Incoming``)."""
         return self.queue, self.id, self.gen
 
 
@@ -51,10 +55,10 @@ class Started(rq.Request[None], kw_only=True):
 
 
 class Ended(rq.Request[None], kw_only=True):
-    """Fact: these attempts completed; each with its start, in case that was not logged before.
+    """Fact: these attempts completed. Each comes with its start, in case that was not logged before.
 
-    ``began`` are attempts that began in their slots: a ``Started`` that needs no entry of its own. Readers of
-    an earlier release do not know it; to them the end of such an attempt implies its start.
+    ``began`` are attempts that started in the meantime: a ``Started`` that needs no entry of its own. A
+    coordinator of an earlier release ignores it, and learns of these starts from the ends of the attempts.
     """
 
     items: list[Settlement]
@@ -63,13 +67,14 @@ class Ended(rq.Request[None], kw_only=True):
 
 
 class Born(rq.Request[None], kw_only=True):
-    """Fact: these jobs were published as they are."""
+    """Fact: a client created these jobs and published their messages itself, without asking."""
 
     add: rq.Add
 
 
 class Closing(msgspec.Struct):
-    """Answers, and which messages go back to their queues instead of being acknowledged."""
+    """The outcome of each settlement, and which messages the worker returns to the queue instead of
+    acknowledging them."""
 
     items: list[Settled]
     requeue: list[bool]
@@ -77,17 +82,20 @@ class Closing(msgspec.Struct):
 
 
 class Close(rq.Request[Closing], kw_only=True):
-    """End attempts in any way. What must follow (a retry, a dead record) is safe before the answer."""
+    """Settle attempts in any way. The answer comes after the broker has confirmed the consequences (a retry,
+    a dead record)."""
 
     items: list[Settlement]
     starts: list[Start]
 
 
 class Lend(rq.Request["list[bool]"], kw_only=True):
-    """Attempts that continue for long: keep their jobs, so that the broker need not hold their messages.
+    """Hand over running attempts from their messages to their leases.
 
-    From the answer on the lease alone counts; True for those that are kept. ``left`` says that the
-    connection which held the messages is gone: the broker gives them to other workers, which must drop them.
+    The coordinator keeps the record of each job in ``windlass.kept``, so that the worker can acknowledge the
+    message. The answer is True for each attempt that is kept; from then on only its lease counts. ``left``
+    says that the connection that held the messages is gone: the broker redelivers them to other workers,
+    which must drop them.
     """
 
     starts: list[Start]
@@ -95,19 +103,20 @@ class Lend(rq.Request["list[bool]"], kw_only=True):
 
 
 class Doubt(rq.Request["list[JobRecord | None]"], kw_only=True):
-    """Messages that were delivered before: the jobs as they are now, None for those to drop."""
+    """Verify messages that may be repeats or void, before their jobs start. The answer has the present record
+    of each job, or None for a message that the worker must drop."""
 
     starts: list[Start]
 
 
 class Expire(rq.Request[None], kw_only=True):
-    """Jobs that were met after their time: they end as expired."""
+    """Expire jobs that a worker received after their deadline."""
 
     starts: list[Start]
 
 
 class Rules(msgspec.Struct):
-    """What a worker must know before it takes jobs: paused queues, and messages that count no more."""
+    """What a worker must know before it claims: paused queues, and void messages, which must be verified."""
 
     paused: list[str]
     void: list[tuple[str, str, int]]
@@ -116,17 +125,17 @@ class Rules(msgspec.Struct):
 
 
 class GetRules(rq.Request[Rules], kw_only=True):
-    """See ``Rules``; news of changes follow."""
+    """Read the ``Rules``. Later changes come as ``News``."""
 
 
 class PromoteFor(rq.Request["int | None"], kw_only=True):
-    """Promote what is due in some queues; the answer is when the next is due."""
+    """Promote the due jobs of some queues. The answer is the time in ms until the next one is due."""
 
     queues: list[str]
 
 
 class Poison(rq.Request[None], kw_only=True):
-    """A message that is no job: it goes to the dead set with its bytes."""
+    """Put a message that is not a job into the dead set, with its bytes."""
 
     queue: str
     body: bytes
@@ -134,13 +143,14 @@ class Poison(rq.Request[None], kw_only=True):
 
 
 class TakeOver(rq.Request[None], kw_only=True):
-    """Fact: from here on another client coordinates, known by its inbox."""
+    """Fact: from here on another client is the coordinator. ``holder`` is its inbox."""
 
     holder: str
 
 
 class Foreign(rq.Request[None], kw_only=True):
-    """Another program's entry of a stream: ``kind`` is its type, ``offset`` its place."""
+    """Take in an entry that another program put into a public stream. ``kind`` is its type, ``offset`` its
+    position in the stream."""
 
     kind: str
     offset: int
@@ -148,29 +158,29 @@ class Foreign(rq.Request[None], kw_only=True):
 
 
 class ForeignMetric(rq.Request[None], kw_only=True):
-    """Attempts that workers in other languages reported in ``job_metrics``."""
+    """Take in attempts that workers in other languages reported in ``job_metrics``."""
 
     offset: int
     body: bytes
 
 
 class News(msgspec.Struct, omit_defaults=True):
-    """What the coordinator sends to all clients."""
+    """A notification from the coordinator to all clients."""
 
     topics: list[str] = []
-    #: Queues that got messages: a client with a bell there notices anyway.
+    #: Queues that got messages. A client whose consumer is open there notices them anyway.
     arrived: list[str] = []
     paused: list[str] = []
     resumed: list[str] = []
-    #: Messages to ask about before they are started.
+    #: Messages that a worker must verify before it starts them.
     void: list[tuple[str, str, int]] = []
-    #: Those of them whose job may run by such a message: it has, or had, another one besides.
+    #: Those of ``void`` whose job has, or had, a second message: a running job may hold a valid one.
     doubled: list[tuple[str, str, int]] = []
-    #: Tokens of attempts that were taken from their workers.
+    #: Tokens of attempts that their workers have lost.
     lost: list[str] = []
-    #: When the first job of a queue is due, where that changed; None: there is none.
+    #: When the first job of a queue is due, for queues where that changed; None: no job is due later.
     due: dict[str, int | None] = {}
-    #: Of which ends the topic ``done:`` of a queue is about, where direct replies were sent for all of them.
+    #: The jobs behind the topic ``done:`` of a queue, if direct replies were sent for all of them.
     told: dict[str, list[str]] = {}
 
 
@@ -191,7 +201,7 @@ def _find_all() -> dict[str, type[rq.Request[Any]]]:
 
 
 KINDS = _find_all()
-#: Answers whose type is written as a text.
+#: Types of answers that are written as strings.
 _NAMED: dict[str, Any] = {
     "list[JobRecord | None]": list[JobRecord | None],
     "int | None": int | None,
@@ -200,12 +210,12 @@ _NAMED: dict[str, Any] = {
 
 
 def _answer_type(kind: type[rq.Request[Any]]) -> Any:
-    """The type that ``Request[...]`` of a class names."""
-    (told,) = next(base for base in kind.__orig_bases__ if hasattr(base, "__args__")).__args__  # type: ignore[attr-defined]
-    text = getattr(told, "__forward_arg__", told)
+    """The type of answer that a class names in ``Request[...]``."""
+    (named,) = next(base for base in kind.__orig_bases__ if hasattr(base, "__args__")).__args__  # type: ignore[attr-defined]
+    text = getattr(named, "__forward_arg__", named)
     if kind is rq.GetJobs:
         return list[JobRecord | None]
-    return _NAMED.get(text, told) if isinstance(text, str) else told
+    return _NAMED.get(text, named) if isinstance(text, str) else named
 
 
 _request_decoders = {name: msgspec.msgpack.Decoder(kind) for name, kind in KINDS.items()}
@@ -214,7 +224,7 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 def decode_request(name: str, data: bytes) -> rq.Request[Any]:
-    """The request called ``name``; ``msgspec.DecodeError`` or ``KeyError`` when it is not one of ours."""
+    """The request called ``name``. Raises ``msgspec.DecodeError``, or ``KeyError`` for an unknown name."""
     request: rq.Request[Any] = _request_decoders[name].decode(data)
     return request
 

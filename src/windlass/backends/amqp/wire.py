@@ -1,4 +1,4 @@
-"""How entries of the log, answers and kept records look on the wire. All MessagePack, never pickle."""
+"""The encoding of log entries, replies and kept records: always MessagePack, never pickle."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from windlass.errors import (
 from windlass.speedups import amqp_frames as frames
 from windlass.speedups.amqp import Outgoing
 
-#: Marks copies in the streams of what we keep elsewhere.
+#: A header of messages that Windlass copies to the public streams. The coordinator skips them there.
 COPY = "x-windlass-copy"
 COPIED = frames.properties(content_type="application/json", delivery_mode=PERSISTENT, headers={COPY: 1})
 
 
 class LogEntry(msgspec.Struct, array_like=True):
-    """One entry of ``windlass.log``. ``at_ms``: its writer's clock, used when the log is read again."""
+    """One entry of ``windlass.log``. ``at_ms`` is the writer's time, which also counts in a replay."""
 
     at_ms: int
     name: str
@@ -41,21 +41,21 @@ class KeptRecord(msgspec.Struct, array_like=True):
 
 
 class Reply(msgspec.Struct, array_like=True):
-    """An answer, or the error that it was."""
+    """An answer, or the name and the details of an error."""
 
     answer: bytes | None
     error: str = ""
     details: list[Any] = []
 
 
-#: RabbitMQ closes the channel of a client that publishes more than 128 MiB.
+#: RabbitMQ closes the channel of a client that publishes a message of more than 128 MiB.
 _MOST_REPLY = 100_000_000
 _encode = msgspec.msgpack.Encoder().encode
 read_entry = msgspec.msgpack.Decoder(LogEntry).decode
 read_kept = msgspec.msgpack.Decoder(KeptRecord).decode
 _read_reply = msgspec.msgpack.Decoder(Reply).decode
 
-#: Errors that cross the wire with their type, and the attributes that make them again.
+#: Errors that keep their type on the wire, and the attributes to construct them from.
 _ERRORS: dict[str, tuple[type[WindlassError], tuple[str, ...]]] = {
     "ConfigError": (ConfigError, ("option", "want")),
     "HistoryTrimmedError": (HistoryTrimmedError, ("log", "queue", "after", "oldest")),
@@ -66,7 +66,7 @@ _ERRORS: dict[str, tuple[type[WindlassError], tuple[str, ...]]] = {
 def log_entry(
     log: str, request: Any, at_ms: int, *, reply_to: str | None = None, correlation_id: str | None = None
 ) -> Outgoing:
-    """The message that puts ``request`` into the log."""
+    """The message that appends ``request`` to the log."""
     entry = LogEntry(at_ms, type(request).__name__, verbs.encode(request))
     if reply_to is None:
         return Outgoing("", log, _encode(entry))
@@ -75,13 +75,16 @@ def log_entry(
 
 
 def kept_record(queue: str, job: JobRecord, gen: int) -> Outgoing:
-    """The message that keeps ``job``."""
+    """The message that stores ``job`` in ``windlass.kept``."""
     return Outgoing("", queue, _encode(KeptRecord(gen, job)))
 
 
 def reply(properties: BasicProperties, answer: Any) -> Outgoing:
-    """The answer to an entry of the log; an error where it cannot be sent, so that the next coordinator does
-    not fail in the same way."""
+    """The reply to a log entry.
+
+    An answer that cannot be encoded or sent becomes an error reply. Otherwise this coordinator, and each one
+    that takes over, would fail at the same entry.
+    """
     try:
         body = verbs.encode(answer)
     except Exception as exc:
@@ -93,7 +96,7 @@ def reply(properties: BasicProperties, answer: Any) -> Outgoing:
 
 
 def error_reply(properties: BasicProperties, error: Exception) -> Outgoing:
-    """The error that an entry of the log ended with."""
+    """The reply to a log entry that failed with ``error``."""
     name = type(error).__name__
     if name in _ERRORS:
         details = [_plain(getattr(error, field)) for field in _ERRORS[name][1]]
@@ -112,7 +115,7 @@ def _reply(properties: BasicProperties, content: Reply) -> Outgoing:
 
 
 def open_reply(name: str, body: bytes) -> Any:
-    """The answer to a request called ``name``, or its error raised."""
+    """The answer to a request called ``name``. Raises the error of an error reply."""
     try:
         content = _read_reply(body)
         if content.answer is not None:

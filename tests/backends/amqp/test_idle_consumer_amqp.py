@@ -1,4 +1,4 @@
-"""A bell brings as many messages as the worker has room for; they are shown one after the other."""
+"""An idle consumer gets as many messages as the worker has free slots, and offers them one by one."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ QUEUE = "q"
 
 
 class _Broker:
-    """An intake with an idle worker, and what it asks of its connection."""
+    """An intake with an idle worker, and its requests to the connection."""
 
-    def __init__(self, room: int) -> None:
-        self.room = room
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
         self.prefetch = 1
-        self.ring: Callable[..., None] = lambda *message: None
+        self.deliver: Callable[..., None] = lambda *message: None
         self.ending: list[IoFuture[None]] = []
         self.hints = 0
-        self.shown: list[tuple[Any, IoFuture[None]]] = []
-        self.bells = 0
+        self.offered: list[tuple[Any, IoFuture[None]]] = []
+        self.consumers = 0
         self.intake = Intake(self._client())
-        self.intake.show = self._show
-        self.intake.room = lambda queue: self.room
-        self.intake.ring(QUEUE)
+        self.intake.offer = self._offer
+        self.intake.free_slots = lambda queue: self.slots
+        self.intake.start_idle_consumer(QUEUE)
 
     def _client(self) -> Any:
         def set_prefetch(prefetch_count: int) -> None:
@@ -46,43 +46,43 @@ class _Broker:
             usable=True,
             closed=False,
             consume=self._consume,
-            end_consumer=lambda tag, ended: self.ending.append(ended),
+            cancel_consumer=lambda tag, ended: self.ending.append(ended),
             expect=lambda promise: promise,
-            later=lambda seconds, call: None,
+            call_later=lambda seconds, call: None,
             delivered=lambda delivery: None,
         )
 
     def _consume(self, channel: Any, queue: str, callback: Callable[..., None]) -> str:
-        self.ring = callback
-        self.bells += 1
-        return f"bell{self.bells}"
+        self.deliver = callback
+        self.consumers += 1
+        return f"consumer{self.consumers}"
 
-    def _show(self, queue: str, delivery: Any) -> bool:
-        if not self.room:
+    def _offer(self, queue: str, delivery: Any) -> bool:
+        if not self.slots:
             return False
-        self.room -= 1
-        self.shown.append((delivery, self.intake.showing(queue)))
+        self.slots -= 1
+        self.offered.append((delivery, self.intake.begin_offer(queue)))
         return True
 
     def push(self, *tags: int) -> None:
-        """Messages come by the bell."""
+        """The broker pushes messages to the idle consumer."""
         for tag in tags:
             method = spec.Basic.Deliver(delivery_tag=tag, redelivered=False)
-            self.ring(None, method, BasicProperties(), b"{}")
+            self.deliver(None, method, BasicProperties(), b"{}")
 
     def answer(self, *, began: bool) -> None:
-        """The worker answers what it was shown last."""
-        delivery, showing = self.shown[-1]
-        self.intake.shown(QUEUE, delivery, showing, began=began, more=self.room > 0)
+        """The worker answers the last offer."""
+        delivery, offer = self.offered[-1]
+        self.intake.end_offer(QUEUE, delivery, offer, began=began, more=self.slots > 0)
 
     def claim(self) -> list[int]:
-        """The tags that a claim takes of what was pushed."""
+        """The tags of the pushed messages that a claim takes."""
 
         async def go() -> list[int]:
-            await self.intake.hush(QUEUE)
+            await self.intake.finish_idle_consumer(QUEUE)
             return [delivery.tag for delivery in self.intake.take(QUEUE, 10)]
 
-        self.intake.begin([QUEUE])
+        self.intake.begin_claim([QUEUE])
         taken = spawn(go())
         for ended in self.ending:
             ended.set(None)
@@ -90,15 +90,15 @@ class _Broker:
 
     @property
     def tags(self) -> list[int]:
-        return [delivery.tag for delivery, _ in self.shown]
+        return [delivery.tag for delivery, _ in self.offered]
 
 
-@pytest.mark.parametrize(("room", "prefetch"), [(0, 1), (1, 1), (10, 10), (500, 16)])
-def test_a_bell_brings_no_more_than_the_worker_has_room_for(room: int, prefetch: int) -> None:
-    assert _Broker(room).prefetch == prefetch
+@pytest.mark.parametrize(("slots", "prefetch"), [(0, 1), (1, 1), (10, 10), (500, 16)])
+def test_an_idle_consumer_gets_no_more_than_the_worker_has_slots_for(slots: int, prefetch: int) -> None:
+    assert _Broker(slots).prefetch == prefetch
 
 
-def test_a_worker_with_room_gets_one_message_after_the_other_by_one_bell() -> None:
+def test_a_worker_with_free_slots_gets_one_message_after_the_other_by_one_consumer() -> None:
     broker = _Broker(3)
     broker.push(1)
     broker.answer(began=True)
@@ -106,7 +106,7 @@ def test_a_worker_with_room_gets_one_message_after_the_other_by_one_bell() -> No
     assert broker.tags == [1, 2], "the third waits until the second has begun"
     broker.answer(began=True)
     assert broker.tags == [1, 2, 3]
-    assert (broker.bells, broker.ending) == (1, [])
+    assert (broker.consumers, broker.ending) == (1, [])
 
 
 def test_a_worker_that_is_full_gets_nothing_more() -> None:
@@ -126,27 +126,27 @@ def test_messages_after_one_that_did_not_begin_wait_in_their_order() -> None:
     assert broker.claim() == [1, 2, 3]
 
 
-def test_a_claim_takes_what_came_while_a_message_was_shown() -> None:
+def test_a_claim_takes_messages_that_came_while_one_was_offered() -> None:
     broker = _Broker(3)
     broker.push(1, 2)
-    broker.intake.begin([QUEUE])
+    broker.intake.begin_claim([QUEUE])
     broker.answer(began=True)
     assert broker.tags == [1]
     assert broker.claim() == [2]
 
 
-def test_a_worker_with_more_room_than_a_bell_brings_is_told_to_claim() -> None:
-    """The broker pushes nothing more while the jobs run that the bell brought."""
+def test_a_worker_with_more_free_slots_than_a_consumer_gets_is_notified_to_claim() -> None:
+    """The broker pushes nothing more while the jobs of the consumer run."""
     broker = _Broker(50)
     for tag in range(1, 17):
         broker.push(tag)
         broker.answer(began=True)
-    assert broker.room == 34
+    assert broker.slots == 34
     assert (len(broker.ending), broker.hints) == (1, 1)
     assert not broker.intake.listens(QUEUE), "or hints of the coordinator would be ignored"
 
 
-def test_messages_that_came_are_shown_before_a_used_up_bell_ends() -> None:
+def test_messages_that_came_are_offered_before_an_exhausted_consumer_ends() -> None:
     broker = _Broker(50)
     broker.push(*range(1, 17))
     for _ in range(15):
