@@ -88,7 +88,7 @@ class FileStore(MemoryStore):
 
     def write(self, effects: Effects) -> None:
         """Apply the effects of a request, and add them to the journal."""
-        self.journal.add(self, effects, self.keep(effects))
+        self.journal.add(self, effects, self.apply_effects(effects))
 
     def take_step(self) -> fx.Written:
         """Return the changes of all requests since the last call."""
@@ -121,8 +121,8 @@ class FileStore(MemoryStore):
         elif old.seq != job.seq:
             if old.seq > job.seq:
                 return
-            self._remove_job(queue, old)
-        self.enter(job)
+            self._drop_record(queue, old)
+        self.put_job(job)
 
     def _move_job(self, effect: fx.MoveJob) -> None:
         queue = self.queue(effect.queue)
@@ -130,7 +130,7 @@ class FileStore(MemoryStore):
         if job is None or job.seq != effect.seq or bad_records.is_bad(job):
             return
         fx.move(job, effect.moving)
-        self.enter(job)
+        self.put_job(job)
 
     def _put_bad_record(self, effect: fx.Unread) -> None:
         """Store a failed job with the bytes of a record that cannot be read.
@@ -148,7 +148,7 @@ class FileStore(MemoryStore):
         if old is not None and seq is not None and seq < old.seq:
             return
         if old is not None and seq is not None and seq > old.seq:
-            self._remove_job(queue, old)
+            self._drop_record(queue, old)
             old = None
         seq = self.last_place if seq is None else seq
         known = {} if old is None else {field: getattr(old, field) for field in _KEPT}
@@ -156,7 +156,7 @@ class FileStore(MemoryStore):
             name, job_id, effect.raw, effect.why, **({"seq": seq, "place": seq} | known)
         )
         job.state, job.finished_ms = JobState.FAILED, self.now_ms
-        self.enter(job)
+        self.put_job(job)
         if job.options.group is not None:  # its group may have room now: let the next claim check
             row = queue.groups.get(job.options.group).row
             queue.groups.put(job.options.group, msgspec.structs.replace(row, next_ms=self.now_ms))
@@ -170,10 +170,11 @@ class FileStore(MemoryStore):
         if job is None:
             self.edges.forget(JobRef(effect.queue, effect.id))
         elif job.seq == effect.seq:
-            self._remove_job(queue, job)
+            self._drop_record(queue, job)
 
-    def _remove_job(self, queue: StoredQueue, job: JobRecord) -> None:
-        self.leave(queue, job)
+    def _drop_record(self, queue: StoredQueue, job: JobRecord) -> None:
+        """Remove a record, and the count of its log lines."""
+        self.remove_job(queue, job)
         self.journal.logs.pop(job.ref, None)
 
     def _put_row(self, effect: fx.PutRow) -> None:
