@@ -104,7 +104,8 @@ class FileSession:
 
     def _load(self) -> None:
         """Read the whole log again. Needs no lock."""
-        for _ in range(10):  # compaction may remove the log between reading ``current`` and opening it
+        # Compaction may remove a log between reading ``current`` and opening the log.
+        for _ in range(10):
             try:
                 log = Log(self._directory)
                 break
