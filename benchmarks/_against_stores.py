@@ -1,4 +1,4 @@
-"""Where ``scripts/bench against`` keeps its jobs: a fresh place for every measurement, and its size."""
+"""The stores of ``scripts/bench against``: a new one for every measurement, and its size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STORES = ("sqlite", "valkey", "file", "amqp", "memory")
 
 
 class Stores:
-    """The stores of one run. Valkey gets a server for each tree: each brings its own server functions."""
+    """The stores of one run. Each tree has its own Valkey server, because their server functions differ."""
 
     def __init__(self, directory: Path, stack: ExitStack, wanted: list[str]) -> None:
         self._directory = directory
@@ -32,7 +32,7 @@ class Stores:
 
     @contextmanager
     def fresh(self, store: str, tree: str) -> Iterator[Place]:
-        """An empty place, which is emptied again afterwards."""
+        """An empty store, which is emptied again afterwards."""
         name = f"{store}{next(self._numbers)}"
         place = Place(self._url(store, tree, name), self._directory / name, self._servers.get(tree))
         place.empty()
@@ -68,7 +68,7 @@ class Place:
                 client.flushall(asynchronous=False)
 
     def size(self) -> int:
-        """What the jobs take: of the server's memory, or of the disk."""
+        """The size of the jobs, in the server's memory or on disk."""
         if self._server is not None:
             with self._server.client() as client:
                 return int(client.info("memory")["used_memory"])

@@ -1,8 +1,8 @@
-"""The workloads of ``scripts/bench against``, in a process that has one of the two trees on its path.
+"""The workloads of ``scripts/bench against``, in a process with one of the two trees on its path.
 
-One line of JSON in, ``{"work": NAME, ...its arguments}``, one line out: ``figures``, or ``error``.
-Both trees run this very file, so it uses nothing but what both have: the public classes and verbs, and for
-the bare store its requests. Each workload is written twice, with the class API and with tasks.
+It reads a line of JSON, ``{"work": NAME, ...its arguments}``, and writes a line: ``figures`` or ``error``.
+Both trees run this file, so it uses only what both have: the public classes and verbs, and the requests of
+the store. Each workload is written twice, with the class API and with tasks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Figures = dict[str, float]
 
 
 class Starts:
-    """When jobs began, and the moment when all of them have."""
+    """The start times of jobs, and an event for when all have started."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -147,7 +147,7 @@ STYLES: dict[str, type[Classes] | type[Tasks]] = {"class": Classes, "task": Task
 async def add(url: str, style: str, count: int) -> Figures:
     """W1: jobs added one by one, each awaited."""
     async with STYLES[style](url) as client:
-        await client.add()  # it is connected
+        await client.add()  # connect first
         started = time.perf_counter()
         for _ in range(count):
             await client.add()
@@ -197,7 +197,7 @@ async def idle(url: str, style: str, arrivals: int, calls: int, stamps: str) -> 
 
 
 async def bare(url: str, count: int) -> Figures:
-    """The store alone: single adds, a thousand at a time, then complete and claim fifty again and again."""
+    """The store alone: single adds, bulk adds of a thousand, then complete and claim fifty repeatedly."""
 
     def new_job() -> NewJob:
         return NewJob(queue=QUEUE, id=new_id(), task="noop", payload=TEXT.encode())
@@ -231,7 +231,7 @@ async def _rate(count: int, requests: list[Any], execute: Callable[[Any], Awaita
 
 
 async def hop(count: int) -> Figures:
-    """A call of nothing on another thread, awaited: what every write costs that may not hold the loop."""
+    """An empty call on another thread, awaited: the least cost of a write that does not block the loop."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(1) as thread:
         await loop.run_in_executor(thread, int)

@@ -1,7 +1,7 @@
-"""The same messages without Windlass around them: bare loops over pika, with messages made before.
+"""The same messages without Windlass: bare loops over pika, with prepared messages.
 
-They show where the broker and pika end. Each loop publishes and acknowledges what Windlass does for the same
-row, with the same confirms awaited, and does nothing else: no engine, no second thread, no coordinator.
+They show the limit of the broker and pika. Each loop publishes and acknowledges the same messages as Windlass
+does for that row, and waits for the same confirms. It has no engine, no second thread and no coordinator.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from windlass.core.outcome import Outcome, Settlement
 from windlass.speedups.amqp import Outgoing
 
 QUEUE = "bench"
-#: Ends that a worker may have on their way to the broker.
+#: The most settlements that are not confirmed yet.
 _UNSETTLED = 50
 _NOW_MS = 1_760_000_000_000
 _LEASE_MS = 30_000
 
 
 class _Message(NamedTuple):
-    """What ``basic_publish`` takes."""
+    """The arguments of ``basic_publish``."""
 
     exchange: str
     key: str
@@ -49,12 +49,12 @@ def _ready(out: Outgoing) -> _Message:
 
 
 class _Client:
-    """One connection with one channel that confirms. ``begin`` is called when it is open."""
+    """One connection with one channel with publisher confirms. ``begin`` is called when it is open."""
 
     def __init__(self, url: str, loop: IOLoop, begin: Callable[[_Client], None]) -> None:
         self._begin = begin
         self._tag = 0
-        #: For each publish that is not confirmed: how many of its batch are left, and what comes then.
+        #: For each unconfirmed publish: how many of its batch are left, and the callback for the end.
         self._unconfirmed: dict[int, list[Any]] = {}
         self.channel: Any = None
         self.connection = SelectConnection(
@@ -68,7 +68,7 @@ class _Client:
         channel.confirm_delivery(self._confirmed, callback=lambda _: self._begin(self))
 
     def publish(self, messages: list[_Message], then: Callable[[], None] | None = None) -> None:
-        """Publish; ``then`` is called when the broker has confirmed all."""
+        """Publish messages; ``then`` is called when the broker has confirmed all of them."""
         batch = [len(messages), then]
         for exchange, key, body, properties, mandatory in messages:
             self.channel.basic_publish(exchange, key, body, properties, mandatory)
@@ -86,7 +86,7 @@ class _Client:
 
 
 class BareLoops:
-    """Bare loops on the namespace of ``url``, which must be fresh."""
+    """Bare loops on the namespace of ``url``, which must be new."""
 
     def __init__(self, url: str, text: str) -> None:
         self._url = url
@@ -108,7 +108,7 @@ class BareLoops:
         return [self._queue.prepare("noop", {"text": self._text}) for _ in range(count)]
 
     def _added(self, jobs: list[NewJob], reply: str = "") -> list[_Message]:
-        """What an add of ``jobs`` publishes: one entry of the log, and each job."""
+        """The messages of an add of ``jobs``: one log entry, and each job."""
         born = verbs.Born(add=rq.Add(jobs=jobs))
         recorder = transitions.ChangeRecorder(_NOW_MS, lambda: 0)
         out = [wire.log_entry(self._names.log, born, _NOW_MS)]
@@ -118,9 +118,9 @@ class BareLoops:
         return [_ready(one) for one in out]
 
     def _worked(self, count: int, *, next_begin: bool = False) -> tuple[list[_Message], list[_Message]]:
-        """What a worker publishes when it begins and when it completes ``count`` jobs together.
+        """The messages of a worker when it starts and when it completes ``count`` jobs together.
 
-        ``next_begin``: the end of these jobs says that as many others began, as it does on a busy worker.
+        ``next_begin``: the completion also reports the start of as many other jobs, as on a busy worker.
         """
         starts = [
             verbs.Start(QUEUE, new_id(), new_id(), "worker", _LEASE_MS, _NOW_MS, "noop") for _ in range(count)
@@ -144,14 +144,14 @@ class BareLoops:
         return self._ended - self._started
 
     def _stop(self) -> None:
-        """The clock stops; so does the loop when the last connection is closed."""
+        """Stop the clock, and the loop when the last connection is closed."""
         self._ended = time.perf_counter()
         self._clients[-1].connection.add_on_close_callback(lambda *_: self._loop.stop())
         for client in self._clients:
             client.connection.close()
 
     def adds(self, count: int, batch: int) -> float:
-        """Jobs per second: each batch with its log entry is awaited before the next. One goes before."""
+        """Jobs per second. Each batch is awaited before the next; the first is not counted."""
         batches = deque(self._added(self._jobs(batch)) for _ in range(count // batch))
 
         def begin(client: _Client) -> None:
@@ -170,7 +170,7 @@ class BareLoops:
         return count / self._run(begin)
 
     def drain(self, count: int, together: int) -> float:
-        """Jobs per second of a full queue: ``together`` jobs are begun, logged and acknowledged at once."""
+        """Jobs per second of a full queue: ``together`` jobs are started, logged and acknowledged at once."""
         self.adds(count, min(count, 1_000))
         began, ended = self._worked(together, next_begin=True)
         held = done = 0
@@ -206,7 +206,7 @@ class BareLoops:
     def calls(self, count: int) -> float:
         """Calls per second: job, log entries and result make the same hops, one call after the other.
 
-        One call goes before.
+        The first call is not counted.
         """
         began, ended = self._worked(1)
         inbox = f"bare-{new_id()}"

@@ -1,7 +1,7 @@
-"""The least that can start a job at a hint: ``python -m benchmarks._bare_worker URL QUEUE``.
+"""The smallest program that starts a job after a hint: ``python -m benchmarks._bare_worker URL QUEUE``.
 
-A blocking subscription, a bare FCALL that settles what came before and claims what is there, one line of
-work. No leases are kept, nothing is recovered, nobody can stop it: a floor for W4, not a worker.
+It has a blocking subscription, a bare FCALL that settles the last job and claims the next, and one line of
+work. It renews no leases, recovers no jobs and cannot be stopped: a lower bound for W4, not a worker.
 """
 
 from __future__ import annotations

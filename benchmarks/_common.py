@@ -1,4 +1,4 @@
-"""What benchmarks share: repetitions, medians, ratios, a table, a JSON file with the machine's facts."""
+"""Shared by the benchmarks: repetitions, medians, ratios, a table, a JSON file with facts of the machine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A figure beside the one that it is held against."""
+    """A figure and the one that it is compared with."""
 
     what: str
     measured: float
@@ -61,7 +61,7 @@ class Verdict:
 
 
 class Report:
-    """Gathers measures and verdicts of one run, prints them and writes them down."""
+    """Collects the measures and verdicts of one run, prints them and writes them to a file."""
 
     def __init__(self, name: str, *, repetitions: int, settings: dict[str, Any]) -> None:
         self.name = name
@@ -72,11 +72,11 @@ class Report:
         self._machine = machine_facts()
 
     def add(self, name: str, unit: str, value: float) -> None:
-        """Note one run of a measure."""
+        """Add one run of a measure."""
         self.measures.setdefault(name, Measure(name, unit)).runs.append(value)
 
     def rounds(self, title: str, *steps: Callable[[], None]) -> None:
-        """Run the steps one after the other, again and again, so that all meet the same machine."""
+        """Run the steps in turn, several times, so that changes of the machine affect all of them."""
         for number in range(1, self.repetitions + 1):
             with console.status(f"{title} ({number} of {self.repetitions})"):
                 for step in steps:
@@ -86,7 +86,7 @@ class Report:
         return self.measures[name].value
 
     def compare(self, name: str, against: str, wanted: float) -> None:
-        """Hold one measure against another: at least ``wanted`` times as much.
+        """Compare one measure with another: at least ``wanted`` times as much.
 
         The ratio is the median of those of each round: what ran side by side met the same disturbances.
         """
@@ -95,7 +95,7 @@ class Report:
         self.verdicts.append(Verdict(name, self.value(name), against, ratio, wanted))
 
     def bound(self, name: str, limit: float) -> None:
-        """Hold a measure against a number that it should stay below."""
+        """Compare a measure with a number that it should stay below."""
         unit = self.measures[name].unit
         self.verdicts.append(
             Verdict(name, self.value(name), f"{limit:g} {unit}", self.value(name), limit, below=True)
@@ -139,7 +139,7 @@ class Report:
 
 
 def machine_facts() -> dict[str, Any]:
-    """What figures depend on."""
+    """The facts of the machine that figures depend on."""
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": _processor(),
@@ -157,14 +157,14 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run ``work`` on the loop that ``windlass worker`` uses, too: uvloop's, where it is installed."""
+    """Run ``work`` on the event loop that ``windlass worker`` uses: uvloop, if it is installed."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(work)
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """An empty directory on the disk of the project (a temporary one may be in memory)."""
+    """A new directory on the disk of the project (the temporary directory may be in memory)."""
     REPORTS.mkdir(exist_ok=True)
     path = Path(tempfile.mkdtemp(prefix="bench-", dir=REPORTS))
     try:

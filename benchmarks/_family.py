@@ -1,4 +1,4 @@
-"""What this process, its JVM and their Python workers take: CPU time and memory."""
+"""The CPU time and memory of this process, its JVM and their Python workers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def family() -> list[psutil.Process]:
 
 
 def cpu_seconds() -> float:
-    """CPU time of the family, of members that are gone too."""
+    """CPU time of these processes, including those that have ended."""
     total = 0.0
     for process in family():
         try:
             total += sum(process.cpu_times()[:4])
         except psutil.Error:
-            continue  # ended meanwhile: its parent has its time
+            continue  # it has ended, and its parent includes its time
     return total
 
 
 class PeakMemory:
-    """The largest resident size of the family, and of its largest member, looked at twice a second."""
+    """The largest resident size of all processes together and of the largest one, sampled twice a second."""
 
     def __init__(self) -> None:
         self.together = self.largest = 0

@@ -14,5 +14,5 @@ stamps = StampWriter()
 
 @huey.task()  # type: ignore[untyped-decorator]
 def noop(text: str) -> None:
-    """Nothing but the note that it started."""
+    """Record that the job started."""
     stamps.now()

@@ -45,7 +45,7 @@ def past_files(lake: Lake, table: schemas.Table, before: date, days: int) -> lis
 
 
 def old_lake(folder: Path, before: date, days: int) -> Lake:
-    """A lake that has seen so many days."""
+    """A lake that is this many days old."""
     lake = Lake(str(folder)).create()
     for table in schemas.BATCHED:
         if table is not schemas.BRONZE_GAPS:
@@ -99,7 +99,7 @@ _FIGURES: tuple[Callable[[list[float]], float], ...] = (statistics.fmean, statis
 
 
 def _batch(lake: Lake, clock: DrivenDays, number: int) -> None:
-    """What the driver of a batch asks of a lake, and its commits."""
+    """The reads and commits of the driver of a batch."""
     for table in schemas.BATCHED:
         lake.done(table, "year")
         lake.entries(table, [clock.date])

@@ -1,4 +1,4 @@
-"""A lake's log over years: what one batch costs to commit, and a reader to open, as days pile up.
+"""The log of a lake over years: the cost to commit one batch and to open a reader, as the log grows.
 
 Commits are those of real batches, of all tables, by the pipeline's own code; data files are empty, since only
 the log is looked at. Each day is joined to one file per table at its end, as a nightly ``compact`` does. The
@@ -23,13 +23,13 @@ from windlass.pipeline.files import FileEntry
 from windlass.pipeline.lake import TRIM_EVERY, Lake
 
 DAY_MS = 86_400_000
-#: The cost of a batch is the mean of so many: two rounds of checkpoints.
+#: The cost of a batch is the mean of this many: two rounds of checkpoints.
 MEAN_OF = 2 * TRIM_EVERY
 
 
 @dataclass
 class DrivenDays(SystemClock):
-    """A clock that stands at a day."""
+    """A clock that is set to a day."""
 
     today_ms: int
 
@@ -73,7 +73,7 @@ def commit_batch(lake: Lake, clock: DrivenDays, number: int) -> None:
 
 
 def age_logs(folder: Path, clock: DrivenDays) -> None:
-    """Give commits of the day the time that they would have."""
+    """Set the file times of the day's commits to that day."""
     at = clock.today_ms / 1000
     for path in logs(folder):
         if path.stat().st_mtime > at:
@@ -86,7 +86,7 @@ def logs(folder: Path) -> Iterator[Path]:
 
 
 def join_day(lake: Lake, clock: DrivenDays) -> None:
-    """One file in place of the day's."""
+    """Replace the files of a day by one file."""
     for table in schemas.BATCHED:
         old = lake.entries(table, [clock.date])
         note = lake.note() if table is schemas.BRONZE_ATTEMPTS else None

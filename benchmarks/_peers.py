@@ -1,4 +1,4 @@
-"""Other systems beside Windlass: installed into an environment of their own, asked and run as processes."""
+"""Other systems to compare with. They are installed in a separate environment and run as processes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ BIN = HOME / "venv" / "bin"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A system: how it is asked, and how its worker is started (``{n}`` stands for the concurrency)."""
+    """A system: how its driver and its worker are started (``{n}`` is the concurrency)."""
 
     name: str
     ask: tuple[str, ...]
     work: tuple[str, ...]
-    #: Shape of the worker -> concurrency, for those that are measured in several.
+    #: Configuration of the worker -> concurrency, for systems that are measured with several.
     python: bool = True
 
     def do(self, url: str, verb: str, count: int, text: str = "-") -> float:
-        """Run a verb in a process of its own; returns the rate that it measured."""
+        """Run a verb in a separate process; returns the rate that it measured."""
         done = subprocess.run(
             [*self.ask, verb, str(count), text],
             cwd=ROOT,
@@ -98,7 +98,7 @@ PEERS = (
 
 
 def installed(names: Sequence[str]) -> list[Peer]:
-    """The peers of these names, installed; those that cannot be are left out with a word why."""
+    """Install the peers of these names. Peers that cannot be installed are left out, with a message."""
     wanted = [peer for peer in PEERS if peer.name.lower() in names]
     found = []
     for kind, install in ((True, _install_python), (False, install_node)):

@@ -18,7 +18,7 @@ from benchmarks._stamps import VARIABLE, StampFile
 if TYPE_CHECKING:  # an older tree has it elsewhere
     from windlass.api.interfaces import App
 
-#: Names the tree whose package the processes run: this one, unless ``scripts/bench against`` says another.
+#: The tree whose package the processes run: this one, unless ``scripts/bench against`` sets another.
 TREE = "BENCH_TREE"
 
 
@@ -55,7 +55,7 @@ def consumer(path: Path, stamps: StampFile, kind: str, workers: int) -> Iterator
 
 
 def search_path(tree: str) -> str:
-    """Where a process finds these benchmarks, and the package of ``tree``."""
+    """The environment in which a process finds these benchmarks and the package of ``tree``."""
     return os.pathsep.join([str(ROOT), str(Path(tree) / "src")])
 
 
@@ -80,7 +80,7 @@ def _process(arguments: list[str], stamps: StampFile, **variables: str) -> Itera
 
 
 async def wait_for_worker(app: App, timeout: float = 30) -> None:
-    """Until a worker has told the store that it is there."""
+    """Wait until a worker has sent its first heartbeat."""
     async with asyncio.timeout(timeout):
         while not await app.workers():  # noqa: ASYNC110 - the store is what we wait for
             await asyncio.sleep(0.05)

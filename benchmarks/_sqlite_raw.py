@@ -1,7 +1,7 @@
-"""The ceiling: what plain ``sqlite3`` does with the same rows, schema, batches and durability.
+"""The upper bound: plain ``sqlite3`` with the same rows, schema, batches and durability.
 
-The tables are made by Windlass's own migrations, the row is one that Windlass wrote. Rows are made before
-the clock starts: only SQLite is measured.
+The tables are created by Windlass's own migrations, and the row is one that Windlass wrote. Rows are prepared
+before the clock starts, so only SQLite is measured.
 """
 
 from __future__ import annotations

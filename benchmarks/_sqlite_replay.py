@@ -1,9 +1,9 @@
-"""The floor: every statement that Windlass sent to SQLite during some work, sent again by a bare loop.
+"""The lower bound: every statement that Windlass sent to SQLite during some work, repeated by a bare loop.
 
-The statements, their parameters, transactions and checkpoints are those of a real run, taken down on its way
-and replayed on a copy of the file as it was before. Every commit waits for the disk (``synchronous=FULL``),
-as Windlass does but for a worker that starts its next jobs meanwhile. What a replay takes is what SQLite and
-the disk take.
+The statements, their parameters, transactions and checkpoints are recorded during a real run, and replayed on
+a copy of the file as it was before. Every commit waits for the disk (``synchronous=FULL``), as in Windlass,
+except that a worker of Windlass starts its next jobs meanwhile. The time of a replay is the time of SQLite
+and the disk.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Replay:
         path = directory / "recorded.db"
         self._statements: list[Statement] = []
         asyncio.run(_do(path, prepare))
-        shutil.copy(path, self._before)  # whoever closed it last has copied its log into it
+        shutil.copy(path, self._before)  # the last close has written the log into it
         with _recorded(self._statements):
             asyncio.run(_do(path, work))
         self._statements = [one for one in self._statements if not one[1].startswith("PRAGMA synchronous")]
 
     def seconds(self, path: Path) -> float:
-        """How long they take on a fresh copy of the file, at ``path``."""
+        """How long the statements take on a new copy of the file, at ``path``."""
         shutil.copy(self._before, path)
         conn = sqlite3.connect(path, isolation_level=None, cached_statements=256)
         try:
@@ -78,7 +78,7 @@ async def _do(path: Path, work: Work) -> None:
 
 @contextmanager
 def _recorded(statements: list[Statement]) -> Iterator[None]:
-    """Take down what the writing connection is asked meanwhile."""
+    """Record the statements of the writing connection during the block."""
 
     class Cursor(sqlite3.Cursor):
         def execute(self, sql: str, params: Any = (), /) -> Cursor:

@@ -23,12 +23,12 @@ class StampWriter:
         os.write(self._fd, value.to_bytes(8, "little", signed=True))
 
     def now(self) -> None:
-        """Note that a job starts."""
+        """Record that a job starts."""
         self.write(time.monotonic_ns())
 
 
 class StampFile:
-    """The reading end."""
+    """Reads the numbers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -43,7 +43,7 @@ class StampFile:
         return numbers.tolist()
 
     def wait(self, count: int, *, timeout: float = 300) -> None:
-        """Until so many numbers are there; looks ten times a second, so that it does not disturb."""
+        """Wait until the file has this many numbers. Polls only ten times a second, to add little load."""
         deadline = time.monotonic() + timeout
         while self.count() < count:
             if time.monotonic() > deadline:

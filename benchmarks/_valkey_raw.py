@@ -1,4 +1,4 @@
-"""The same server functions without Windlass around them: bare loops over redis-py, arguments made before."""
+"""The same server functions without Windlass: bare loops over redis-py, with prepared arguments."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class BareCalls:
         return count / elapsed
 
     async def wait_for_listener(self) -> None:
-        """Until somebody listens for jobs."""
+        """Wait until a worker listens for jobs."""
         client: Any = Redis.from_url(self._url.replace("valkey://", "redis://", 1), protocol=2)
         ask = ("PUBSUB", "SHARDNUMSUB", f"{self._root}:ready")
         while not (await client.execute_command(*ask))[1]:  # noqa: ASYNC110 - the server is what we wait for

@@ -13,13 +13,13 @@ stamps = StampWriter()
 
 @app.task(name="noop", queue="bench")
 async def noop(text: str) -> None:
-    """Nothing but the note that it started."""
+    """Record that the job started."""
     stamps.now()
 
 
 @app.task(name="late", queue="bench")
 async def late(asked_ns: int) -> None:
-    """Notes how long ago the producer called ``add``."""
+    """Record how long ago the producer called ``add``."""
     stamps.write(time.monotonic_ns() - asked_ns)
 
 

@@ -41,21 +41,21 @@ from windlass.speedups import VARIABLE
 
 WANTED = 0.85
 PATIENCE_S = 300
-#: With more at work beside it than this, a run says nothing.
+#: If the load of the machine is higher than this before a run, the run is not meaningful.
 BUSY = 0.5
-#: What the table needs, also where the output is no terminal.
+#: The width of the table, also if the output is not a terminal.
 WIDE = 150
 STYLES = {"class": "classes", "task": "tasks"}
-#: The columns: which tree, and what its processes read about speed-ups.
+#: The columns: the tree, and its value of ``WINDLASS_SPEEDUPS``.
 VARIANTS = {"old": ("old", ""), "new": ("new", ""), "off": ("new", "off")}
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """The sizes of the measurements."""
 
     rounds: int = 7
-    #: The speed-ups are off in every so many rounds.
+    #: Measure without speed-ups in every n-th round.
     off_every: int = 1
     add: int = 3_000
     bulk: int = 40_000
@@ -67,7 +67,7 @@ class Sizes:
 
 QUICK = Sizes(5, 2, 1_000, 10_000, {1: 1_500, 10: 6_000, 50: 10_000}, 150, 250, 20_000)
 SMOKE = Sizes(1, 1, 10, 100, {1: 20, 10: 20, 50: 60}, 5, 5, 1_000)
-#: RabbitMQ takes longer for a job.
+#: RabbitMQ needs more time per job.
 SHARE = {"amqp": 0.3}
 
 
@@ -88,7 +88,7 @@ class Row:
         return statistics.median(runs.values()) if runs else None
 
     def ratios(self, column: str) -> list[float]:
-        """How much better than the older tree, for every round that has both."""
+        """The ratio to the older tree, for every round that has both values."""
         old, runs = self.runs.get("old", {}), self.runs.get(column, {})
         pairs = [(runs[number], old[number]) for number in runs if number in old]
         return [theirs / ours if self.less else ours / theirs for ours, theirs in pairs]
@@ -112,7 +112,7 @@ class Process:
         self._tree = tree
 
     def ready(self) -> None:
-        """Until it runs; with the other tree's package nothing would be told about this one."""
+        """Wait until it runs, and check that it has imported the package of its own tree."""
         if (found := self._answer()["tree"]) != str(self._tree / "src"):
             raise RuntimeError(f"the package comes from {found}, not from {self._tree / 'src'}")
 
@@ -128,7 +128,7 @@ class Process:
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], PATIENCE_S)[0]:
-            self.end()  # its answer must not be taken for the next one's
+            self.end()  # a late answer must not be taken for the answer to the next request
             raise TimeoutError(f"no answer within {PATIENCE_S} s")
         line = self._process.stdout.readline()
         if not line:
@@ -139,7 +139,7 @@ class Process:
         return answer
 
     def end(self) -> None:
-        """Let it end; one that is at work is interrupted, so that it ends the workers that it started."""
+        """End the process. If it is busy, interrupt it, so that it ends the workers that it started."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         for number in (signal.SIGINT, signal.SIGKILL):
@@ -151,18 +151,18 @@ class Process:
         self._process.stdout.close()
 
 
-#: What one step measures: the figures, by the name and the unit of their row, whether less is better.
+#: The figures of one step, by the name and unit of their row, and whether less is better.
 Figures = dict[tuple[str, str, bool], float]
 
 
 class Steps:
-    """The workloads, each with what it tells."""
+    """The workloads, each with its figures."""
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
 
     def of(self, store: str) -> Iterator[tuple[str, Callable[[Process, Place], Figures]]]:
-        """What is measured on a store: the style, and the step."""
+        """The steps for a store, each with its style."""
         share = SHARE.get(store, 1)
         if store == "memory":
             yield "bare store", self._bare
@@ -185,7 +185,7 @@ class Steps:
         return {("W1 add, awaited", "jobs/s", False): found["rate"]}
 
     def _bulk(self, style: str, count: int, process: Process, place: Place, *, sized: bool) -> Figures:
-        """Also what a waiting job takes, beside those that were there."""
+        """Also the space that each additional waiting job needs."""
         if sized:
             process.do("bulk", url=place.url, style=style, count=min(1_000, count))
         before = place.size()
@@ -246,7 +246,7 @@ class Bench:
                             self._measure(store, style, step, column, processes[column], number)
 
     def _columns(self, number: int) -> list[str]:
-        """Which columns a round measures, and in which order: it turns, so that none is always the first."""
+        """The columns that a round measures. Their order rotates, so that none is always the first."""
         names = [name for name in VARIANTS if name != "off" or number % self._sizes.off_every == 0]
         return names[::-1] if number % 2 else names
 
@@ -271,7 +271,7 @@ class Bench:
         process: Process,
         number: int,
     ) -> None:
-        """One step of one column; what fails is told at the end, the others go on."""
+        """Run one step of one column. Errors are reported at the end, and the other steps continue."""
         try:
             with self._stores.fresh(store, VARIANTS[column][0]) as place:
                 figures = step(process, place)
@@ -291,7 +291,7 @@ def git(*arguments: str) -> bytes:
 
 
 def commit_of(revision: str) -> str:
-    """The commit that a name stands for."""
+    """The commit id of a revision."""
     try:
         return git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()[:12]
     except subprocess.CalledProcessError:
@@ -299,7 +299,7 @@ def commit_of(revision: str) -> str:
 
 
 def check_out(revision: str, folder: Path) -> Path:
-    """The package as it was, in ``folder``."""
+    """Unpack the package of a revision into ``folder``."""
     with tarfile.open(fileobj=BytesIO(git("archive", revision, "src"))) as archive:
         archive.extractall(folder, filter="data")
     return folder
@@ -315,7 +315,7 @@ def figure(value: float | None) -> str:
 
 
 def ratio(ratios: list[float]) -> str:
-    """The median, with the least and the greatest."""
+    """The median, the minimum and the maximum."""
     if not ratios:
         return ""
     middle = f"{statistics.median(ratios):.2f}"
@@ -366,11 +366,13 @@ def save(name: str, bench: Bench, facts: dict[str, Any]) -> None:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, prog="scripts/bench against")
     parser.add_argument("revision", metavar="REV", help="a commit, a tag or a branch")
-    parser.add_argument("--stores", default=",".join(STORES), help="some of them, with commas between them")
-    parser.add_argument("--quick", action="store_true", help="five rounds, smaller: some ten minutes")
+    parser.add_argument("--stores", default=",".join(STORES), help="stores to measure, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="five smaller rounds: about ten minutes")
     parser.add_argument("--smoke", action="store_true", help="tiny: does everything run on both trees?")
-    parser.add_argument("--rounds", type=int, help="how many pairs of every figure")
-    parser.add_argument("--report", metavar="NAME", default="bench-against", help="what its files are called")
+    parser.add_argument("--rounds", type=int, help="the number of rounds")
+    parser.add_argument(
+        "--report", metavar="NAME", default="bench-against", help="the name of the report files"
+    )
     found = parser.parse_args()
     found.stores = [name for name in found.stores.split(",") if name]
     if unknown := sorted({*found.stores} - {*STORES}):
@@ -380,7 +382,7 @@ def options() -> argparse.Namespace:
 
 def main() -> None:
     chosen = options()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes that were started
     sizes = SMOKE if chosen.smoke else QUICK if chosen.quick else Sizes()
     if chosen.rounds:
         sizes = Sizes(**asdict(sizes) | {"rounds": chosen.rounds})
@@ -405,7 +407,7 @@ def main() -> None:
         try:
             with progress:
                 bench.run(progress)
-        finally:  # a run that was cut short still tells what it has
+        finally:  # an interrupted run still reports its results
             facts |= {
                 "finished": datetime.now(UTC).isoformat(timespec="seconds"),
                 "minutes": round((time.monotonic() - began) / 60, 1),

@@ -37,21 +37,21 @@ QUEUE = "bench"
 DRAINS = (1, 10, 50)
 #: For jobs that come one by one.
 IDLE = 10
-#: The shape that suits each peer best, where it drains with the most.
+#: The worker configuration with which each peer is fastest at the highest concurrency.
 BEST = {"Celery": 10, "Dramatiq": 8}
-#: Where the peers keep their jobs.
+#: The queues of the peers.
 PEER_QUEUES = (QUEUE, "dramatiq", "taskiq", "faststream.noop", "faststream.late", "faststream.echo", "repid")
 #: Peers that return no results over a broker.
 SILENT = {"Dramatiq", "taskiq", "Repid"}
 CLASSES, TASKS = "Windlass", "Windlass tasks"
-#: The same messages in a loop that does nothing else: where broker and client library end.
+#: The same messages in a loop that does nothing else: the limit of broker and client library.
 BARE = "bare pika"
 PARTS = ("one", "bulk", "drain", "latency", "calls")
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """The sizes of the measurements."""
 
     repetitions: int = 3
     one: int = 500
@@ -134,7 +134,7 @@ class Bench:
         self._text = "x" * 100
 
     def _url(self) -> str:
-        """A namespace of its own for each measurement."""
+        """A new namespace for each measurement."""
         return f"{self._server.url}?namespace=bench{next(self._numbers)}"
 
     def _stamps(self) -> StampFile:
@@ -156,11 +156,11 @@ class Bench:
             self.report.compare(f"{row}: {api.name}", max(names, key=self.report.value), 1.0)
 
     def _empty_peers(self) -> None:
-        """Drop what other rows left in the queues of the peers."""
+        """Delete messages of earlier measurements from the queues of the peers."""
         connection = pika.BlockingConnection(pika.URLParameters(self._server.url))
         try:
             for name in PEER_QUEUES:
-                connection.channel().queue_delete(name)  # no error when it is not there
+                connection.channel().queue_delete(name)  # no error if it does not exist
         finally:
             connection.close()
 
@@ -185,7 +185,7 @@ class Bench:
         self._rounds("one by one", "jobs/s", steps)
 
     def bulk(self) -> None:
-        """Jobs added as fast as the interface allows; peers have none for many."""
+        """Jobs added as fast as the API allows; the peers have no bulk add."""
         count = self.sizes.bulk
         steps: dict[str, Callable[[], float]] = {
             api.name: partial(self._fill, api, None, count, 1_000) for api in APIS
@@ -215,7 +215,7 @@ class Bench:
     # --- drain -----------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """A full queue, worked off by one process."""
+        """One worker process on a full queue."""
         for concurrency in DRAINS:
             steps: dict[str, Callable[[], float]] = {
                 api.name: partial(self._drained, api, concurrency) for api in APIS
@@ -278,7 +278,7 @@ class Bench:
         self._empty_peers()
         with peer.worker(url, stamps, IDLE):
             peer.do(url, "one", 1, self._text)
-            stamps.wait(2, timeout=60)  # it works; two jobs were added, the first one to connect
+            stamps.wait(2, timeout=60)  # the worker runs; two jobs were added, the first one to connect
             peer.do(url, "late", self.sizes.arrivals, self._text)
             stamps.wait(2 + self.sizes.arrivals, timeout=60)
         self._note_latency(peer.name, stamps.values()[2:])
@@ -315,11 +315,11 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run at all?")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to check that everything runs")
     parser.add_argument(
         "--peers", default="celery,dramatiq,taskiq,faststream,repid", help="which peers, by name; '' for none"
     )
-    parser.add_argument("--parts", default=",".join(PARTS), help="which rows, between commas")
+    parser.add_argument("--parts", default=",".join(PARTS), help="rows to measure, separated by commas")
     arguments = parser.parse_args()
     binary = rabbitmq_binary()
     if binary is None:

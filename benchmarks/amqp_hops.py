@@ -1,8 +1,8 @@
 """``scripts/bench amqp_hops``: where the time of one job goes on RabbitMQ, hop by hop.
 
-A producer, a worker and a coordinator are three processes beside a broker. Each notes when it passes a hop;
-calls follow one another, so what was noted between the call and its result belongs to that call. Printed are
-medians, counted from the call. ``BENCH_TREE`` names another tree whose package is measured.
+A producer, a worker and a coordinator are three processes beside a broker. Each records when it passes a hop.
+Calls are sequential, so all hops between a call and its result belong to that call. It prints the medians,
+counted from the call. ``BENCH_TREE`` selects another tree whose package is measured.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def note(stamps: Stamps, hop: str) -> None:
 
 
 def watch(stamps: Stamps, owner: type, name: str, label: Callable[..., str]) -> None:
-    """Note every call of a method, before it runs."""
+    """Record every call of a method before it runs."""
     inner = getattr(owner, name)
 
     @wraps(inner)
@@ -56,24 +56,24 @@ def watch(stamps: Stamps, owner: type, name: str, label: Callable[..., str]) -> 
 
 
 def watch_all(stamps: Stamps, role: str) -> None:
-    """Note the hops of this process."""
+    """Record the hops of this process."""
     watch(stamps, AmqpSession, "_confirm", lambda *_: f"{role}: the broker confirms")
     watch(
         stamps,
         AmqpClient,
-        "_on_message",
+        "_hear",
         lambda _, properties, __: f"{role}: hears {properties.type or 'an answer'}",
     )
     watch(stamps, AmqpClient, "ask", lambda _, request: f"{role}: asks {type(request).__name__}")
     if role == "worker":
-        watch(stamps, Intake, "_on_idle_message", lambda *_: "worker: the job's message comes")
+        watch(stamps, Intake, "_rang", lambda *_: "worker: the job's message comes")
         watch(stamps, Consumer, "claim", lambda *_: "worker: claims")
         watch(stamps, Consumer, "_complete", lambda *_: "worker: tells the end")
     watch(stamps, Coordinator, "_read", lambda *args: f"coordinator: reads {_entry(args[-1])}")
 
 
 def _entry(body: bytes) -> str:
-    """The name of an entry of the log; it stands near its beginning."""
+    """The name of a log entry, which is near its beginning."""
     names = (b"Born", b"Started", b"Ended", b"GetJobs", b"Beat")
     return next((name.decode() for name in names if name in body[:40]), "another entry")
 
@@ -132,7 +132,7 @@ async def calls(url: str, count: int, stamps: Stamps) -> list[tuple[int, int]]:
 
 
 def table(spans: list[tuple[int, int]], stamps: Stamps) -> list[tuple[str, float, int]]:
-    """Hops with the median of their first occurrence in each call, in ms, and in how many calls they were."""
+    """For each hop the median time of its first occurrence per call (ms) and the number of calls with it."""
     found: dict[str, list[float]] = {}
     for began, ended in spans:
         seen: set[str] = set()
@@ -147,7 +147,7 @@ def table(spans: list[tuple[int, int]], stamps: Stamps) -> list[tuple[str, float
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--role", nargs=3, metavar=("ROLE", "URL", "FILE"), help=argparse.SUPPRESS)
-    parser.add_argument("--url", help="a broker that runs already")
+    parser.add_argument("--url", help="a running broker")
     parser.add_argument("--calls", type=int, default=100)
     arguments = parser.parse_args()
     if arguments.role:
@@ -170,7 +170,7 @@ def measure(url: str, count: int) -> None:
     with scratch() as folder:
         paths = {role: folder / f"{role}.json" for role in ("coordinator", "worker")}
         with process("coordinator", url, paths["coordinator"]):
-            time.sleep(3)  # it becomes the coordinator before others try to
+            time.sleep(3)  # it becomes the coordinator before others try
             with process("worker", url, paths["worker"]):
                 spans = asyncio.run(calls(url, count, stamps))
         for path in paths.values():

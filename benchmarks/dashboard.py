@@ -1,9 +1,9 @@
 """``scripts/bench dashboard``: what each page asks of the API, on a full store and on an empty one.
 
-A store is filled with finished jobs (a million unless told) of five tasks over the last 30 days, one in
-twenty of them failed, and with some that wait or are scheduled. Then the API calls of each page are made one
-after the other, without a network; printed is the 95th percentile beside the one of an empty store, and the
-mean time on the processor, which tells more on a machine that others use too.
+A store is filled with finished jobs (a million by default) of five tasks over the last 30 days, one in
+twenty of them failed, and with some waiting and scheduled jobs. Then the API calls of each page are made one
+after the other, without a network. It prints the 95th percentile, the same for an empty store, and the mean
+CPU time, which is more reliable on a shared machine.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ PAGES = {
 
 
 async def fill(app: Windlass, jobs: int) -> str:
-    """Finish ``jobs`` jobs, as the store's clock would have seen it over a month; returns one's id."""
+    """Add ``jobs`` finished jobs with times spread over a month; returns the id of one."""
     store, some_id = app.store, ""
     start_ms = app.clock.now_ms() - MONTH_MS
     for done in range(0, jobs, CHUNK):
@@ -120,7 +120,7 @@ def _end(queue: str, job_id: str, token: str, number: int) -> Settlement:
 
 
 async def fill_rest(app: Windlass) -> None:
-    """Jobs that are yet to run."""
+    """Add waiting and scheduled jobs."""
     queue = app.queue("mail")
     await queue.add_bulk([{"name": "task0", "data": {"user": n}} for n in range(1_000)])
     await queue.add_bulk([{"name": "task1", "delay": 3_600 + n} for n in range(1_000)])
@@ -135,7 +135,7 @@ async def api(app: Windlass) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def measure(app: Windlass, job_id: str, calls: int) -> dict[str, tuple[float, float]]:
-    """Of each page's calls the 95th percentile and this process's time on the processor, in milliseconds."""
+    """The 95th percentile and the CPU time of the calls of each page, in milliseconds."""
     found: dict[str, tuple[float, float]] = {}
     async with api(app) as client:
         for page, paths in PAGES.items():
@@ -155,7 +155,7 @@ async def measure(app: Windlass, job_id: str, calls: int) -> dict[str, tuple[flo
 
 
 async def filled(app: Windlass, name: str, jobs: int) -> str:
-    """Fill the store unless an earlier run did; returns a finished job's id."""
+    """Fill the store unless an earlier run did; returns the id of a finished job."""
     queue = app.queue("mail")
     found = await queue.get_jobs("completed", limit=1)
     while not found and found.cursor is not None:  # the newest ones are not finished
@@ -191,7 +191,7 @@ async def run_store(name: str, empty_url: str, full_url: str, jobs: int, calls: 
 
 @contextmanager
 def folder_of(keep: Path | None) -> Iterator[Path]:
-    """Where the stores are: a directory of the caller's, whose stores stay, or one that goes."""
+    """The directory of the stores: the given one, which is kept, or a temporary one."""
     if keep is None:
         with scratch() as folder:
             yield folder
@@ -202,7 +202,7 @@ def folder_of(keep: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def valkey_in(folder: Path, *, keep: bool) -> Iterator[Server]:
-    """A server whose data is read from ``folder``, and written there at the end when it is to be kept."""
+    """Run a server with the data in ``folder``. With ``keep``, its data is written there at the end."""
     binary = valkey_binary()
     if binary is None:
         raise SystemExit("valkey-server is missing")

@@ -1,7 +1,7 @@
-"""``scripts/bench engine``: what one call costs in time of the processor, on the memory and the file store.
+"""``scripts/bench engine``: the CPU time of one call on the memory and the file store.
 
-``--against DIRECTORY`` takes each measurement in turn with that tree, a worktree of another commit. What else
-runs on the machine moves the times of both; the ratio counts. See ``docs/benchmarks.md``.
+``--against DIRECTORY`` measures that tree, a worktree of another commit, in alternation. Other load of the
+machine affects both, so the ratio counts. See ``docs/benchmarks.md``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Bench:
         self._part = part
 
     def measure(self, case: str) -> None:
-        """One piece of work, with each tree in turn."""
+        """Measure one case with each tree in turn."""
         self.report.rounds(case, *(self._step(case, name) for name in self._trees))
         if len(self._trees) > 1:
             ours, theirs = self._trees
@@ -57,7 +57,7 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="scripts/bench engine")
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to check that everything runs")
     parser.add_argument("--against", type=Path, metavar="DIRECTORY", help="a worktree of another commit")
     parser.add_argument("--only", nargs="+", metavar="CASE", choices=CASES, help=", ".join(CASES))
     parser.add_argument("--rounds", type=int, default=5)

@@ -40,7 +40,7 @@ PEER = "platformatic FileStorage"
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """The sizes of the measurements."""
 
     repetitions: int = 3
     adds: int = 5_000
@@ -70,14 +70,14 @@ class Bench:
             console.print(f"left out {PEER}: {problem}")
 
     def fresh(self, suffix: str = "store") -> Path:
-        """A path that was not used before."""
+        """A new path."""
         return self._directory / f"{next(self._numbers)}.{suffix}"
 
     def fresh_url(self) -> str:
         return f"file://{self.fresh()}"
 
     def peer(self, directory: Path, verb: str) -> float:
-        """What the peer measures of itself, in a process of its own."""
+        """Run the peer in a separate process; returns what it measured."""
         script = str(HOME / "node" / "platformatic_peer.mjs")
         command = ["node", script, str(directory), verb, str(self.sizes.peer), self.text]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300)
@@ -117,7 +117,7 @@ class Bench:
         self.report.add("add_bulk", "jobs/s", asyncio.run(self._fill(self.fresh_url(), self.sizes.bulk)))
 
     async def _fill(self, url: str, count: int) -> float:
-        """Add so many jobs; returns how many per second."""
+        """Add ``count`` jobs; returns the rate per second."""
         async with Windlass(url) as app:
             items = [{"name": "noop", "data": {"text": self.text}} for _ in range(count)]
             started = time.perf_counter()
@@ -171,7 +171,7 @@ class Bench:
     # --- size -------------------------------------------------------------------------------------
 
     def through(self) -> None:
-        """Very many jobs through one directory: how large it gets, and how long opening it takes then."""
+        """Process very many jobs in one directory: its size, and the time to open it afterwards."""
         directory = self.fresh()
         rate, largest = asyncio.run(self._pass_through(directory))
         self.report.add("jobs through one directory", "jobs/s", rate)
@@ -195,7 +195,7 @@ class Bench:
                     )
                     for _ in range(1_000)
                 ]
-                # Time runs a hundred times as fast, so that what is past its keep can go.
+                # Time runs a hundred times as fast, so that finished jobs reach the end of their retention.
                 now_ms = 1_750_000_000_000 + first * 20
                 await app.store.execute(rq.Add(jobs=jobs, now_ms=now_ms))
                 claim = rq.Claim(
@@ -217,7 +217,7 @@ class Bench:
 
 
 def _size(directory: Path) -> int:
-    """The bytes in a directory; files that go meanwhile do not count."""
+    """The bytes in a directory, without files that are removed meanwhile."""
     total = 0
     for folder, _, names in os.walk(directory):
         for name in names:
@@ -230,7 +230,7 @@ def _size(directory: Path) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="scripts/bench file")
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to check that everything runs")
     parser.add_argument("--full", action="store_true", help="a million jobs through one directory")
     parser.add_argument("--alone", action="store_true", help="without the peer, which needs node and npm")
     parser.add_argument("--only", nargs="+", metavar="PART", choices=PARTS, help=" ".join(PARTS))

@@ -107,7 +107,7 @@ def _end(queue: str, job_id: str, token: str) -> Settlement:
 
 
 async def fill(app: Windlass, jobs: int) -> None:
-    """Finish ``jobs`` jobs, as the store's clock would have seen it over a month."""
+    """Add ``jobs`` finished jobs with times spread over a month."""
     store = app.store
     start_ms = app.clock.now_ms() - 30 * DAY_MS
     for done in range(0, jobs, CHUNK):
@@ -127,7 +127,7 @@ async def fill(app: Windlass, jobs: int) -> None:
 
 
 async def search(client: httpx.AsyncClient, query: str) -> tuple[list[float], int]:
-    """The times of all calls until the page is full or nothing is left, and how many jobs that found."""
+    """The times of all calls until the page is full or the list ends, and how many jobs were found."""
     times: list[float] = []
     found, cursor = 0, ""
     while True:

@@ -4,7 +4,7 @@
     scripts/bench spark --records 200000    a quick look
     scripts/bench spark --against 13a842a   an older revision first, with its own code, then this one
     scripts/bench spark --log-days 3650     only the log: batches committed for ten years, without data
-    scripts/bench spark --ages 1 365 3650   only a batch and its commits, in lakes of so many days
+    scripts/bench spark --ages 1 365 3650   only a batch and its commits, in lakes of this age in days
     scripts/bench spark --batches 10        only ten batches of --max-records, into one day
     scripts/bench spark --rollups           only the roll-ups, beside DuckDB
     scripts/bench spark --profile           only one batch, step by step, without Spark: where does CPU go?
@@ -288,13 +288,13 @@ def main() -> None:
     parser.add_argument("--max-records", type=int, help="of a batch (default: 2,000,000; of --ages: 300,000)")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--against", metavar="REV", help="run this revision's benchmark first")
-    parser.add_argument("--ages", type=int, nargs="+", help="only lakes of so many days, side by side")
+    parser.add_argument("--ages", type=int, nargs="+", help="only compare lakes of these ages, in days")
     parser.add_argument("--age-rounds", type=int, default=7, help="whole batches in each of them")
     parser.add_argument("--age-commits", type=int, default=_lake_year.MEAN_OF, help="batches without data")
-    parser.add_argument("--smoke", action="store_true", help="tiny, to see that everything runs")
-    parser.add_argument("--log-days", type=int, help="only commit empty batches for so many days")
+    parser.add_argument("--smoke", action="store_true", help="tiny, to check that everything runs")
+    parser.add_argument("--log-days", type=int, help="only commit empty batches, for this many days")
     parser.add_argument("--log-batches", type=int, default=10, help="how many a day")
-    parser.add_argument("--batches", type=int, help="only so many batches of --max-records")
+    parser.add_argument("--batches", type=int, help="only this many batches of --max-records")
     parser.add_argument("--rollups", action="store_true", help="only the roll-ups, beside DuckDB")
     parser.add_argument("--profile", action="store_true", help="only the steps of a batch of --max-records")
     args = parser.parse_args(_small(sys.argv[1:]))

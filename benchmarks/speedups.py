@@ -1,8 +1,8 @@
-"""``scripts/bench speedups``: each speed-up on the work that it is for, beside its plain twin.
+"""``scripts/bench speedups``: each speed-up on the work that it is for, compared with the plain code.
 
-``WINDLASS_SPEEDUPS`` turns one off for every second run, each a fresh process, so both meet the same machine;
-the median of the ratios of the rounds counts. What wins less than 5 % is deleted. The figures stand in
-``docs/internals/speedups.md``.
+``WINDLASS_SPEEDUPS`` turns one off for every second run. Each run is a new process, so changes of the machine
+affect both. The median of the ratios of the rounds counts. Speed-ups that gain less than 5 % are deleted. The
+figures are in ``docs/internals/speedups.md``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DATA = {"text": "x" * 100}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A speed-up, and work on which it is measured; ``width``: how many jobs or callers are at it at once."""
+    """A speed-up, and the work to measure it on. ``width`` is the number of concurrent jobs or callers."""
 
     speedup: str
     store: str
@@ -111,7 +111,7 @@ class Bench:
 
 
 class Timer:
-    """Real time and the processor's, of all threads of this process."""
+    """Real time and CPU time of all threads of this process."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter(), time.process_time()
@@ -128,7 +128,7 @@ async def _fill(app: Windlass, count: int) -> None:
 
 
 async def _add(app: Windlass, count: int, width: int) -> dict[str, float]:
-    """Adds, awaited one by one by each of so many callers."""
+    """Adds, awaited one by one, by ``width`` concurrent callers."""
     queue = app.queue(_QUEUE)
     await queue.add("noop", _DATA)
     timer = Timer()
@@ -162,21 +162,21 @@ async def _drain(app: Windlass, count: int, width: int) -> dict[str, float]:
 async def _late(app: Windlass, count: int, width: int) -> dict[str, float]:
     """A hundred jobs a second for an idle worker: from the call of ``add`` to the handler, the median."""
     waits: list[float] = []
-    told = asyncio.Event()
+    started = asyncio.Event()
 
     async def handler(job: Job[Any]) -> None:
         waits.append(time.perf_counter() - job.data["asked"])
-        told.set()
+        started.set()
 
     async with Worker(_QUEUE, handler, url_or_app=app, concurrency=width):
         timer = Timer()
         for _ in range(count):
             await asyncio.sleep(0.01)
-            told.clear()
+            started.clear()
             await app.queue(_QUEUE).add("late", {"asked": time.perf_counter()})
-            await told.wait()
+            await started.wait()
         rates = timer.rates(count)
-    del rates["jobs/s"]  # that is what was asked for
+    del rates["jobs/s"]  # the rate was given, not measured
     return rates | {"jobs/ms of waiting": 0.001 / percentile(waits, 50.0)}
 
 
@@ -196,7 +196,7 @@ async def _call(app: Windlass, count: int, width: int) -> dict[str, float]:
 
 
 async def _open(app: Windlass, count: int, width: int) -> dict[str, float]:
-    """A store with jobs is opened."""
+    """Open a store with jobs."""
     await _fill(app, count)
     url = app.url
     await app.close()
@@ -243,7 +243,7 @@ def _need(binary: str | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes: does it run at all?")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to check that everything runs")
     parser.add_argument("--only", nargs="*", default=[], help="some speed-ups, by name")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)

@@ -38,7 +38,7 @@ HUEY_MODES = (("thread", 1), ("thread", 10), ("process", 2))
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured."""
+    """The sizes of the measurements."""
 
     repetitions: int = 3
     bulk: int = 50_000
@@ -67,7 +67,7 @@ class Bench:
         self.text = "x" * (PAYLOAD_BYTES - overhead)
 
     def fresh(self, suffix: str = "db") -> Path:
-        """A path that was not used before."""
+        """A new path."""
         return self._directory / f"{next(self._numbers)}.{suffix}"
 
     def fresh_url(self) -> str:
@@ -121,7 +121,7 @@ class Bench:
             self.report.add("raw insert + commit", "jobs/s", store.one_by_one(self.sizes.commits))
 
     def _raw_hops(self) -> None:
-        """The same from an event loop that must stay free: the loop waits for a thread that commits."""
+        """The same from an event loop that must not block: it awaits a thread that commits."""
         rate = asyncio.run(self._timed_hops(self.sizes.commits))
         self.report.add("raw insert + commit on a thread", "jobs/s", rate)
 
@@ -168,7 +168,7 @@ class Bench:
     # --- drain ------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """One worker process beside the raw ceiling, its own SQL alone, and huey's modes."""
+        """One worker process, compared with plain sqlite3, with its own SQL alone, and with huey's modes."""
         count = self.sizes.drain
         modes = HUEY_MODES if importlib.util.find_spec("huey") else ()
         peers = [partial(self._huey_drain, kind, workers) for kind, workers in modes]
@@ -196,7 +196,7 @@ class Bench:
         self.report.add("drain", "jobs/s", stamps.rate(self.sizes.drain))
 
     async def _fill(self, url: str, count: int, **options: object) -> float:
-        """Add so many jobs; returns how many per second."""
+        """Add ``count`` jobs; returns the rate per second."""
         async with Windlass(url) as app:
             return await self._add_all(app, count=count, **options)
 
@@ -295,7 +295,7 @@ class Bench:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="scripts/bench sqlite")
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to check that everything runs")
     parser.add_argument("--full", action="store_true", help="also a million waiting jobs")
     parser.add_argument("--only", nargs="+", metavar="PART", choices=PARTS, help=" ".join(PARTS))
     options = parser.parse_args()

@@ -1,8 +1,8 @@
-"""``scripts/bench upgrade``: a large SQLite file of an earlier release is opened.
+"""``scripts/bench upgrade``: open a large SQLite file of an earlier release.
 
-Makes a file as the release with schema 5 wrote it (with a million jobs unless told), opens it, and adds jobs
-one by one in another process until every table is STRICT. Printed is how long that took, and how long others
-had to wait meanwhile.
+It creates a file as the release with schema 5 wrote it (with a million jobs by default), opens it, and adds
+jobs one by one in another process until every table is STRICT. It prints how long that took, and how long
+other calls had to wait meanwhile.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from windlass.core.ids import new_id
 from windlass.core.job import NewJob
 
 OLD = Path(__file__).parents[1] / "tests" / "upgrade" / "schema-5.sql"
-#: One job in five waits, the others have completed.
+#: One job in five is waiting, the others have completed.
 JOBS = """
 INSERT INTO windlass_default_job (seq, queue, id, task, state, priority, place, payload, codec, options,
     enqueued_ms, ready_ms, started_ms, finished_ms, deliveries, settled_token, worker, result,
@@ -50,14 +50,14 @@ def make(path: Path, jobs: int) -> None:
         conn.execute(JOBS, (jobs, now_ms))
 
 
-async def add_until_told(path: Path) -> None:
-    """In the other process: add jobs one by one; print how long each took."""
+async def add_until_stopped(path: Path) -> None:
+    """Add jobs one by one, and print how long each took. Runs in the other process."""
     store = open_backend(f"sqlite:///{path}")
     await store.open()
     print("ready", flush=True)
     took: list[float] = []
-    told = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
-    while not told.done():
+    stop_line = asyncio.create_task(asyncio.to_thread(sys.stdin.readline))
+    while not stop_line.done():
         began = time.perf_counter()
         job_id = new_id()
         job = NewJob(queue="other", id=job_id, task="t", payload=b"{}", request_id=job_id)
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--add-to", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.add_to is not None:
-        asyncio.run(add_until_told(options.add_to))
+        asyncio.run(add_until_stopped(options.add_to))
         return
     with scratch() as folder:
         path = Path(folder) / "jobs.db"

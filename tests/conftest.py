@@ -1,8 +1,8 @@
-"""What all tests share: plugins, the event loop, and which services may be used.
+"""Shared by all tests: plugins, the event loop, and which services may be used.
 
-Coroutine tests and async fixtures need no mark: anyio's plugin runs them (``anyio_mode = auto``),
-each test on a fresh asyncio loop. Guards that fail a test for what it leaves behind are in
-``tests/plugins/guards.py``, the feature ledger in ``tests/plugins/features.py``.
+Coroutine tests and async fixtures need no mark: anyio's plugin runs them (``anyio_mode = auto``), each test
+on a new asyncio loop. ``tests/plugins/guards.py`` fails tests that leave threads or tasks behind,
+``tests/plugins/features.py`` records the feature ledger.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--services",
         choices=("auto", "required", "none"),
         default="auto",
-        help="real servers: use those that are there (auto), fail without them (required), use none",
+        help="real servers: use those that are installed (auto), fail without them (required), use none",
     )
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """asyncio is the one event loop Windlass promises."""
+    """Windlass supports only asyncio."""
     return "asyncio"
 
 

@@ -1,8 +1,8 @@
-"""What tests share that run pytest in a process of its own."""
+"""Shared by tests that run pytest in a separate process."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Turns off plugins of our environment that nested runs do not use: they take most of the time of a start.
+#: Turns off installed plugins that nested runs do not use, because they take most of the start-up time.
 LEAN: Final = ("-p", "no:schemathesis", "-p", "no:faker", "-p", "no:valkey")

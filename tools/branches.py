@@ -1,13 +1,13 @@
-"""``python -m tools.branches [STORE ...]``: what the conformance suite alone reaches of engine and stores.
+"""``python -m tools.branches [STORE ...]``: which branches of engine and stores the conformance suite takes.
 
 It runs the suite on each store under coverage, prints a table by package, and compares the branches that
-were not taken with ``tools/branches.toml``, where each stands with its reason. It fails on a branch that is
-neither taken nor listed, and on a listed one that is taken or gone. ``--last`` looks at the last run again;
-``--only EXPRESSION`` runs some tests (as ``pytest -k``) and adds what they take to the last run.
+were not taken with ``tools/branches.toml``, which lists each with its reason. It fails on a branch that is
+neither taken nor listed, and on a listed branch that is taken or gone. ``--last`` evaluates the last run
+again; ``--only EXPRESSION`` runs some tests (as ``pytest -k``) and adds their coverage to the last run.
 
-A branch is named by its file, its function, the text of its line and the text of where it goes, so that
-moving lines does not touch the list. A function that nothing calls counts as one branch, and so does an
-``except`` that nothing reaches; what is inside them is not listed again.
+A branch is identified by its file, its function, the text of its line and the text of its target line, so
+that moving lines does not affect the list. A function that is never called counts as one branch, and so does
+an ``except`` that is never reached; the branches inside them are not listed.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tools" / "branches.toml"
 DATA = ROOT / ".reports" / "branches"
 SOURCE = "src/windlass"
-#: The modules of ``core`` that hold rules of the engine.
+#: The modules of ``core`` that contain rules of the engine.
 RULES = (
     *("transitions", "settle_rules", "change_rules", "flow_rules", "limit_rules"),
     *("unique_rules", "schedule_rules", "stream_rules", "retention", "stubs", "bad_records"),
 )
 STORES = ("memory", "file", "sqlite", "valkey", "amqp")
-#: The store that the engine and the rules are judged with: all others decide nothing that it does not.
+#: The store on which the coverage of the engine and the rules is measured.
 REFERENCE = "memory"
 
 CALLED, RAISED, END = "is called", "is raised", "the end"
 
 
 class Branch(NamedTuple):
-    """A branch of a file, found again after its lines have moved."""
+    """A branch of a file, identified by text and not by line numbers."""
 
     file: str
     function: str
     line: str
     to: str
-    #: Counts those that look the same, from 1.
+    #: Distinguishes branches with the same texts, from 1.
     number: int = 1
 
     def __str__(self) -> str:
@@ -58,9 +58,9 @@ class Branch(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """An entry of the list. ``by``: stores that do take it; the others need not.
+    """An entry of the list. ``by``: stores that take the branch although it is listed.
 
-    ``sometimes``: a run takes it or not, as threads and servers happen to be fast.
+    ``sometimes``: whether a run takes it depends on the timing of threads and servers.
     """
 
     branch: Branch
@@ -70,7 +70,7 @@ class Listed(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a run took of one file."""
+    """The coverage of one file."""
 
     lines: frozenset[int]
     taken: frozenset[tuple[int, int]]
@@ -81,17 +81,17 @@ class Measured(NamedTuple):
 
 
 def open_branches(file: str, source: str, measured: Measured) -> Iterator[Branch]:
-    """The branches of ``file`` that were not taken though the run came to them."""
+    """The branches of ``file`` that were reached and not taken."""
     return _numbered(file, (one for one in _found(source, measured) if one.is_open))
 
 
 def all_branches(file: str, source: str, measured: Measured) -> Iterator[Branch]:
-    """The branches that ``file`` has, taken or not."""
+    """All branches of ``file``."""
     return _numbered(file, _found(source, measured))
 
 
 class _Found(NamedTuple):
-    """A branch before those that look the same are counted."""
+    """A branch without its number."""
 
     function: str
     line: str
@@ -129,7 +129,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, _Function]]:
-    """All functions below ``node``, with their names; not those inside functions that nothing enters."""
+    """All functions below ``node`` with their qualified names, except stubs."""
     for child in ast.iter_child_nodes(node):
         inner = prefix
         if isinstance(child, _Function | ast.ClassDef):
@@ -141,7 +141,7 @@ def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, _Function
 
 
 def _is_stub(function: _Function) -> bool:
-    """Whether it has nothing to run: its body is a text or three dots, or is abstract."""
+    """Whether the body of a function is only a docstring, an ellipsis or ``NotImplementedError``."""
     return all(
         (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
         or (isinstance(one, ast.Raise) and "NotImplementedError" in ast.dump(one))
@@ -154,7 +154,7 @@ def _is_entered(function: _Function, measured: Measured) -> bool:
 
 
 def _own_lines(function: _Function) -> set[int]:
-    """Its lines without those of functions inside it."""
+    """The lines of a function without those of nested functions."""
     inner = {
         line
         for node in ast.walk(function)
@@ -177,7 +177,7 @@ def _span(node: ast.stmt) -> range:
 
 
 def load_list(path: Path = LIST) -> list[Listed]:
-    """The branches that may stay open."""
+    """Read the branches that need not be taken."""
     found = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return [
         Listed(
@@ -197,9 +197,9 @@ def compare(
     stores: Sequence[str],
     judged: set[str],
 ) -> list[str]:
-    """What is wrong with the list, for the files that are ``judged``, after a run on ``stores``.
+    """The mistakes of the list for the files in ``judged``, after a run on ``stores``.
 
-    ``still``: the branches that are open; ``there``: all of those files.
+    ``still`` are the branches that were not taken, ``there`` all branches of these files.
     """
     known = {one.branch: one for one in listed if one.branch.file in judged}
     wrong = [f"not taken and not listed: {branch}" for branch in sorted(still - {*known})]
@@ -222,7 +222,7 @@ def compare(
 
 
 def suite_of(store: str, only: str = "") -> list[str]:
-    """The arguments that select the conformance suite on a store, or some tests of it."""
+    """The pytest arguments that select the conformance suite on a store, or some of its tests."""
     if store in ("memory", "file", "sqlite"):
         places = [f"tests/backends/test_{part}.py" for part in ("conformance", "variants", "clock_ahead")]
         return [*places, "-k", f"[{store} and ({only})" if only else f"[{store}"]
@@ -234,7 +234,7 @@ def suite_of(store: str, only: str = "") -> list[str]:
 
 
 def run_store(store: str, workers: int, only: str = "") -> None:
-    """Run the suite on a store, or some tests more, and leave what was taken in ``DATA``."""
+    """Run the suite on a store, or some of its tests, and write the coverage to ``DATA``."""
     folder = DATA / store
     if not only:
         shutil.rmtree(folder, ignore_errors=True)
@@ -251,7 +251,7 @@ def run_store(store: str, workers: int, only: str = "") -> None:
 
 
 def measure(stores: Sequence[str], files: Iterable[str]) -> dict[str, Measured]:
-    """What the last runs on these stores took of ``files``, together."""
+    """The combined coverage of ``files`` by the last runs on these stores."""
     if missing := [store for store in stores if not (DATA / store).exists()]:
         raise click.ClickException(f"not measured yet: {', '.join(missing)}")
     parts = [str(part) for store in stores for part in (DATA / store).iterdir()]
@@ -276,7 +276,7 @@ def _coverage(*arguments: str) -> None:
 
 
 def judged_files(stores: Sequence[str]) -> dict[str, list[str]]:
-    """By package: the files that a run on these stores has to reach."""
+    """The files that a run on these stores must cover, by package."""
     packages = {f"backends/{store}": _files(f"backends/{store}") for store in stores}
     if REFERENCE in stores:
         rules = [f"{SOURCE}/core/{name}.py" for name in RULES]
@@ -292,11 +292,14 @@ def _files(folder: str) -> list[str]:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("stores", nargs=-1, type=click.Choice(STORES))
-@click.option("--last", is_flag=True, help="Look at what the last run on these stores has left.")
-@click.option("--only", default="", help="Run these tests alone (pytest -k), and add them to the last run.")
-@click.option("--toml", "as_toml", is_flag=True, help="Print what is not listed as entries of the list.")
+@click.option("--last", is_flag=True, help="Evaluate the last run on these stores again.")
+@click.option("--only", default="", help="Run only these tests (pytest -k), and add them to the last run.")
+@click.option("--toml", "as_toml", is_flag=True, help="Print branches that are not listed as new entries.")
 def main(*, stores: tuple[str, ...], last: bool, only: str, as_toml: bool) -> None:
-    """Show which branches of the engine and the stores the conformance suite takes (memory and file)."""
+    """Show which branches of the engine and the stores the conformance suite takes.
+
+    The default stores are memory and file.
+    """
     stores = stores or ("memory", "file")
     for store in () if last else stores:
         run_store(store, int(os.environ.get("WINDLASS_TEST_WORKERS", "2")), only)

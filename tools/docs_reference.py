@@ -1,4 +1,4 @@
-"""Tables of the reference, made from the code while the site is built: neither can be ahead of the other.
+"""Tables of the reference, made from the code while the site is built, so that they are always up to date.
 
 * ``<!-- fields: windlass.core.options.JobOptions -->``: name, type, default and meaning of every field;
 * ``<!-- values: windlass.core.states.JobState -->``: every value of an enumeration;
@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 MARK = re.compile(r"<!-- (fields|values|attributes): ([\w.]+) -->")
-#: What is public in the code for the package's own sake, and no part of the reference.
+#: Names that are public only for use inside the package, and not part of the reference.
 INTERNAL = {
     "windlass.core.options.JobOptions": {"said"},
     "windlass.jobs.job.Job": {"call", "loop", "record"},
@@ -29,21 +29,21 @@ INTERNAL = {
 
 
 def fill(markdown: str) -> str:
-    """A page with its tables."""
+    """The page with its marks replaced by tables."""
     return MARK.sub(lambda match: _TABLES[match[1]](match[2]), markdown)
 
 
 def fields(path: str) -> str:
     """Every field of a struct, as a table."""
     kind = _find(path)
-    told = {name: (note, text) for name, note, text in _annotated(kind)}
+    notes = {name: (note, text) for name, note, text in _annotated(kind)}
     rows = []
     for field in msgspec.structs.fields(kind):
         if field.name in INTERNAL.get(path, ()):
             continue
-        meaning, annotation = told[field.name]
+        meaning, annotation = notes[field.name]
         default = "required" if field.required else f"`{_shown(field)}`"
-        rows.append((f"`{field.name}`", f"`{annotation}`", default, _said(path, field.name, meaning)))
+        rows.append((f"`{field.name}`", f"`{annotation}`", default, _meaning(path, field.name, meaning)))
     return _table(("name", "type", "default", "meaning"), rows)
 
 
@@ -51,14 +51,14 @@ def values(path: str) -> str:
     """Every value of an enumeration, as a table."""
     kind = _find(path)
     assert issubclass(kind, enum.Enum)
-    told = {name: note for name, note, _ in _assigned(kind)}
+    notes = {name: note for name, note, _ in _assigned(kind)}
     return _table(
         ("value", "name", "meaning"),
         [
             (
                 f"`{one.value}`",
                 f"`{kind.__name__}.{one.name}`",
-                _said(path, one.name, told.get(one.name, "")),
+                _meaning(path, one.name, notes.get(one.name, "")),
             )
             for one in kind
         ],
@@ -66,7 +66,7 @@ def values(path: str) -> str:
 
 
 def attributes(path: str) -> str:
-    """Every attribute of an object, as a table: its properties, and what its constructor sets."""
+    """Every attribute of an object, as a table: its properties, and attributes that ``__init__`` sets."""
     kind = _find(path)
     found: dict[str, tuple[str, str]] = {}
     for base in reversed(kind.__mro__):
@@ -78,7 +78,7 @@ def attributes(path: str) -> str:
                 found[name] = (note, str(member.fget.__annotations__.get("return", "Any")))
         found |= {name: (note, text) for name, note, text in _set_by_init(base)}
     rows = [
-        (f"`{name}`", f"`{annotation}`", _said(path, name, note))
+        (f"`{name}`", f"`{annotation}`", _meaning(path, name, note))
         for name, (note, annotation) in sorted(found.items())
         if not name.startswith("_") and name not in INTERNAL.get(path, ())
     ]
@@ -111,7 +111,7 @@ def _note(lines: list[str], line: int) -> str:
 
 
 def _annotated(kind: type) -> Iterator[tuple[str, str, str]]:
-    """(name, meaning, type) of every annotated field in a class's own body."""
+    """(name, meaning, type) of every annotated field in the body of a class."""
     lines, tree = _source(kind)
     for one in tree.body:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
@@ -126,7 +126,7 @@ def _assigned(kind: type) -> Iterator[tuple[str, str, str]]:
 
 
 def _set_by_init(kind: type) -> Iterator[tuple[str, str, str]]:
-    """(name, meaning, type) of what ``__init__`` sets with an annotation."""
+    """(name, meaning, type) of every annotated attribute that ``__init__`` sets."""
     lines, tree = _source(kind)
     for function in tree.body:
         if not isinstance(function, ast.FunctionDef) or function.name != "__init__":
@@ -140,13 +140,14 @@ def _shown(field: Any) -> str:
     value = field.default
     if value is msgspec.NODEFAULT:
         return "as many as the machine has processors" if field.name == "process_slots" else "..."
-    if isinstance(value, msgspec.Struct):  # users say seconds
-        said = msgspec.structs.asdict(value).items()
-        return repr({k.removesuffix("_ms"): v / 1000 if k.endswith("_ms") else v for k, v in said})
+    if isinstance(value, msgspec.Struct):  # the public options are in seconds
+        items = msgspec.structs.asdict(value).items()
+        return repr({k.removesuffix("_ms"): v / 1000 if k.endswith("_ms") else v for k, v in items})
     return repr(value.value) if isinstance(value, enum.Enum) else repr(value)
 
 
-def _said(path: str, name: str, meaning: str) -> str:
+def _meaning(path: str, name: str, meaning: str) -> str:
+    """The text for a table. Raises ``ValueError`` if it is empty."""
     if not meaning:
         raise ValueError(f"{path}.{name} has no meaning: write a #: comment above it, or a docstring")
     return " ".join(meaning.split()).replace("``", "`")

@@ -1,12 +1,12 @@
-"""What the site does to pages while ``mkdocs`` builds it (it calls the ``on_...`` functions).
+"""Hooks that change pages while ``mkdocs`` builds the site (it calls the ``on_...`` functions).
 
-* Links that leave ``docs/`` become plain text: the site holds the documentation alone.
+* Links that leave ``docs/`` become plain text: the site contains only the documentation.
 * ``<!-- chart: PAGE.md, HEADING -->`` becomes a chart of the table below that heading, so that figures and
   charts cannot differ.
 * ``<!-- commands -->`` becomes the help of every command.
-* ``<!-- fields: ... -->`` and its like become tables made from the code (``docs_reference``).
+* ``<!-- fields: ... -->`` and similar marks become tables made from the code (``docs_reference``).
 
-Pages that the navigation of ``mkdocs.yml`` does not name are added below "More": no page is ever lost.
+Pages that are missing in the navigation of ``mkdocs.yml`` are added below "More".
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 
 def chart(page: Path, heading: str) -> str:
-    """Bars for every row of the table below ``heading`` that compares two rates."""
+    """A bar chart of the rows below ``heading`` that compare two rates."""
     rows = rates(page.read_text(), heading)
     if not rows:
         raise ValueError(f"{page.name} has no rates below {heading!r}")
@@ -87,7 +87,7 @@ def chart(page: Path, heading: str) -> str:
 
 
 def rates(text: str, heading: str) -> list[tuple[str, int, int]]:
-    """(what, ours, the other's) of the rows below a heading, in jobs per second."""
+    """(title, ours, theirs) of the rows below a heading, in jobs per second."""
     _, found, rest = text.partition(f"\n## {heading}\n")
     if not found:
         return []

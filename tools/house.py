@@ -1,12 +1,12 @@
-"""Measure the code: sizes, cycles, names, comments, stretches that stand twice, the way of a job, the wheel.
+"""Measure the code: sizes, import cycles, names, comments, duplicated code, call path of a job, wheel size.
 
     python -m tools.house                      this tree
     python -m tools.house --rev 13a842a        any revision; several are shown side by side
     python -m tools.house --json --list pairs  everything, or the list behind a figure
 
-A revision is unpacked into a temporary folder and read there: figures of two revisions are made by
-the same script. The way of a job is measured by running one, in a process of its own, with the code of that
-revision; a Valkey server is started for it where one can be found. No figure has a goal here.
+A revision is unpacked into a temporary folder, so that the same script measures all revisions. The call path
+of a job is measured by running one, in a separate process, with the code of that revision; a Valkey server is
+started for it if one is installed. The figures are not compared with any target.
 
 Tests: ``tests/unit/test_house.py``.
 """
@@ -35,9 +35,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-#: A file or class above this is listed; a stretch below it is not.
+#: Files and classes above these sizes are listed, and duplicates from this number of lines on.
 LONG_FILE, LONG_CLASS, STRETCH = 500, 300, 6
-#: What a user installs, for the figures about names and stretches: without tests that ship.
+#: Left out of the figures about names and duplicates: test code and pages that are part of the package.
 _NOT_CODE = re.compile(r"/(testing|static)/|_conformance/")
 #: Generated from the OpenAPI document: its classes have the names of the server's, because they are the same.
 _GENERATED = "windlass.client.operations"
@@ -75,7 +75,7 @@ def read_modules(root: Path) -> list[Module]:
 
 
 def span(node: ast.stmt) -> int:
-    """How many lines a statement has, decorators apart."""
+    """The number of lines of a statement, without decorators."""
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
@@ -112,7 +112,7 @@ def _ranked(rows: Iterable[tuple[int, str]]) -> list[str]:
 
 
 def imports(modules: list[Module]) -> dict[str, set[str]]:
-    """What each module imports of the same tree: at the top, in functions, and for type checkers."""
+    """The modules of this tree that each module imports: at the top, in functions, and for type checkers."""
     known = {module.name for module in modules}
     graph: dict[str, set[str]] = {}
     for module in modules:
@@ -137,7 +137,7 @@ def _imported(module: Module, known: set[str]) -> Iterator[str]:
 
 
 def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Groups of modules that import each other, by whichever way (Tarjan's algorithm, without recursion)."""
+    """Groups of modules that import each other, directly or not (Tarjan's algorithm, without recursion)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -177,7 +177,7 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def names(modules: list[Module]) -> dict[str, Any]:
-    """Public names, and names that stand for more than one thing: of classes, and of modules."""
+    """Public names, and names of classes and modules that are used more than once."""
     code = [module for module in modules if module.ships_as_code and module.name != _GENERATED]
     classes: dict[str, list[str]] = defaultdict(list)
     files: dict[str, list[str]] = defaultdict(list)
@@ -216,7 +216,7 @@ def _public(modules: list[Module]) -> list[str]:
 
 def prose(modules: list[Module]) -> dict[str, Any]:
     """The share of docstrings and comments in all lines that are not blank."""
-    told = filled = 0
+    prose_lines = filled = 0
     for module in modules:
         rows: set[int] = set()
         for node in ast.walk(module.tree):
@@ -227,18 +227,18 @@ def prose(modules: list[Module]) -> dict[str, Any]:
         for token in _tokens(module.text):
             if token.type == tokenize.COMMENT and module.lines[token.start[0] - 1].lstrip().startswith("#"):
                 rows.add(token.start[0])
-        told += sum(1 for row in rows if module.lines[row - 1].strip())
+        prose_lines += sum(1 for row in rows if module.lines[row - 1].strip())
         filled += sum(1 for line in module.lines if line.strip())
-    return {"prose_percent": round(100 * told / max(filled, 1), 1)}
+    return {"prose_percent": round(100 * prose_lines / max(filled, 1), 1)}
 
 
 def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
     return tokenize.generate_tokens(io.StringIO(text).readline)
 
 
-# --- stretches that stand twice -------------------------------------------------------------------------
+# --- duplicated code ------------------------------------------------------------------------------------
 
-#: A line of code: its number, its text without spaces, its shape (names and values taken out).
+#: A line of code: its number, its text without spaces, its shape (names and values replaced).
 Line = tuple[int, str, str]
 _SKIPPED = (
     tokenize.NL,
@@ -255,7 +255,7 @@ _KEPT_WORDS = frozenset(
 
 
 def code_lines(module: Module) -> list[Line]:
-    """Lines that do something: no imports, docstrings, comments, blank lines, closing brackets."""
+    """Lines of code without imports, docstrings, comments, blank lines and closing brackets."""
     left_out: set[int] = set()
     for node in ast.walk(module.tree):
         is_text = isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)
@@ -283,7 +283,7 @@ def _shape(token: tokenize.TokenInfo) -> str:
 
 
 def pairs(modules: list[Module], shape: bool) -> list[tuple[int, str, str]]:
-    """Maximal stretches of six lines or more that stand twice, by text or by shape: length and both places.
+    """Duplicates of ``STRETCH`` lines or more, by text or by shape: length and both places.
 
     By shape, lists and tables (lines that all look alike) do not count, nor do pairs that are equal by text.
     """
@@ -327,11 +327,11 @@ def duplicates(modules: list[Module]) -> dict[str, Any]:
     }
 
 
-# --- the way of a job -----------------------------------------------------------------------------------
+# --- the call path of a job -----------------------------------------------------------------------------
 
 
 def way(root: Path, url: str) -> dict[str, Any]:
-    """Functions and files that an enqueue and a whole job pass, by running them with the code of ``root``."""
+    """How many functions and files an enqueue and a whole job execute, with the code of ``root``."""
     environment = {**os.environ, "PYTHONPATH": str(root / "src"), "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, str(ROOT / "tools" / "house_trace.py"), url]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -352,9 +352,9 @@ def ways(root: Path) -> dict[str, Any]:
     rows = {}
     for store, answer in found.items():
         for step in ("enqueue", "job"):
-            told = answer.get(step)
+            counts = answer.get(step)
             rows[f"{store}_{step}"] = (
-                f"{told[0]} functions in {told[1]} files" if told else answer.get("error")
+                f"{counts[0]} functions in {counts[1]} files" if counts else answer.get("error")
             )
     return rows
 
@@ -379,7 +379,7 @@ def _valkey(folder: Path) -> Iterator[str | None]:
 
 
 def wheel(root: Path) -> dict[str, Any]:
-    """What a user downloads of Python: the packages of the wheel, compressed as a wheel is; pages apart."""
+    """The compressed size of the wheel without the dashboard's pages, and its lines of Python."""
     settings = tomllib.loads((root / "pyproject.toml").read_text())
     packages = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     packed, lines = io.BytesIO(), Counter[str]()
@@ -408,14 +408,14 @@ def _files(root: Path, packages: list[str]) -> Iterator[Path]:
 
 
 def measure(root: Path, *, run: bool = True) -> dict[str, Any]:
-    """Every figure of a tree; without ``run``, those that need no running."""
+    """Every figure of a tree. Without ``run``, only figures that do not execute its code."""
     modules = read_modules(root)
-    rings = cycles(imports(modules))
+    groups = cycles(imports(modules))
     found = {
         **sizes(modules),
-        "cycles": len(rings),
-        "modules_in_cycles": sum(len(ring) for ring in rings),
-        "rings": [" ".join(ring) for ring in rings],
+        "cycles": len(groups),
+        "modules_in_cycles": sum(len(group) for group in groups),
+        "rings": [" ".join(group) for group in groups],
         **names(modules),
         **prose(modules),
         **duplicates(modules),
@@ -457,7 +457,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "--list", metavar="NAME", help="print a list: pairs, rings, classes_twice, long_files, ..."
     )
-    parser.add_argument("--no-run", action="store_true", help="leave out the way of a job")
+    parser.add_argument("--no-run", action="store_true", help="do not measure the call path of a job")
     asked = parser.parse_args(words)
     figures: dict[str, dict[str, Any]] = {}
     for revision in asked.rev or [None]:

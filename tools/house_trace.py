@@ -1,6 +1,6 @@
-"""Run one job and count the functions and files of Windlass that it passes: ``house_trace.py URL``.
+"""Run one job, and count the functions and files of Windlass that are executed: ``house_trace.py URL``.
 
-Started by ``tools.house`` with the code to be measured on ``PYTHONPATH``. Uses only what every release has.
+Started by ``tools.house`` with the code to measure on ``PYTHONPATH``. Uses only features of every release.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _OURS = windlass.__file__.removesuffix("__init__.py")
 
 
 class Trace:
-    """The code that ran since ``clear``, in all threads."""
+    """The functions that were called since ``clear``, in all threads."""
 
     def __init__(self) -> None:
         self.seen: set[CodeType] = set()
 
     def install(self) -> None:
-        """Before the first thread is started."""
+        """Start tracing. Must be called before the first thread is started."""
         threading.setprofile(self._call)
         sys.setprofile(self._call)
 
@@ -36,7 +36,7 @@ class Trace:
         self.seen.clear()
 
     def figures(self) -> tuple[int, int]:
-        """How many functions and files of Windlass; comprehensions and lambdas count with their function."""
+        """The number of functions and files of Windlass. Comprehensions and lambdas are not counted."""
         code = {each for each in set(self.seen) if each.co_filename.startswith(_OURS)}
         named = {(each.co_filename, each.co_qualname) for each in code if "<" not in each.co_name}
         return len(named), len({file for file, _ in named})
@@ -52,7 +52,7 @@ async def main(url: str) -> dict[str, tuple[int, int]]:
         """Nothing to do."""
 
     async with app:
-        await noop.enqueue()  # what the first call prepares is not the way of a job
+        await noop.enqueue()  # the first call does additional work, which is not counted
         trace.clear()
         await noop.enqueue()
         enqueue = trace.figures()

@@ -1,11 +1,10 @@
-"""Look through the files of the repository for things that must not be committed.
+"""Search the files of the repository for things that must not be committed.
 
-* the address of a package host, index or mirror: where packages come from is the business of the
-  machine that installs them;
-* a path into somebody's home folder;
+* the address of a package host, index or mirror: the machine that installs packages configures that;
+* a path into a home folder;
 * a shell script that does not parse.
 
-Run by ``scripts/check``. Prints one line for each finding; exits with 1 when there is any.
+Run by ``scripts/check``. Prints one line for each finding; exits with 1 if there are any.
 
 Tests: ``tests/unit/test_hygiene.py``.
 """
@@ -50,7 +49,7 @@ _RULES = (
 
 
 def main() -> int:
-    """Check every file that is, or is about to be, part of the repository."""
+    """Check every file that is tracked, or not ignored, in the repository."""
     found = [problem for path in project_files(ROOT) for problem in problems(path, ROOT)]
     for line in found:
         print(line)
@@ -66,7 +65,7 @@ def project_files(root: Path) -> list[Path]:
 
 
 def problems(path: Path, root: Path) -> Iterator[str]:
-    """What is wrong with one file, one sentence each."""
+    """Yield the problems of one file."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -87,7 +86,7 @@ def is_shell(text: str) -> bool:
 
 
 def shell_problems(path: Path, name: Path) -> Iterator[str]:
-    """What the shell says about a script, without running it."""
+    """Yield the syntax errors of a script, without running it."""
     done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         yield f"{name}: does not parse: {done.stderr.strip()}"

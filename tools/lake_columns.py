@@ -1,4 +1,4 @@
-"""The columns of every table of a lake as a page: ``python -m tools.lake_columns > docs/lake-columns.md``."""
+"""Print the page about the columns of the lake: ``python -m tools.lake_columns > docs/lake-columns.md``."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The Python client of the HTTP API, made from its OpenAPI document.
+"""Generate the Python client of the HTTP API from its OpenAPI document.
 
-    python -m tools.make_client            write src/windlass/client/operations.py anew
-    python -m tools.make_client --check    fail when it is not what the document says
+    python -m tools.make_client            write src/windlass/client/operations.py
+    python -m tools.make_client --check    fail if that file is out of date
 
-One method for every operation under ``/api/v1``, named as there; one ``TypedDict`` for every shape that they
-use. Streams are left out: they are read with any library for server-sent events.
+The client has one method for every operation under ``/api/v1``, with the same name, and one ``TypedDict`` for
+every schema that they use. Streams are left out: use any library for server-sent events.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from windlass.dashboard.application import create_app as _known  # noqa: F401 - it says what is described
+from windlass.dashboard.application import create_app as _known  # noqa: F401 - it registers the routes
 from windlass.dashboard.openapi import document
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,12 +38,12 @@ from windlass.client.connection import Connection
 
 
 class Maker:
-    """Gathers what the methods need while they are written."""
+    """Writes the methods, and collects the schemas that they use."""
 
     def __init__(self, found: dict[str, Any]) -> None:
         self._schemas: dict[str, Any] = found["components"]["schemas"]
         self._paths: dict[str, Any] = found["paths"]
-        #: Shapes that are used, in the order of their first use.
+        #: Schemas that are used, in the order of their first use.
         self._used: dict[str, None] = {}
 
     def source(self) -> str:
@@ -75,13 +75,13 @@ class Maker:
         lines = [f"class {name}(TypedDict):", f'    """{_sentence(schema, name)}"""', ""]
         for field, kind in schema.get("properties", {}).items():
             if keyword.iskeyword(field):
-                continue  # the other dialect's word for a field that stands beside it
+                continue  # an alias of another field that is not a valid name in Python
             hint = self.hint(kind)
             lines.append(f"    {field}: {hint if field in required else f'NotRequired[{hint}]'}")
         return "\n".join(lines)
 
     def hint(self, schema: dict[str, Any]) -> str:
-        """The type of a schema."""
+        """The Python type of a schema."""
         if "$ref" in schema:
             name = schema["$ref"].removeprefix(_REFERENCE)
             self._used[name] = None
@@ -133,7 +133,7 @@ class Maker:
 
 
 def _answer(operation: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a request that was carried out."""
+    """The answer to a successful request."""
     status = min(one for one in operation["responses"] if one.startswith("2"))
     found: dict[str, Any] = operation["responses"][status]
     return found
@@ -150,7 +150,7 @@ def _sentence(described: dict[str, Any], name: str) -> str:
 
 
 def made() -> str:
-    """The module as it is to be, formatted."""
+    """The formatted source of the module."""
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(FILE), "-"]
     source = Maker(document()).source()
     done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)

@@ -1,8 +1,8 @@
-"""Check the models of ``models/`` with spin, exhaustively: ``python -m tools.model``.
+"""Check the models of ``models/`` exhaustively with spin: ``python -m tools.model``.
 
-Each run explores every interleaving of a model under some switches and says how many states there are, and
-whether an assertion can be violated. Broken variants must be found out: a checker that finds nothing wrong
-with them would prove nothing about the others.
+Each run explores every interleaving of a model with some switches, and reports the number of states and
+whether an assertion can be violated. Variants with a defect must be reported: otherwise the result for the
+correct model would prove nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SPIN_S = 600
 
 @dataclass(frozen=True)
 class Run:
-    """One model under some switches, and whether it must hold."""
+    """One model with some switches, and whether its assertions must hold."""
 
     model: str
     switches: tuple[str, ...] = ()
@@ -29,13 +29,13 @@ class Run:
 
 @dataclass(frozen=True)
 class Result:
-    """What the checker said."""
+    """The output of the checker."""
 
     run: Run
     states: int
     transitions: int
     errors: int
-    #: The first thing that went wrong.
+    #: The first violation.
     complaint: str
 
     @property
@@ -49,7 +49,7 @@ _SMALL = ("-DCLAIMS=3", "-DLOST_ANSWERS=1")
 SMALL_RUNS = (
     Run("lease.pml", _SMALL),
     Run("lease.pml", (*_SMALL, "-DEAGER_RECOVERY")),
-    # No answer is lost here: it is the late worker that completes the job once more.
+    # No answer is lost here: the late worker completes the job a second time.
     Run("lease.pml", ("-DCLAIMS=3", "-DLOST_ANSWERS=0", "-DNO_FENCING"), holds=False),
     Run("lease.pml", (*_SMALL, "-DNO_MEMORY"), holds=False),
 )
@@ -57,26 +57,26 @@ RUNS = (Run("lease.pml"), Run("lease.pml", ("-DWORKERS=3", *_SMALL)), *SMALL_RUN
 
 
 def check(run: Run) -> Result:
-    """Build the checker of a model and let it look everywhere."""
+    """Build the checker of a model and run it."""
     with tempfile.TemporaryDirectory(prefix="windlass-model-") as folder:
         _call(["spin", *run.switches, "-a", str(MODELS / run.model)], folder)
         _call(["gcc", "-O1", "-w", "-DSAFETY", "-DCOLLAPSE", "-o", "pan", "pan.c"], folder)
-        told = _call(["./pan", "-m2000000"], folder)
+        output = _call(["./pan", "-m2000000"], folder)
     return Result(
         run,
-        states=_number(r"(\d+) states, stored", told),
-        transitions=_number(r"(\d+) transitions", told),
-        errors=_number(r"errors: (\d+)", told),
-        complaint=next(iter(re.findall(r"^pan:1: (.*?) \(at depth", told, re.MULTILINE)), ""),
+        states=_number(r"(\d+) states, stored", output),
+        transitions=_number(r"(\d+) transitions", output),
+        errors=_number(r"errors: (\d+)", output),
+        complaint=next(iter(re.findall(r"^pan:1: (.*?) \(at depth", output, re.MULTILINE)), ""),
     )
 
 
 def _call(command: list[str], folder: str) -> str:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_SPIN_S, check=False)
-    told = done.stdout + done.stderr
-    if done.returncode != 0 or "max search depth too small" in told:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{told}")
-    return told
+    output = done.stdout + done.stderr
+    if done.returncode != 0 or "max search depth too small" in output:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{output}")
+    return output
 
 
 def _number(pattern: str, text: str) -> int:

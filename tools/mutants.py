@@ -1,9 +1,9 @@
-"""``python -m tools.mutants [ROW ...]``: do the proofs of a feature notice a defect behind it?
+"""``python -m tools.mutants [ROW ...]``: do the tests of a feature notice a defect in it?
 
-A row of the capability table is as good as its tests. ``tools/mutants.toml`` lists small defects, each with
-the row that it breaks and the tests that must notice. A copy of the package gets one defect at a time; the
-tests run once without it (they must pass) and once with it (one must fail). Prints a table; fails when one
-survived.
+A row of the capability table is only as good as its tests. ``tools/mutants.toml`` lists small defects, each
+with the row that it breaks and the tests that must fail. A copy of the package gets one defect at a time. The
+tests run once without it (they must pass) and once with it (one must fail). Prints a table; fails if a defect
+was not noticed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(path: Path = LIST) -> list[Mutant]:
-    """Every defect of the list."""
+    """All defects of the list."""
     return msgspec.convert(tomllib.loads(path.read_text())["mutant"], list[Mutant])
 
 
 def stale(mutants: list[Mutant], source: Path = ROOT / "src") -> list[str]:
-    """Defects that no longer fit the code: their text is not there, or more than once."""
+    """Defects that no longer fit the code, because their text occurs not exactly once."""
     found = []
     for mutant in mutants:
         count = (source / mutant.file).read_text().count(mutant.old)
@@ -66,7 +66,7 @@ def run(mutant: Mutant, source: Path) -> int:
 
 
 def verdict(mutant: Mutant, source: Path, *, check: bool) -> str:
-    """Whether the tests notice one defect; ``check``: whether they pass without it, first."""
+    """Whether the tests notice one defect. With ``check`` they must first pass without it."""
     if check and run(mutant, source) != _PASSED:
         return "the tests fail without the defect, or there are none"
     file = source / mutant.file
@@ -83,7 +83,7 @@ def verdict(mutant: Mutant, source: Path, *, check: bool) -> str:
 @click.argument("rows", nargs=-1)
 @click.option("--check/--no-check", default=True, help="Run the tests without each defect first.")
 def main(rows: tuple[str, ...], check: bool) -> None:
-    """Break what stands behind rows of the capability table (all, or those named), and see who notices."""
+    """Insert defects into the features of the capability table (or these ROWS), and check that tests fail."""
     mutants = load()
     if stale(mutants):
         raise click.ClickException("does not fit the code any more: " + "; ".join(stale(mutants)))

@@ -4,8 +4,8 @@
     python -m tools.old_tests --output pytest.log     compare the output of an earlier run instead
 
 It answers one question: does a program that was written for that revision still work? Deprecated names count
-as working. Every test that fails is listed with the change of behaviour that makes it fail; the command fails
-on one that is not listed, and on a listed one that passes again when the whole set was run. It also fails if
+as working. Each test that fails is listed with the change of behaviour that is the cause. The command fails
+on a failing test that is not listed and, after a complete run, on a listed test that passes. It also fails if
 pytest could not run the tests: wrong arguments, no tests, a crash.
 
 Tests: ``tests/unit/test_old_tests.py``.
@@ -28,15 +28,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tools" / "old_tests.toml"
-#: What pytest prints of a test that failed: its file and name, without parameters; of a file that cannot be
-#: imported, the file.
+#: What pytest prints for a failed test: its file and name, here without parameters. For a file that cannot be
+#: imported, it is only the file.
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py(?:(?:::\w+)+|\b))", re.MULTILINE)
-#: What pytest returns when tests passed, and when some failed.
+#: The exit codes of pytest if all tests passed, and if some failed.
 _RAN = (0, 1)
 
 
 def expected(listed: dict[str, object]) -> dict[str, str]:
-    """Test -> why it fails now."""
+    """The listed tests, with the reason why each fails."""
     causes: dict[str, str] = {}
     groups = listed.get("cause", [])
     assert isinstance(groups, list)
@@ -51,7 +51,7 @@ def failed(output: str) -> set[str]:
 
 
 def complaints(found: set[str], causes: dict[str, str], *, whole: bool) -> list[str]:
-    """What is not as listed."""
+    """The differences between the failed tests and the list."""
     lines = [f"fails, and no cause is listed: {test}" for test in sorted(found - causes.keys())]
     if whole:
         lines += [f"listed, but passes: {test}" for test in sorted(causes.keys() - found)]
@@ -59,7 +59,7 @@ def complaints(found: set[str], causes: dict[str, str], *, whole: bool) -> list[
 
 
 def unpack(revision: str, folders: Iterable[str], place: Path) -> None:
-    """This tree in ``place``, with the ``folders`` of ``revision``."""
+    """Copy this tree to ``place``, with the ``folders`` of ``revision``."""
     for name in ("src", "tests", "tools", "examples", "docs", "scripts", "pyproject.toml", "README.md"):
         source = ROOT / name
         if source.is_dir():
@@ -76,11 +76,11 @@ def unpack(revision: str, folders: Iterable[str], place: Path) -> None:
 
 
 def run(revision: str, folders: list[str], words: list[str]) -> tuple[str, int]:
-    """The output of pytest, and its exit code."""
+    """Run pytest; returns its output and its exit code."""
     with tempfile.TemporaryDirectory(prefix="windlass-old-tests-") as name:
         place = Path(name)
         unpack(revision, folders, place)
-        # A file that cannot be imported is one failure: it must not hide all others.
+        # A file that cannot be imported must not hide other failures.
         options = ["-q", "-W", "ignore::DeprecationWarning", "--continue-on-collection-errors"]
         command = [sys.executable, "-m", "pytest", *folders, *options, *words]
         environment = {**os.environ, "PYTHONPATH": str(place / "src")}

@@ -1,12 +1,12 @@
-"""Stretches of code that stand twice: each is listed in ``tools/pairs.toml`` with the reason why it stays.
+"""Find duplicated code. ``tools/pairs.toml`` lists the duplicates that stay, with the reason.
 
-``python -m tools.pairs`` compares the list with what ``tools.house`` finds in ``src/windlass``: six lines or
-more, equal by text, or by shape (the same lines with other names). It fails on a pair that is not listed
-(share the code, or list the pair with its reason) and on a listed one that is gone. ``--toml`` prints new
-entries.
+``python -m tools.pairs`` compares the list with the duplicates that ``tools.house`` finds in
+``src/windlass``: six lines or more, equal by text, or by shape (the same lines with other names). It fails on
+a pair that is not listed (share the code, or list the pair with its reason), and on a listed pair that is
+gone. ``--toml`` prints new entries.
 
-A place is a file and the function or class in it, so that moving lines does not touch the list; pairs of the
-same two places are one entry. ``*`` stands for any text: ``src/windlass/errors.py *`` is every class of that
+A place is a file and the function or class in it, so that moving lines does not affect the list. Pairs of the
+same two places are one entry. ``*`` matches any text: ``src/windlass/errors.py *`` is every class of that
 file.
 
 Tests: ``tests/unit/test_pairs.py``.
@@ -43,7 +43,7 @@ class Listed(NamedTuple):
     why: str
 
     def fits(self, pair: Pair) -> bool:
-        """Whether ``pair`` is between two such places, whichever comes first."""
+        """Whether ``pair`` matches the two patterns, in either order."""
         one, other = self.pair
         return (_fits(pair.one, one) and _fits(pair.other, other)) or (
             _fits(pair.one, other) and _fits(pair.other, one)
@@ -55,7 +55,7 @@ def _fits(place: str, pattern: str) -> bool:
 
 
 def find(modules: list[Module]) -> list[Pair]:
-    """All pairs, by text and by shape; those of the same places once."""
+    """All pairs, by text and by shape, without repetitions of the same two places."""
     trees = {module.path: module.tree for module in modules}
     found = [*pairs(modules, shape=False), *pairs(modules, shape=True)]
     places = [sorted((place(trees, one), place(trees, other))) for _, one, other in found]
@@ -63,7 +63,7 @@ def find(modules: list[Module]) -> list[Pair]:
 
 
 def place(trees: dict[str, ast.Module], where: str) -> str:
-    """``path:line`` as a file and the innermost function or class that has the line; "-" outside of any."""
+    """``path:line`` as a file and the innermost function or class of the line ("-" outside of any)."""
     path, _, line = where.rpartition(":")
     names: list[str] = []
     body: Iterable[ast.AST] = trees[path].body
@@ -88,7 +88,7 @@ def _has(node: ast.AST, line: int) -> bool:
 
 
 def load(path: Path = LIST) -> list[Listed]:
-    """The list; ``ValueError`` for an entry without a reason."""
+    """Read the list. Raises ``ValueError`` for an entry without a reason."""
     found = []
     for entry in tomllib.loads(path.read_text(encoding="utf-8")).get("group", []):
         why = str(entry.get("why", "")).strip()
@@ -99,7 +99,7 @@ def load(path: Path = LIST) -> list[Listed]:
 
 
 def compare(found: list[Pair], listed: list[Listed]) -> tuple[list[Pair], list[Listed]]:
-    """Pairs that are not listed, and entries that fit no pair."""
+    """Pairs that are not listed, and entries that match no pair."""
     new = [pair for pair in found if not any(entry.fits(pair) for entry in listed)]
     gone = [entry for entry in listed if not any(entry.fits(pair) for pair in found)]
     return new, gone

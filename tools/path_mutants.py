@@ -34,7 +34,7 @@ def run(mutant: Mutant, name: str, report: Path) -> int:
 
 
 def verdict(name: str, mutant: Mutant) -> str:
-    """What the suite says about one mutant: caught, or why that is not known."""
+    """Whether the suite catches one mutant, or why that is unknown."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "paths.json"
         if run(mutant, "", report) != _PASSED:
@@ -48,7 +48,7 @@ def verdict(name: str, mutant: Mutant) -> str:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("paths", nargs=-1)
 def main(paths: tuple[str, ...]) -> None:
-    """Break each special path (or those named) on purpose, and see whether the conformance suite notices."""
+    """Insert a defect into each special path (or the named ones), and check that tests fail."""
     if missing():
         raise click.ClickException(f"no mutant, or no path, for {', '.join(missing())}")
     chosen = [name for name in MUTANTS if not paths or any(name.startswith(path) for path in paths)]

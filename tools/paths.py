@@ -1,6 +1,6 @@
-"""``python -m tools.paths``: the special paths of production, and how often the last whole run took each.
+"""``python -m tools.paths``: the special paths, and how often the last complete test run took each.
 
-``scripts/test`` leaves the counts in ``.reports/paths.json`` and fails when a path was never taken on a store
+``scripts/test`` writes the counts to ``.reports/paths.json``, and fails if a path was never taken on a store
 that has it. ``--left-out`` lists the contract tests that cannot run in a variant, with the reason.
 """
 
@@ -22,7 +22,7 @@ Taken = Mapping[str, Mapping[str, int]]
 
 
 def load_report(path: Path) -> dict[str, Counter[str]]:
-    """By store and path: how often it was taken. A file that does not exist is an empty run."""
+    """How often each path was taken, by store and path. Empty if the file does not exist."""
     if not path.exists():
         return {}
     raw = json.loads(path.read_text(encoding="utf-8"))
@@ -30,7 +30,7 @@ def load_report(path: Path) -> dict[str, Counter[str]]:
 
 
 def add_to_report(path: Path, taken: Taken) -> None:
-    """Add the counts of one part of a run to those of the parts before."""
+    """Add the counts of one part of a run to the counts of earlier parts."""
     whole = load_report(path)
     for store, counts in taken.items():
         whole.setdefault(store, Counter()).update(counts)
@@ -39,7 +39,7 @@ def add_to_report(path: Path, taken: Taken) -> None:
 
 
 def table(taken: Taken) -> list[tuple[str, str, int, str]]:
-    """Path, store, how often, what it is: a row for each path on each store that has it."""
+    """A row for each path on each store that has it: path, store, count, description."""
     return [
         (name, store, taken.get(store, {}).get(name, 0), path.what)
         for name, path in PATHS.items()
@@ -48,7 +48,7 @@ def table(taken: Taken) -> list[tuple[str, str, int, str]]:
 
 
 def never_taken(taken: Taken) -> list[str]:
-    """The rows of the table that count nothing."""
+    """The rows of the table with a count of 0."""
     return [f"{name} on {store}" for name, store, count, _ in table(taken) if not count]
 
 

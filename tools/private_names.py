@@ -1,16 +1,16 @@
-"""Look for private names of other packages, and other unusual ground, outside of ``windlass.speedups``.
+"""Search for uses of private names of other packages, and similar tricks, outside ``windlass.speedups``.
 
-Found in ``src/``, by reading the code:
+Reports in the source code of ``src/``:
 
 * an import of a private module or name of another package;
-* ``thing._name``, where neither that module nor those of ours that it imports give such a name to anything;
-* ``self._name`` in a subclass of another package's class, when neither it nor its parents of ours set that,
-  and a private method that overrides one of theirs;
+* ``thing._name``, if neither the module nor our modules that it imports define that name;
+* ``self._name`` in a subclass of another package's class, if neither the subclass nor our own parent classes
+  set it, and a private method that overrides one of the other package;
 * ``sys.getrefcount``, ``ctypes``, and an assignment to ``__class__``.
 
-Run by ``scripts/check``. Prints one line for each finding; exits with 1 when there is any. A place for which
-nothing public exists stands in ``_NO_OTHER_WAY``, with its reason. Libraries into which the package reaches
-are pinned exactly in ``pyproject.toml``.
+Run by ``scripts/check``. Prints one line for each finding; exits with 1 if there are any. ``_NO_OTHER_WAY``
+lists the uses without a public alternative, with their reasons. Libraries whose private names are used must
+be pinned exactly in ``pyproject.toml``.
 
 Tests: ``tests/unit/test_private_names.py``.
 """
@@ -29,22 +29,22 @@ ROOT = Path(__file__).resolve().parents[1]
 _OURS = ("windlass", "windlass_conformance")
 _FREE = "windlass.speedups"
 
-#: Names that begin with an underscore and are documented all the same.
+#: Names that begin with an underscore and are documented nevertheless.
 _DOCUMENTED = {"os._exit", "sys._current_frames", "sys._getframe", "sys._xoptions"}
-#: What every named tuple has.
+#: Attributes of every named tuple.
 _OF_TUPLES = {"_asdict", "_field_defaults", "_fields", "_make", "_replace"}
 _UNUSUAL = {"sys.getrefcount": "decides by a reference count"}
 
-#: Uses that have no public way, by module and name.
+#: Uses without a public alternative, by module and name.
 _NO_OTHER_WAY = {
-    ("windlass.importing.plain", "pickle._Unpickler"): "the one in C reserves what a forged index says",
-    ("windlass.serde", "_meta"): "how Django's documentation has its models known by others",
-    ("windlass.pipeline.session", "_active_spark_context"): "whether Spark runs, in whichever thread",
-    ("windlass.pipeline.session", "_gateway"): "PySpark leaves its JVM running: nothing public ends it",
+    ("windlass.importing.plain", "pickle._Unpickler"): "the C version trusts the size of a forged index",
+    ("windlass.serde", "_meta"): "Django documents it as the way to recognize a model",
+    ("windlass.pipeline.session", "_active_spark_context"): "whether Spark runs, in any thread",
+    ("windlass.pipeline.session", "_gateway"): "PySpark has no public way to end its JVM",
     ("windlass.pipeline.session", "_jvm"): "the same",
-    ("windlass.sandbox._tree", "ctypes"): "Linux tells of a dead parent by prctl alone",
+    ("windlass.sandbox._tree", "ctypes"): "only prctl notifies a process that its parent died",
 }
-#: Libraries into whose private parts the speed-ups, or the places above, reach.
+#: Libraries whose private names are used by the speed-ups or by the places above.
 PINNED = ("pika", "pyspark")
 
 
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def problems(path: Path) -> Iterator[str]:
-    """What one module does that it must not, one sentence each."""
+    """Yield the findings of one module."""
     module = module_name(path)
     if module == _FREE or module.startswith(_FREE + "."):
         return
@@ -75,7 +75,7 @@ def module_name(path: Path) -> str:
 
 
 def findings(source: str, module: str) -> Iterator[tuple[int, str, str]]:
-    """Line, name and complaint for all in ``source`` that is private to another package, or unusual."""
+    """Line, name and complaint for each private or unusual name in ``source``."""
     tree = ast.parse(source)
     own = _own_names(tree)
     yield from _imports(tree, module)
@@ -127,7 +127,7 @@ def _attribute(node: ast.Attribute, own: set[str]) -> Iterator[tuple[int, str, s
 
 
 def _by_name(node: ast.Call, own: set[str]) -> Iterator[tuple[int, str, str]]:
-    """``getattr`` and its like, with a private name as text."""
+    """``getattr`` and similar functions, with a private name as text."""
     if not (isinstance(node.func, ast.Name) and node.func.id in ("getattr", "setattr", "hasattr", "delattr")):
         return
     if len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
@@ -136,11 +136,11 @@ def _by_name(node: ast.Call, own: set[str]) -> Iterator[tuple[int, str, str]]:
             yield node.lineno, name, "is private to another package"
 
 
-# --- what is ours ----------------------------------------------------------------------------------------
+# --- names that our modules define -----------------------------------------------------------------------
 
 
 def _own_names(tree: ast.AST) -> set[str]:
-    """Names that this module gives to something, and those of ours that it imports, and that these import."""
+    """Names that this module defines, and those of our modules that it imports, directly or through one."""
     names = _given(tree) | _OF_TUPLES
     for module in set(_imported(tree)):
         names |= _given_near(module)
@@ -149,12 +149,12 @@ def _own_names(tree: ast.AST) -> set[str]:
 
 @cache
 def _given_near(module: str) -> frozenset[str]:
-    """What a module gives, and what those of ours give that it imports."""
+    """Names that a module defines, and those of our modules that it imports."""
     return _given_by(module).union(*map(_given_by, set(_imported(_parsed(module)))))
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
-    """The modules of ours that a module imports."""
+    """Our modules that a module imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in _OURS:
             yield node.module or ""
@@ -178,7 +178,7 @@ def _given(tree: ast.AST) -> set[str]:
 
 
 def _targets(target: ast.expr) -> set[str]:
-    """Names that an assignment gives: plain ones, and those of ``self`` or ``cls``."""
+    """Names that an assignment defines: variables, and attributes of ``self`` or ``cls``."""
     if isinstance(target, (ast.Tuple, ast.List)):
         return set().union(*map(_targets, target.elts))
     if isinstance(target, ast.Name):
@@ -195,7 +195,7 @@ def _given_by(module: str) -> frozenset[str]:
 
 @cache
 def _parsed(module: str) -> ast.AST:
-    """A module of ours; an empty one when the name is not that of a module."""
+    """The syntax tree of one of our modules; an empty tree if there is no such module."""
     place = ROOT / "src" / Path(*module.split("."))
     for path in (place.with_suffix(".py"), place / "__init__.py"):
         if path.exists():
@@ -226,7 +226,7 @@ def _subclass(node: ast.ClassDef, module: str) -> Iterator[tuple[int, str, str]]
 
 
 def _parents(node: ast.ClassDef, module: str) -> tuple[list[type], list[type]]:
-    """The classes above ``node``: of other packages (the language's own machinery left out), and of ours."""
+    """The parent classes of ``node``: of other packages (without basic ones such as ``abc``), and ours."""
     if not node.bases:
         return [], []
     found = getattr(importlib.import_module(module), node.name, None)
@@ -243,7 +243,7 @@ def _parents(node: ast.ClassDef, module: str) -> tuple[list[type], list[type]]:
 
 
 def pin_problems(text: str) -> list[str]:
-    """Libraries that must be pinned exactly, and are not."""
+    """Libraries that must be pinned exactly and are not."""
     project = tomllib.loads(text)["project"]
     wanted = list(project["dependencies"])
     for extra in project["optional-dependencies"].values():

@@ -1,7 +1,7 @@
 """Why attempts started more than once in a campaign of restarts (see ``tools.restarts``).
 
-Each start is noted with its delivery, the end of its handler, and what the worker reported about it
-afterwards. A repeat is then named by what had become of the start before it.
+Each start is recorded with its delivery, the end of its handler, and what the worker reported afterwards. A
+repeat is classified by the state of the earlier start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from windlass import Job
 
-#: What a worker reports once the store has taken the end of an attempt.
+#: The events of a worker after the store accepted a settlement.
 SETTLED = ("completed", "retrying", "failed")
 
 
@@ -25,7 +25,7 @@ class Run:
     delivery: int
     started: float
     ended: float | None = None
-    #: When the store had taken its end, or refused it (``lease_lost``).
+    #: When the store accepted its settlement, or refused it (``lease_lost``).
     settled: float | None = None
     refused: float | None = None
 
@@ -44,11 +44,11 @@ class Repeats:
         return run
 
     def settle(self, job: Job[Any]) -> None:
-        """The store took the end of an attempt."""
+        """Record that the store accepted a settlement."""
         self._find(job).settled = time.monotonic()
 
     def refuse(self, job: Job[Any]) -> None:
-        """The store did not take it."""
+        """Record that the store refused a settlement."""
         self._find(job).refused = time.monotonic()
 
     def _find(self, job: Job[Any]) -> Run:
@@ -61,11 +61,11 @@ class Repeats:
 
     @property
     def count(self) -> int:
-        """Starts of an attempt that had started before."""
+        """The number of repeats."""
         return self.starts - len(self.runs)
 
     def causes(self) -> Counter[str]:
-        """How many repeats had which cause."""
+        """The number of repeats by cause."""
         return Counter(
             self._cause(before, after)
             for runs in self.runs.values()
@@ -79,7 +79,7 @@ class Repeats:
         return f"{self._state(before, after)}, {where}{same}"
 
     def _state(self, before: Run, after: Run) -> str:
-        """What had become of a start when its attempt started again."""
+        """The state of a start when its attempt started again."""
         at = after.started
         if before.settled is not None and before.settled <= at:
             return "settled"

@@ -1,12 +1,12 @@
-"""A broker that is restarted again and again under load; then every job is counted, one by one.
+"""Restart a broker repeatedly under load, then check every job.
 
     scripts/restarts --restarts 20 --jobs 20
 
-Two restarts of three are ``kill -9``, the third is in order. In each round ``--jobs`` jobs of each kind are
-added while the broker goes down and comes back, and a worker runs them: *plain* ones, *later* ones
-(scheduled), *stumbles* (fail once and are retried), *dies* (fail for good), *far* ones (scheduled for long
-after) and, in a queue without a worker, *waits*. At the end each must be where it belongs. A start of the
-same attempt of the same job for the second time is a repeat; repeats are counted and their causes are named.
+Two restarts of three are ``kill -9``, the third is an orderly shutdown. In each round ``--jobs`` jobs of each
+kind are added while the broker restarts, and a worker runs them: *plain*, *later* (scheduled), *stumbles*
+(fail once and are retried), *dies* (fail permanently), *far* (scheduled for much later) and, in a queue
+without a worker, *waits*. At the end each job must be in the state of its kind. If the same attempt of a job
+starts twice, that is a repeat. Repeats are counted by cause.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ KINDS: dict[str, tuple[str, dict[str, Any], JobState]] = {
     "far": ("q", {"delay": 90_000}, JobState.SCHEDULED),
     "waits": ("still", {}, JobState.WAITING),
 }
-#: A restart counts as a stall of what runs; here that alone must not end a job.
+#: A restart counts as a stall of the running jobs. Stalls alone must not fail a job here.
 _STALLS: dict[str, Any] = {"max_stalls": 1_000}
 
 
 @dataclass
 class Tally:
-    """What a campaign found."""
+    """The result of a campaign."""
 
     restarts: int = 0
     kills: int = 0
     added: Counter[str] = field(default_factory=Counter)
-    #: Adds that were not acknowledged, and so repeated with the same ids.
+    #: Adds that were not acknowledged and therefore repeated with the same ids.
     repeated_adds: int = 0
     repeats: Repeats = field(default_factory=Repeats)
     lost: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)
-    #: Jobs that never started though they should have, or did though they should not.
+    #: Jobs that should have run and did not, or ran and should not have.
     not_run: list[str] = field(default_factory=list)
 
     @property
@@ -68,7 +68,7 @@ class Tally:
 
 
 class Campaign:
-    """Restarts of one broker."""
+    """Restarts one broker under load, and checks the jobs."""
 
     def __init__(self, server: Server, *, restarts: int, jobs: int, queue_type: str = "classic") -> None:
         self._server = server
@@ -79,7 +79,7 @@ class Campaign:
         self._wanted: dict[str, str] = {}
 
     async def run(self, *, settle_s: float = 120) -> Tally:
-        """All restarts, then the count."""
+        """Do all restarts, then check the jobs."""
         async with Windlass(self._url) as app:
             worker = Worker("q", self._handle, url_or_app=app, poll=0.5, concurrency=20)
             for event in SETTLED:
@@ -87,7 +87,7 @@ class Campaign:
             worker.on("lease_lost", self.tally.repeats.refuse)
             async with worker:
                 for number in range(self._restarts):
-                    # In order first: RabbitMQ 3.10 forgets its first streams when it is killed right away.
+                    # Begin with an orderly restart: RabbitMQ 3.10 loses new streams if it is killed at once.
                     await self._round(app, kill=number % 3 > 0)
                 await self._settle(app, settle_s)
             await self._count(app)
@@ -111,11 +111,11 @@ class Campaign:
         self.tally.kills += kill
 
     async def _add(self, app: Windlass, kind: str, number: int) -> None:
-        """Add a job; what was not acknowledged is added again, as users do."""
+        """Add a job, and repeat the add until it is acknowledged."""
         job_id = f"{kind}-{self.tally.restarts}-{number}"
         self._wanted[job_id] = kind
         queue, options, _ = KINDS[kind]
-        await asyncio.sleep(number * 0.02)  # all along the restart, not only before it
+        await asyncio.sleep(number * 0.02)  # spread the adds over the whole restart
         async with asyncio.timeout(120):
             while True:
                 try:
@@ -134,7 +134,7 @@ class Campaign:
         return found
 
     async def _settle(self, app: Windlass, limit_s: float) -> None:
-        """Wait until the counts say that all jobs are through, or the time is up."""
+        """Wait until the counts show that all jobs are finished, at most ``limit_s`` seconds."""
         end = time.monotonic() + limit_s
         busy = (JobState.WAITING, JobState.ACTIVE, JobState.RETRYING)
         while time.monotonic() < end:

@@ -1,16 +1,16 @@
-"""How many lines of rules there are, by verb and by who writes them, at an earlier revision and now.
+"""Count the lines of rules, by verb and by package, at an earlier revision and now.
 
-A *line of a rule* is a line of code (no blank line, comment or docstring) in a function that decides: which
-job, which state, place, time, key or group, what is answered. Functions that only load or store records,
-encode them, carry requests or list things do not count, and neither do SQL statements. Which functions those
-are is written down in ``tools/rules.toml``, verb by verb; a function counts once. The *size* of a package is
-all lines of its Python and SQL files.
+A *line of a rule* is a line of code (no blank line, comment or docstring) in a function that makes a
+decision: which job, which state, place, time, key or group, which answer. Functions that only load, store,
+encode or list records or forward requests do not count, and neither do SQL statements. ``tools/rules.toml``
+lists the functions by verb; a function counts once. The *size* of a package is all lines of its Python and
+SQL files.
 
     python -m tools.rules            print the tables
     python -m tools.rules --update   write them into docs/internals/engine.md
-    python -m tools.rules --check    a function of the list is gone, or the page is far from the truth
+    python -m tools.rules --check    fail if a listed function is gone, or the page is out of date
 
-The check needs no history and allows for some change, so that it speaks up only when the page would mislead.
+The check needs no history, and tolerates small differences.
 
 Tests: ``tests/unit/test_rules_tool.py``.
 """
@@ -34,10 +34,10 @@ MAP = ROOT / "tools" / "rules.toml"
 PAGE = ROOT / "docs" / "internals" / "engine.md"
 HOME = "src/windlass"
 BEGIN, END = "<!-- written by python -m tools.rules --update -->\n", "<!-- end of what it wrote -->\n"
-#: Who writes rules, in the order of the columns.
+#: Packages that contain rules, in the order of the columns.
 WRITERS = ("core", "engine", "memory", "sqlite", "amqp", "valkey")
 PACKAGES = ("core", "backend", "engine", "backends/memory", "backends/sqlite", "backends/file")
-#: How far a figure of the page may be from the truth: lines, and a part of it.
+#: How much a figure of the page may differ: in lines, and as a fraction.
 SLACK_LINES, SLACK = 25, 0.1
 
 
@@ -146,7 +146,7 @@ def _is_lua(line: str) -> bool:
 
 
 def measure(verbs: list[dict[str, Any]], side: str, tree: Tree) -> Table:
-    """Count one side (``before`` or ``now``) of the list; ``RulesError`` when it names what is not there."""
+    """Count one side (``before`` or ``now``) of the list. Raises ``RulesError`` if the list is wrong."""
     table, seen = Table(), dict[tuple[str, str], str]()
     entries = [
         (verb["name"], writer, entry)
@@ -169,7 +169,7 @@ def measure(verbs: list[dict[str, Any]], side: str, tree: Tree) -> Table:
 
 
 def _entry(where: str, tree: Tree, entry: str, seen: dict[tuple[str, str], str]) -> int:
-    """The lines of one entry. Each function counts once: ``*`` comes last and takes what no other names."""
+    """The lines of one entry. Each function counts once: ``*`` comes last and takes the remaining ones."""
     path, _, names = entry.partition(":")
     if path not in tree.paths:
         raise RulesError(f"{where}: there is no {path} any more: say in tools/rules.toml where its rules are")
@@ -193,7 +193,7 @@ def _entry(where: str, tree: Tree, entry: str, seen: dict[tuple[str, str], str])
 
 
 def load(path: Path = MAP) -> tuple[str, list[dict[str, Any]]]:
-    """The revision that counts as before, and the verbs with their functions."""
+    """The earlier revision, and the verbs with their functions."""
     raw = tomllib.loads(path.read_text(encoding="utf-8"))
     return raw["revision"], raw["verb"]
 
@@ -243,7 +243,7 @@ def replaced(page: str, text: str) -> str:
 
 
 def drifted(page: str, now: Table) -> list[str]:
-    """Figures of the page that are far from the truth."""
+    """Figures of the page that are out of date."""
     _, _, block = page.partition(BEGIN)
     tables = [part.splitlines() for part in block.partition(END)[0].split("\n\n")]
     if len(tables) != 3:
@@ -266,9 +266,9 @@ def _far(page: dict[str, str], truth: dict[str, int], what: str) -> list[str]:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--update", is_flag=True, help="Write the tables into docs/internals/engine.md.")
-@click.option("--check", is_flag=True, help="Fail when the list or the page is far from the sources.")
+@click.option("--check", is_flag=True, help="Fail if the list or the page is out of date.")
 def main(*, update: bool, check: bool) -> None:
-    """Count lines of rules by verb and by who writes them, at an earlier revision and now."""
+    """Count lines of rules by verb and by package, at an earlier revision and now."""
     name, verbs = load()
     try:
         now = measure(verbs, "now", working_tree())

@@ -1,10 +1,11 @@
-"""``scripts/soak``: steady load for a long time, and how much memory everybody takes meanwhile.
+"""``scripts/soak``: run a steady load for a long time, and measure the memory of each process.
 
-A worker, a producer and (with ``--dashboard``) a dashboard run on one store; the resident memory of each
-process, and of the store where it is a server, is read every few seconds. The figures go to a JSON file, the
-chart to an SVG file. Growth is judged from the second third of the time to the last: what a program takes to
-warm up is over by then. A server's history log grows to its bound of 100,000 rows a queue, which takes longer
-than a soak at a low pace: where the server can tell its size it is drawn apart, and the rest is judged.
+A worker, a producer and (with ``--dashboard``) a dashboard use one store. The resident memory of each
+process, and of the store if it is a server, is read every few seconds. The figures go to a JSON file, the
+chart to an SVG file. Growth is the difference between the second third and the last third of the time,
+because programs need some memory to warm up. The history log of a server grows to its limit of 100,000 rows
+per queue, which takes longer than a soak at a low pace. If its size is known, it is drawn separately and not
+judged.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from statistics import median
 
 from tools.services.valkey import free_port
 from tools.storm import Settings, StormStore
-from tools.storm.cast import ProcessMember
+from tools.storm.actor_handles import ProcessHandle
+from tools.storm.fault_injection import ActorPool
 from tools.storm.servers import STORES
-from tools.storm.weather import Company
 from windlass import Windlass
 
 _COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed")
@@ -44,26 +45,26 @@ class Curve:
     points: list[tuple[float, float]] = field(default_factory=list)
 
     def thin(self, most: int = 160) -> list[tuple[float, float]]:
-        """At most so many points, each the highest of its stretch: a peak is never hidden."""
+        """At most ``most`` points. Each is the highest of its interval, so that no peak is hidden."""
         step = max(-(-len(self.points) // most), 1)
         parts = [self.points[at : at + step] for at in range(0, len(self.points), step)]
         return [(part[0][0], max(mb for _, mb in part)) for part in parts]
 
     def part(self, first: float, last: float) -> float:
-        """The middle value between two shares of the time."""
+        """The median between two fractions of the time."""
         end = self.points[-1][0]
         inside = [mb for at, mb in self.points if first * end <= at <= last * end]
         return median(inside or [self.points[-1][1]])
 
     @property
     def growth(self) -> float:
-        """The share by which the last third is above the second."""
+        """By which fraction the last third is above the second."""
         before = self.part(1 / 3, 2 / 3)
         return self.part(2 / 3, 1) / before - 1 if before else 0.0
 
 
 def rss_mb(pid: int) -> float | None:
-    """Resident memory of a process; None when it is gone."""
+    """Resident memory of a process in megabytes; None if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_KB / 1_024
     except (OSError, IndexError):
@@ -71,25 +72,25 @@ def rss_mb(pid: int) -> float | None:
 
 
 async def soak(store: StormStore, seconds: float, pace: float, *, dashboard: bool) -> tuple[list[Curve], int]:
-    """Load ``store`` for so long; returns the curves and how many jobs were completed."""
+    """Run the load for ``seconds``; returns the curves, and how many jobs were completed."""
     settings = Settings(seed=1, seconds=seconds, pace=pace, lease=15, long_jobs=False, keep=500)
     folder = store.directory / "journals"
     folder.mkdir(parents=True, exist_ok=True)
     await asyncio.to_thread(store.start)
-    company = Company(store, settings, str(folder))
+    pool = ActorPool(store, settings, str(folder))
     page: subprocess.Popen[bytes] | None = None
     try:
-        worker, producer = await company.bring("worker", 0), await company.bring("producer", 0)
+        worker, producer = await pool.start_actor("worker", 0), await pool.start_actor("producer", 0)
         pids = {"soak (all in one)": os.getpid()} if store.in_process else {}
-        for member in (worker, producer):
-            if isinstance(member, ProcessMember):
-                pids[member.role.kind] = member._process.pid
+        for actor in (worker, producer):
+            if isinstance(actor, ProcessHandle):
+                pids[actor.role.kind] = actor._process.pid
         if hasattr(store, "pid"):
             pids["store"] = store.pid
         if dashboard:
             page, port = _start_dashboard(store, folder)
             pids["dashboard"] = page.pid
-        await company.wait_until_up()
+        await pool.wait_until_up()
         curves = await _sample(pids, seconds, store, port if dashboard else None)
         async with Windlass(store.url) as app:
             rows = [row for info in await app.queues() for row in await app.queue(info.name).get_metrics()]
@@ -98,7 +99,7 @@ async def soak(store: StormStore, seconds: float, pace: float, *, dashboard: boo
         if page is not None:
             page.terminate()
             page.wait()
-        await company.close()
+        await pool.close()
         await asyncio.to_thread(store.stop)
 
 
@@ -122,22 +123,22 @@ async def _sample(pids: dict[str, int], seconds: float, store: StormStore, port:
             mb = rss_mb(pid)
             if mb is None:
                 raise RuntimeError(f"{name} is gone: see the logs in {folder}")
-            of_it = (history or 0.0) if name == "store" else 0.0
-            curves[name].points.append((at, round(mb - of_it, 2)))
+            of_history = (history or 0.0) if name == "store" else 0.0
+            curves[name].points.append((at, round(mb - of_history, 2)))
         if port is not None:
-            await asyncio.to_thread(_look, port)
-        _forget_journals(folder)
+            await asyncio.to_thread(_request_page, port)
+        _delete_journals(folder)
         await asyncio.sleep(every)
     return list(curves.values())
 
 
-def _look(port: int) -> None:
+def _request_page(port: int) -> None:
     with contextlib.suppress(OSError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/api/job-queues", timeout=5).read()
 
 
-def _forget_journals(folder: Path) -> None:
-    """All but the newest of each: a soak judges memory, not history."""
+def _delete_journals(folder: Path) -> None:
+    """Delete all but the first and the newest file of each journal, which a soak does not need."""
     for first in folder.glob("*.0000.jsonl"):
         stem = first.name.removesuffix(".0000.jsonl")
         for old in sorted(folder.glob(f"{stem}.*.jsonl"))[1:-1]:
@@ -173,7 +174,7 @@ def chart(curves: list[Curve], title: str) -> str:
 
 
 def draw_again(figures: Path, out: Path) -> int:
-    """The chart of a soak from its figures."""
+    """Draw the chart of an earlier soak from its figures."""
     kept = json.loads(figures.read_text())
     curves = [Curve(name, [(at, mb) for at, mb in curve["points"]]) for name, curve in kept["curves"].items()]
     title = f"{kept['backend']}: memory over {kept['minutes']:g} minutes, {kept['completed']} jobs"
@@ -187,9 +188,9 @@ def main() -> int:
     parser.add_argument("--draw", metavar="JSON", help="only draw the figures of an earlier soak again")
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--pace", type=float, default=20.0, help="steps per second of the producer")
-    parser.add_argument("--dashboard", action="store_true", help="run a dashboard as well, and look at it")
-    parser.add_argument("--most-growth", type=float, default=0.1, help="share that is still flat")
-    parser.add_argument("--out", metavar="DIR", default=".reports", help="where JSON and SVG go")
+    parser.add_argument("--dashboard", action="store_true", help="also run a dashboard, and send it requests")
+    parser.add_argument("--most-growth", type=float, default=0.1, help="growth that still counts as flat")
+    parser.add_argument("--out", metavar="DIR", default=".reports", help="folder for the JSON and SVG files")
     asked = parser.parse_args()
     out = Path(asked.out)
     out.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """``tests/unsteady.toml``: the few tests that ``scripts/test`` may run a second time.
 
-``python -m tools.unsteady FAILED AGAIN`` reads the node ids of failed tests, one per line, writes those that
-may run again to AGAIN and prints the others: they have failed. It exits with 2 if the list is wrong (more
-than ten tests, or one without a cause); without arguments it only checks the list.
+``python -m tools.unsteady FAILED AGAIN`` reads the node ids of failed tests from FAILED, one per line. It
+writes those that may run again to AGAIN, and prints the others, which have failed. It exits with 2 if the
+list is wrong (more than ten tests, or a test without a cause). Without arguments it only checks the list.
 
 Independent of the package: it must work while the package does not import.
 
@@ -21,11 +21,11 @@ MOST = 10
 
 
 class UnsteadyError(ValueError):
-    """The list is not what it must be."""
+    """The list is wrong."""
 
 
 def load(path: Path = LIST, *, root: Path = ROOT) -> dict[str, str]:
-    """The tests that may run again, each with its cause; ``UnsteadyError`` if the list is wrong."""
+    """Read the tests that may run again, each with its cause. Raises ``UnsteadyError``."""
     found: dict[str, str] = {}
     for number, entry in enumerate(tomllib.loads(path.read_text(encoding="utf-8")).get("test", []), 1):
         if entry.keys() != {"name", "cause"} or not all(isinstance(one, str) for one in entry.values()):

@@ -1,9 +1,9 @@
-"""Look for words that this project does not use, in comments, docstrings, messages, help texts and pages.
+"""Search for banned words in comments, docstrings, messages, help texts and pages.
 
-    python -m tools.vocabulary             show every place; exits with 1 when there is one
+    python -m tools.vocabulary             print every place; exits with 1 if there are any
 
-``tools/vocabulary.toml`` lists the words and what to say instead; ``docs/internals/glossary.md`` has those
-that we use. Run by ``scripts/check``.
+``tools/vocabulary.toml`` lists the banned words and what to say instead; ``docs/internals/glossary.md`` has
+the terms that we use. Run by ``scripts/check``.
 
 Tests: ``tests/unit/test_vocabulary.py``.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Where readers look: code that ships, its pages, and what people read who work on it.
+#: The files to search: the packages, the documentation, the examples, and the pages for contributors.
 PLACES = (
     "src/**/*.py",
     "src/**/*.lua",
@@ -33,12 +33,12 @@ PLACES = (
     "CONTRIBUTING.md",
     "SECURITY.md",
 )
-#: Made from ``docs/features.json``, where its words are looked at.
+#: Generated from ``docs/features.json``, which is searched instead.
 GENERATED = "docs/capabilities.md"
 
 
 class Word(NamedTuple):
-    """A banned word: its name, how it is found, what to say instead."""
+    """A banned word: its name, its pattern, and what to say instead."""
 
     name: str
     pattern: re.Pattern[str]
@@ -64,7 +64,7 @@ def read_words(path: Path = ROOT / "tools" / "vocabulary.toml") -> list[Word]:
 
 
 def prose_of(path: Path, text: str) -> Iterator[tuple[int, str]]:
-    """What people read in a file, with the number of its first line: code is left out."""
+    """Yield the prose of a file without its code, each part with the number of its first line."""
     if path.suffix == ".py":
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type in (tokenize.COMMENT, tokenize.STRING):
@@ -84,8 +84,8 @@ def prose_of(path: Path, text: str) -> Iterator[tuple[int, str]]:
                 yield number, line.partition("--")[2]
 
 
-def look(root: Path, words: list[Word]) -> Iterator[Found]:
-    """Every place of every banned word."""
+def search(root: Path, words: list[Word]) -> Iterator[Found]:
+    """Yield every place of every banned word."""
     for place in PLACES:
         for path in sorted(root.glob(place)):
             name = str(path.relative_to(root))
@@ -98,7 +98,7 @@ def look(root: Path, words: list[Word]) -> Iterator[Found]:
 
 
 def main(root: Path = ROOT) -> int:
-    found = list(look(root, read_words()))
+    found = list(search(root, read_words()))
     for one in found:
         print(one)
     print(f"{len(found)} places of words that we do not use")

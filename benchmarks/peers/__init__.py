@@ -1,1 +1,1 @@
-"""The same jobs on other systems: each module has the tasks, and verbs that the benchmark calls."""
+"""The same jobs on other systems. Each module has the tasks, and the verbs that the benchmark runs."""

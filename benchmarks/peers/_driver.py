@@ -1,4 +1,4 @@
-"""What every Python peer can be asked: ``python -m benchmarks.peers.NAME VERB COUNT TEXT``; answers JSON."""
+"""The commands of every Python peer: ``python -m benchmarks.peers.NAME VERB COUNT TEXT``; prints JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 URL = os.environ.get("BENCH_URL", "redis://127.0.0.1:6379")
 #: How many messages a worker of an asyncio peer holds at once.
 PREFETCH = int(os.environ.get("BENCH_CONCURRENCY", "10"))
-#: Callers at once, where an asyncio peer adds as fast as it can.
+#: Concurrent callers if an asyncio peer adds as fast as it can.
 _CALLERS = 100
 
 
@@ -26,7 +26,7 @@ def rate(count: int, step: Callable[[], object]) -> float:
 def serve(
     noop: Callable[[str], object], late: Callable[[int], object], call: Callable[[int], object] | None = None
 ) -> None:
-    """Carry out the verb on the command line with these ways to enqueue a job and to wait for one."""
+    """Run the verb of the command line with these functions to enqueue a job and to wait for one."""
     verb, count, text = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     found = 0.0
     if verb in ("one", "bulk"):

@@ -1,4 +1,4 @@
-"""Celery: ``celery -A benchmarks.peers.celery_peer worker``. Results are only kept where somebody waits."""
+"""Celery: ``celery -A benchmarks.peers.celery_peer worker``. Only awaited tasks keep their result."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def echo(number: int) -> int:
 
 
 if __name__ == "__main__":
-    from benchmarks.peers import celery_peer as jobs  # under the name that the worker knows
+    from benchmarks.peers import celery_peer as jobs  # import it under the name that the worker uses
 
     serve(jobs.noop.delay, jobs.late.delay, lambda number: jobs.echo.delay(number).get(timeout=30))

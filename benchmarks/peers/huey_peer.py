@@ -1,4 +1,4 @@
-"""Huey: ``huey_consumer benchmarks.peers.huey_peer.huey``. Who waits for a result looks every millisecond."""
+"""Huey: ``huey_consumer benchmarks.peers.huey_peer.huey``. Callers poll for a result every millisecond."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def echo(number: int) -> int:
 
 
 if __name__ == "__main__":
-    from benchmarks.peers import huey_peer as jobs  # under the name that the consumer knows
+    from benchmarks.peers import huey_peer as jobs  # import it under the name that the consumer uses
 
     def call(number: int) -> object:
         return jobs.echo(number).get(blocking=True, timeout=30, backoff=1, max_delay=0.001)

@@ -1,7 +1,7 @@
-"""``--failed-list PATH``: write down what did not pass, so that ``scripts/test`` can report it.
+"""``--failed-list PATH``: append the tests that did not pass to a file, for ``scripts/test``.
 
-The list has one node id per line: failed tests, failed modules, and with ``--whole`` what was left out.
-Lines are added, never removed: several runs may share one list.
+The file has one node id per line: failed tests, failed modules, and with ``--whole`` skipped tests. Lines are
+only added, so that several runs may share one file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("windlass").addoption(
-        "--failed-list", metavar="PATH", help="add the node ids of what did not pass to this file"
+        "--failed-list", metavar="PATH", help="add the node ids of tests that did not pass to this file"
     )
 
 

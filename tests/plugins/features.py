@@ -7,13 +7,13 @@ parameter or fixture ``harness`` (a name, or an object with ``.name``), the para
 ``tests/backends``. Without any of these the test is independent of backends: it proves rows that the ledger
 marks as store-free, and no others.
 
-``@pytest.mark.feature_missing("D10", reason="...")`` says that the test asserts the refusal of a
-feature. A test that runs on many backends says so while it runs, through the fixture ``declare_missing``.
-With the capability that is missing, only rows that need it (in the ledger) count as refused: a test about
-flows that also touches cancelling refuses flows, and says nothing about cancelling.
+``@pytest.mark.feature_missing("D10", reason="...")`` marks a test that asserts the refusal of a feature. A
+test that runs on many backends declares this while it runs, with the fixture ``declare_missing``. If it names
+the missing capability, only rows that need that capability (according to the ledger) count as refused. For
+example, a test about flows that also uses cancellation refuses only flows.
 
-The evidence travels in ``report.user_properties``, so it reaches the controlling process also
-when pytest-xdist runs the tests elsewhere. ``--feature-report PATH`` makes that process write it.
+The evidence is stored in ``report.user_properties``, so that it reaches the controlling process even if
+pytest-xdist runs the tests in other processes. ``--feature-report PATH`` makes that process write it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def declare_missing(request: pytest.FixtureRequest) -> Callable[..., None]:
 
 
 def check_marks(ledger: Ledger, node: pytest.Item) -> None:
-    """Raise ``LedgerError`` when a mark of ``node`` names an unknown row or lacks its reason."""
+    """Raise ``LedgerError`` if a mark of ``node`` names an unknown row or has no reason."""
     ledger.check_ids(_rows_of(node.iter_markers("feature")))
     for mark in node.iter_markers("feature_missing"):
         ledger.check_ids(mark.args)
@@ -102,7 +102,7 @@ def check_marks(ledger: Ledger, node: pytest.Item) -> None:
 
 
 def note_marks(item: pytest.Item) -> None:
-    """Put the rows of ``item`` and its backend where its reports will carry them."""
+    """Store the rows of ``item`` and its backend in ``user_properties``, which its reports contain."""
     missing = _rows_of(item.iter_markers("feature_missing"))
     unproved = {*missing, *_rows_of(item.iter_markers("feature_unproved"))}
     rows = [row for row in _rows_of(item.iter_markers("feature")) if row not in unproved]
@@ -138,7 +138,7 @@ def _folder_of(item: pytest.Item) -> str | None:
 
 
 def take_report(run: RunReport, report: pytest.TestReport, *, second_try: bool = False) -> None:
-    """Add what one phase of one test says to the evidence of the run.
+    """Add the result of one phase of one test to the evidence of the run.
 
     In a second try, a test that passes proves no row and refuses none.
     """
@@ -161,7 +161,7 @@ def take_report(run: RunReport, report: pytest.TestReport, *, second_try: bool =
 
 
 class _Recorder:
-    """Gathers the evidence, in the one process that sees the reports of all others."""
+    """Collects the evidence in the controlling process, which receives the reports of all others."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

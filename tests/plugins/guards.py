@@ -1,10 +1,9 @@
 """Fail a test that leaves a thread or an asyncio task behind, and drop the memory stores that it opened.
 
-Both guards look after the last fixture of the test was torn down, so a fixture may own threads
-and tasks for as long as it lives. A thread that is on its way out is waited for, at most
-``THREAD_PATIENCE`` seconds; a task gets a few turns of the loop.
+Both guards check after the last fixture of the test was torn down, so a fixture may own threads and tasks.
+Threads get at most ``THREAD_TIMEOUT`` seconds to end; tasks get a few turns of the event loop.
 
-A test that needs a thread of the whole process to stay says so:
+A test may leave threads of the whole process running if it is marked with
 ``@pytest.mark.keeps_threads("windlass-portal*", reason="...")``.
 """
 
@@ -23,27 +22,27 @@ from windlass.backends.memory import backend
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
-#: Seconds that threads may take to end once the test is over.
-THREAD_PATIENCE = 5.0
+#: Seconds that threads may take to end after the test.
+THREAD_TIMEOUT = 5.0
 #: Turns of the event loop that cancelled tasks may take to end.
 LOOP_TURNS = 10
 
 
 @pytest.fixture(autouse=True)
 def no_thread_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every thread that starts during a test is gone when it ends."""
+    """Fail the test if a thread that it started is still running afterwards."""
     before = set(threading.enumerate())
     yield
     marks = request.node.iter_markers("keeps_threads")
     allowed = [pattern for mark in marks for pattern in mark.args]
-    left = leaked_threads(before, allowed, patience=THREAD_PATIENCE)
+    left = leaked_threads(before, allowed, timeout=THREAD_TIMEOUT)
     if left:
         pytest.fail(f"threads left behind: {', '.join(left)}", pytrace=False)
 
 
 @pytest.fixture(autouse=True)
 def own_memory_stores() -> Iterator[None]:
-    """What a test adds to ``memory://``, which lives as long as the process, is not there for the next."""
+    """Remove the memory stores that a test opened, which otherwise exist as long as the process."""
     before = set(backend._stores)
     yield
     for name in set(backend._stores) - before:
@@ -52,7 +51,7 @@ def own_memory_stores() -> Iterator[None]:
 
 @pytest.fixture
 async def no_task_leaks() -> AsyncIterator[None]:
-    """Every asyncio task that starts during a test is done when it ends."""
+    """Fail the test if an asyncio task that it started is still running afterwards."""
     before = asyncio.all_tasks()
     yield
     left = await leaked_tasks(before)
@@ -67,12 +66,12 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
         pytest.mark.usefixtures("no_task_leaks")(obj)
 
 
-def leaked_threads(before: set[threading.Thread], allowed: list[str], *, patience: float) -> list[str]:
-    """The names of threads that started since ``before`` and do not end within ``patience``."""
+def leaked_threads(before: set[threading.Thread], allowed: list[str], *, timeout: float) -> list[str]:
+    """The names of threads that started since ``before`` and do not end within ``timeout`` seconds each."""
     started = [thread for thread in threading.enumerate() if thread not in before]
     suspects = [thread for thread in started if not any(fnmatch(thread.name, name) for name in allowed)]
     for thread in suspects:
-        thread.join(patience)
+        thread.join(timeout)
     return sorted(thread.name for thread in suspects if thread.is_alive())
 
 
@@ -91,7 +90,7 @@ def _open_tasks(before: set[asyncio.Task[object]]) -> set[asyncio.Task[object]]:
 
 
 def _is_runner(task: asyncio.Task[object]) -> bool:
-    """Whether a task is anyio's own, which carries tests and fixtures into the loop."""
+    """Whether it is the task of anyio that runs tests and fixtures."""
     return getattr(task.get_coro(), "__qualname__", "").startswith("TestRunner.")
 
 

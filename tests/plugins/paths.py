@@ -1,8 +1,9 @@
 """Count the special paths (``windlass.core.paths``) that the conformance suite takes, per store.
 
-What a test of the suite took, from set-up to tear-down, counts for the store of its harness. The counts
-travel in ``report.user_properties``, so that they reach the controlling process also when pytest-xdist runs
-the tests elsewhere. ``--path-report PATH`` makes that process add them to a file for ``tools.paths``.
+Paths that a test of the suite takes, from set-up to tear-down, count for the store of its harness. The counts
+are stored in ``report.user_properties``, so that they reach the controlling process even if pytest-xdist runs
+the tests in other processes. ``--path-report PATH`` makes that process add them to a file for
+``tools.paths``.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def pytest_runtest_makereport(
 
 
 class _Recorder:
-    """Adds up the counts, in the one process that sees the reports of all others."""
+    """Adds up the counts in the controlling process, which receives the reports of all others."""
 
     def __init__(self, path: Any) -> None:
         self._path = path

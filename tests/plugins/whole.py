@@ -1,7 +1,7 @@
-"""``--whole``: a run that leaves anything out has failed.
+"""``--whole``: fail a run that leaves out tests.
 
-``scripts/test`` promises that nothing is skipped. With this option a skipped or expected-to-fail
-test, or a skipped module, is listed at the end and turns the exit code to failure.
+``scripts/test`` promises that no test is skipped. With this option, skipped tests, tests that are expected to
+fail and skipped modules are listed at the end, and the run fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _left_out_key = pytest.StashKey[list[str]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("windlass").addoption(
-        "--whole", action="store_true", help="fail when any test is skipped or expected to fail"
+        "--whole", action="store_true", help="fail if any test is skipped or expected to fail"
     )
 
 
@@ -43,7 +43,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
 
 
 class _Watch:
-    """Collects what was left out."""
+    """Collects the tests that were left out."""
 
     def __init__(self, left_out: list[str]) -> None:
         self._left_out = left_out

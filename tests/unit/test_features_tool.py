@@ -466,7 +466,7 @@ def test_known_thread():
 
 def test_thread():
     import tests.plugins.guards as guards
-    guards.THREAD_PATIENCE = 0.01
+    guards.THREAD_TIMEOUT = 0.01
     threading.Thread(target=stop.wait, name="stray-thread", daemon=True).start()
 """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.vocabulary import ROOT, look, main, read_words
+from tools.vocabulary import ROOT, main, read_words, search
 
 # Written in pieces, so that this file does not use them either.
 _WORD = "no" + "body"
@@ -35,7 +35,7 @@ def _write(root: Path, name: str, text: str) -> None:
 )
 def test_prose_is_looked_at_and_code_is_not(tmp_path: Path, name: str, text: str, lines: list[int]) -> None:
     _write(tmp_path, name, text)
-    assert [one.line for one in look(tmp_path, read_words())] == lines
+    assert [one.line for one in search(tmp_path, read_words())] == lines
 
 
 def test_the_check_fails_until_the_word_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,8 +24,8 @@ _path = click.Path(path_type=Path, dir_okay=False)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, help="Print the whole matrix as JSON.")
-@click.option("--check", is_flag=True, help="Fail when a row that was proved is not proved any more.")
-@click.option("--update", is_flag=True, help="Remember what is proved now, for later checks.")
+@click.option("--check", is_flag=True, help="Fail if a row that was proved is not proved any more.")
+@click.option("--update", is_flag=True, help="Store what is proved now, for later checks.")
 @click.option("--table", is_flag=True, help="Write the capability page of the docs.")
 @click.option("--absent", is_flag=True, help="List the rows that a backend neither proves nor refuses.")
 @click.option("--group", "groups", multiple=True, help="Show this group only, for example A; repeatable.")
@@ -50,7 +50,7 @@ def main(  # noqa: PLR0913  one parameter per command-line option
 ) -> None:
     """Show which features of the ledger the last run of the test suite proved, on which backend.
 
-    Run scripts/test first: it leaves the report that this command reads.
+    Run scripts/test first: it writes the report that this command reads.
     """
     report = load_report(report_path)
     matrix = build_matrix(load_ledger(ledger_path), report)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: The backend of a test that runs on none in particular: it proves rows that are store-free, and no others.
+#: The backend of a test that does not depend on a backend. Such a test proves only store-free rows.
 ANY_BACKEND = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What one test says about the rows it names."""
+    """The result of one test for the rows that it names."""
 
     test: str
     backend: str
@@ -28,28 +28,28 @@ class Evidence:
 
 @dataclass(slots=True)
 class RunReport:
-    """Everything the ledger needs to know about a run of the suite."""
+    """The evidence of one run of the suite."""
 
     tests: int = 0
     entries: dict[str, Evidence] = field(default_factory=dict)
 
     def add(self, entry: Evidence) -> None:
-        """Note one test; a later result of the same test replaces the earlier one."""
+        """Add the result of one test. A later result of the same test replaces the earlier one."""
         self.entries[entry.test] = entry
 
     def merge(self, other: RunReport) -> None:
-        """Take in another part of the same run."""
+        """Add another part of the same run."""
         self.tests += other.tests
         self.entries.update(other.entries)
 
     def to_json(self) -> dict[str, Any]:
-        """The stored form: stable order, so that two equal runs give equal files."""
+        """The stored form, in a stable order: equal runs give equal files."""
         entries = sorted(self.entries.values(), key=lambda entry: entry.test)
         return {"tests": self.tests, "entries": [asdict(entry) for entry in entries]}
 
 
 def load_report(path: Path) -> RunReport:
-    """Read a report; a file that does not exist is an empty run."""
+    """Read a report. A missing file counts as an empty run."""
     if not path.exists():
         return RunReport()
     raw = json.loads(path.read_text(encoding="utf-8"))
@@ -61,6 +61,6 @@ def load_report(path: Path) -> RunReport:
 
 
 def save_report(path: Path, report: RunReport) -> None:
-    """Write a report, making its folder when needed."""
+    """Write a report. Creates its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")

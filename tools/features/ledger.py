@@ -1,4 +1,4 @@
-"""Read the ledger: the rows, their groups and the backends they are counted for."""
+"""Read the ledger: the rows, their groups and the backends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIELDS = {"id", "group", "title", "demanded", "superseded", "backends", "store_
 
 
 class LedgerError(ValueError):
-    """The ledger, or a reference to one of its rows, is wrong."""
+    """An error in the ledger, or in a reference to one of its rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +28,19 @@ class Row:
     id: str
     group: str
     title: str
-    #: True when the first design of Windlass asks for it, False when it goes beyond that.
+    #: True if the first design of Windlass asks for it, False if it goes beyond that.
     demanded: bool
     #: Why no test can or should prove this row, or None.
     superseded: str | None = None
     #: The backends that the row is about; empty means all of them.
     backends: tuple[str, ...] = ()
-    #: Nothing about it depends on a store: it is proved once, and no store gets a cell for it.
+    #: It does not depend on a store. It is proved once, and is not in the table of stores.
     store_free: bool = False
     #: The capability that a store must declare for it; a store without it refuses the row.
     needs: str | None = None
 
     def concerns(self, backend: str) -> bool:
-        """Whether the row says anything about ``backend``."""
+        """Whether the row applies to ``backend``."""
         return not self.backends or backend in self.backends
 
 
@@ -57,7 +57,7 @@ class Ledger:
         return [row for row in self.rows.values() if row.group == group]
 
     def check_ids(self, ids: Iterable[str]) -> None:
-        """Raise ``LedgerError`` when an id is not a row of the ledger."""
+        """Raise ``LedgerError`` if an id is not in the ledger."""
         unknown = [row_id for row_id in ids if row_id not in self.rows]
         if unknown:
             raise LedgerError(f"not in the feature ledger: {', '.join(map(repr, unknown))}")

@@ -1,9 +1,9 @@
-"""Join ledger and evidence: one status for each row on each backend.
+"""Combine ledger and evidence: one status for each row on each backend.
 
 Rules
-    * a failed test takes away what another test proved for the same row and backend;
-    * a test counts for the store that it ran on; without one it proves rows that are store-free, and no cell;
-    * a store that refuses a row and proves it as well contradicts itself: that is an error, not a status.
+    * if a test of a row fails on a backend, the row is not proved there, even if other tests pass;
+    * a test counts for the store that it ran on; a test without a store proves only store-free rows;
+    * if tests show that a store both refuses and proves a row, that is an error.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from tools.features.ledger import Ledger, Row
 
 
-#: Stands for all stores, where a row depends on none.
+#: The name for all stores, for rows that do not depend on a store.
 ANY_STORE = "any"
 
 
 class Status(StrEnum):
-    """How a row stands on a backend."""
+    """The status of a row on a backend."""
 
     PROVED = "proved"
     DECLARED_MISSING = "declared missing"
     SUPERSEDED = "superseded"
     ABSENT = "absent"
-    #: The row is about other backends only.
+    #: The row applies only to other backends.
     ELSEWHERE = "elsewhere"
 
 
@@ -51,24 +51,24 @@ class Matrix:
 
     ledger: Ledger
     backends: tuple[str, ...]
-    #: Of the rows that depend on the store.
+    #: Rows that depend on the store: status by row and backend.
     cells: dict[str, dict[str, Status]]
-    #: Of the rows that do not.
+    #: Store-free rows: status by row.
     free: dict[str, Status]
-    #: What one test proves and another refuses on the same backend.
+    #: Rows that one test proves and another refuses on the same backend.
     contradictions: list[Contradiction]
 
     def counts(self, group: str, backend: str) -> Counter[Status]:
-        """How many rows of a group that depend on the store have each status on a backend."""
+        """The number of rows of a group in each status on a backend, without store-free rows."""
         rows = self.ledger.in_group(group)
         return Counter(self.cells[row.id][backend] for row in rows if not row.store_free)
 
     def statuses(self, row: Row) -> dict[str, Status]:
-        """The statuses of one row: by backend, or one for ``any`` of them."""
+        """The statuses of one row by backend. A store-free row has one status, for ``any``."""
         return {ANY_STORE: self.free[row.id]} if row.store_free else self.cells[row.id]
 
     def absent(self, *, demanded: bool) -> list[tuple[Row, list[str]]]:
-        """The demanded (or the beyond) rows that some backend neither proves nor refuses, and which."""
+        """The demanded (or other) rows that are absent on some backends, with these backends."""
         found = (
             (row, [backend for backend, status in self.statuses(row).items() if status is Status.ABSENT])
             for row in self.ledger.rows.values()
@@ -77,7 +77,7 @@ class Matrix:
         return [(row, backends) for row, backends in found if backends]
 
     def proved(self) -> dict[str, list[str]]:
-        """The proved rows with their backends: what ``features-proved.json`` keeps."""
+        """The proved rows with their backends, as in ``features-proved.json``."""
         found = {
             row.id: [backend for backend, status in self.statuses(row).items() if status is Status.PROVED]
             for row in self.ledger.rows.values()
@@ -103,7 +103,7 @@ def build_matrix(ledger: Ledger, report: RunReport) -> Matrix:
 
 
 def load_proved(path: Path) -> dict[str, list[str]]:
-    """The rows that were proved when the file was last committed; none without a file."""
+    """The rows that were proved when the file was last committed. Empty without a file."""
     if not path.exists():
         return {}
     stored: dict[str, list[str]] = json.loads(path.read_text(encoding="utf-8"))
@@ -123,7 +123,7 @@ def new_proofs(before: dict[str, list[str]], matrix: Matrix) -> list[tuple[str, 
 
 
 class _Proofs:
-    """The evidence of a report: for each (row, backend) the tests that say something about it."""
+    """The evidence of a report by (row, backend), with one test for each kind of result."""
 
     def __init__(self, report: RunReport) -> None:
         self.passed: dict[tuple[str, str], str] = {}
@@ -136,7 +136,7 @@ class _Proofs:
                 (self.missing if entry.passed else self.failed).setdefault((row, entry.backend), entry.test)
 
     def contradictions(self, ledger: Ledger) -> list[Contradiction]:
-        """What is proved and refused at once, in the order of the ledger."""
+        """Rows that are both proved and refused, in the order of the ledger."""
         order = list(ledger.rows)
         both = sorted(self.passed.keys() & self.missing.keys(), key=lambda pair: (order.index(pair[0]), pair))
         return [Contradiction(*pair, self.passed[pair], self.missing[pair]) for pair in both]
@@ -156,7 +156,7 @@ def _status(row: Row, backend: str, proofs: _Proofs) -> Status:
 
 
 def _free_status(row: Row, proofs: _Proofs) -> Status:
-    """A row that depends on no store may be shown by a test on any."""
+    """The status of a store-free row. A test on any store can prove it."""
     if row.superseded is not None:
         return Status.SUPERSEDED
     if any(row_id == row.id for row_id, _ in (*proofs.failed, *proofs.missing)):

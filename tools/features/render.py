@@ -1,4 +1,4 @@
-"""Show a matrix: tables for a terminal, JSON for programs, a page for the docs."""
+"""Render a matrix as tables for a terminal, as JSON, or as a page for the docs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def group_table(matrix: Matrix, group: str) -> Table:
 
 
 def summary_table(matrix: Matrix) -> Table:
-    """One line for each group: proved of those that could be, by backend."""
+    """One line for each group: proved rows and rows that count, by backend."""
     table = Table(title="Proved, of the rows that count", title_justify="left")
     table.add_column("group")
     table.add_column("rows", justify="right")

@@ -1,4 +1,4 @@
-"""Real servers for tests and benchmarks: started on free ports, stopped by their process id."""
+"""Real servers for tests and benchmarks. They are started on free ports and stopped by process id."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 
 def show_until_interrupted(url: str) -> None:
-    """Print where a server is reached, and keep it running until Ctrl-C."""
+    """Print the URL of a server, and keep it running until Ctrl-C."""
     print(url, flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         while True:

@@ -1,4 +1,4 @@
-"""Certificates for tests, made by ``openssl``: an authority of our own, and servers that it vouches for."""
+"""Certificates for tests, made by ``openssl``: our own authority, and server certificates that it signs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "
 
 
 class Authority:
-    """Signs certificates in ``folder``; ``ca`` is what clients need to trust them."""
+    """Signs certificates in ``folder``. Clients that trust ``ca`` accept them."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -22,7 +22,7 @@ class Authority:
         )
 
     def sign(self, name: str, *names: str) -> tuple[Path, Path]:
-        """Certificate and key of a server under ``names`` (like ``DNS:localhost`` or ``IP:127.0.0.1``)."""
+        """Certificate and key of a server with ``names`` (like ``DNS:localhost`` or ``IP:127.0.0.1``)."""
         request, key, certificate = (self._folder / f"{name}.{end}" for end in ("csr", "key", "crt"))
         extra = self._folder / f"{name}.ext"
         extra.write_text(f"subjectAltName={','.join(names)}\nauthorityKeyIdentifier=keyid\n")

@@ -1,4 +1,4 @@
-"""Ports of the loopback address for servers that are stopped and started again."""
+"""Reserve ports of the loopback address for servers that are stopped and started again."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import random
 import socket
 import weakref
 
-#: Below the range of outgoing connections: none of those can take a port while its server is away.
+#: Below the range of outgoing connections, so that none of those takes a port while its server is down.
 FIRST, LAST = 10_000, 32_000
-_random = random.SystemRandom()  # tests seed the other one
+_random = random.SystemRandom()  # tests seed the default generator, which would give equal ports
 
 
-class Place:
-    """Ports that are ours for as long as this object lives, whether a server of ours listens there or not.
+class ReservedPorts:
+    """Ports that are reserved as long as this object exists, whether a server listens on them or not.
 
-    They are bound, so that nobody else finds them free, and shared with the server (which may listen where we
-    do not): a server that is killed finds its port again when it comes back, and not somebody else's server.
+    The ports are bound with ``SO_REUSEADDR`` and without listening: other processes find them in use, but our
+    server can still listen on them. So a server that is killed gets its port again when it is restarted.
     """
 
     def __init__(self, *ports: int) -> None:
@@ -29,19 +29,19 @@ class Place:
             weakref.finalize(self, bound.pop_all().close)
 
 
-def find_place(count: int = 1, *, also: int | None = None) -> Place:
-    """``count`` ports that nobody uses. ``also``: with the port that is so much higher than the first."""
+def reserve_ports(count: int = 1, *, also: int | None = None) -> ReservedPorts:
+    """Reserve ``count`` free ports. With ``also``, also the port that is this much above the first."""
     while True:
         ports = _random.sample(range(FIRST, LAST - (also or 0)), count)
         if also is not None:
             ports.append(ports[0] + also)
         if all(map(is_free, ports)):
             with contextlib.suppress(OSError):
-                return Place(*ports)
+                return ReservedPorts(*ports)
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody has taken the port."""
+    """Whether no process uses the port."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", port))

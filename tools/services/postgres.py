@@ -1,6 +1,6 @@
-"""PostgreSQL servers, each reached through a socket in its own folder.
+"""PostgreSQL servers, each with a Unix socket in its own folder.
 
-``python -m tools.services.postgres`` runs one by hand.
+``python -m tools.services.postgres`` runs one until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from tools.services import show_until_interrupted
 
 _START_S = 60
-#: The server refuses to run as root. Debian's package makes this user.
+#: The server refuses to run as root. Debian's package creates this user.
 _USER = "postgres"
 
 
@@ -32,7 +32,7 @@ def postgres_binaries() -> Path | None:
 
 
 class Server:
-    """One server with a database ``postgres``; its data goes when it stops."""
+    """One server with a database ``postgres``. ``stop`` deletes its data."""
 
     def __init__(self, binaries: Path) -> None:
         self._binaries = binaries
@@ -47,7 +47,7 @@ class Server:
         return f"postgresql://windlass@/{database}?host={self._folder}"
 
     def start(self) -> Server:
-        """Make the data folder and start the server; returns when it answers."""
+        """Create the data folder and start the server; returns when it answers."""
         data = str(self._folder / "data")
         self._run("initdb", "-D", data, "-U", "windlass", "--auth=trust", "--no-sync", "-E", "UTF8")
         settings = f"-k {self._folder} -c listen_addresses='' -c fsync=off -c shared_buffers=16MB"
@@ -77,13 +77,13 @@ class Server:
             )
         if done.returncode != 0:
             logs = [output, self._folder / "log"]
-            said = "\n".join(log.read_text(errors="replace")[-2_000:] for log in logs if log.exists())
-            raise RuntimeError(f"{program} ended with {done.returncode}: {said}")
+            text = "\n".join(log.read_text(errors="replace")[-2_000:] for log in logs if log.exists())
+            raise RuntimeError(f"{program} ended with {done.returncode}: {text}")
 
 
 @contextlib.contextmanager
 def running(binaries: Path) -> Iterator[Server]:
-    """A server for as long as the block runs."""
+    """Run a server during the block."""
     server = Server(binaries)
     try:
         yield server.start()

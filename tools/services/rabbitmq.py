@@ -1,6 +1,6 @@
-"""RabbitMQ servers, each with ports, folders and a port mapper of its own.
+"""RabbitMQ servers, each with its own ports, folders and port mapper (epmd).
 
-``python -m tools.services.rabbitmq`` runs one by hand.
+``python -m tools.services.rabbitmq`` runs one until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tools.services import show_until_interrupted
-from tools.services.ports import find_place
+from tools.services.ports import reserve_ports
 
 _SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _START_S = 90.0
@@ -26,12 +26,12 @@ _STOP_S = 30.0
 
 
 def rabbitmq_binary() -> str | None:
-    """Debian's ``rabbitmq-server``, as the program itself and not the wrapper that changes the user."""
+    """Debian's ``rabbitmq-server``: the program itself, not the wrapper that changes the user."""
     return str(_SERVER) if _SERVER.exists() and shutil.which("epmd") else None
 
 
 class Server:
-    """One broker. ``kill`` and ``start`` again keep its ports and its data."""
+    """One broker. It keeps its ports and its data when it is killed and started again."""
 
     def __init__(
         self, binary: str, folder: Path, *settings: str, runtime: str = "", plugins: Sequence[str] = ()
@@ -41,8 +41,8 @@ class Server:
         self._runtime = runtime
         self._plugins = plugins
         self.folder = folder
-        self._place = find_place(3)
-        self.port, self._names_port, self._peers_port = self._place.ports
+        self._reserved = reserve_ports(3)
+        self.port, self._names_port, self._peers_port = self._reserved.ports
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._names: subprocess.Popen[bytes] | None = None
@@ -58,7 +58,7 @@ class Server:
         return self._process.pid
 
     def start(self) -> Server:
-        """Start it; returns when it answers."""
+        """Start the broker; returns when it answers."""
         for name in ("home", "log", "data"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "plugins").write_text(f"[{','.join(self._plugins)}].\n")
@@ -106,13 +106,13 @@ class Server:
         end = time.monotonic() + _START_S
         while not self._answers():
             if self._process is None or self._process.poll() is not None or time.monotonic() > end:
-                said = (self.folder / "output").read_text(errors="replace")[-2_000:]
+                output = (self.folder / "output").read_text(errors="replace")[-2_000:]
                 self.stop()
-                raise RuntimeError(f"the broker on port {self.port} did not start: {said}")
+                raise RuntimeError(f"the broker on port {self.port} did not start: {output}")
             time.sleep(0.05)
 
     def _answers(self) -> bool:
-        """Whether it speaks AMQP: it greets who names the protocol."""
+        """Whether the broker answers to the protocol header of AMQP."""
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 2) as probe:
             probe.settimeout(2)
             probe.sendall(b"AMQP\x00\x00\x09\x01")
@@ -120,15 +120,15 @@ class Server:
         return False
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """End it with SIGKILL, like a crash."""
         self._end(signal.SIGKILL)
 
     def shut_down(self) -> None:
-        """Let it end in order; its data stay."""
+        """Shut it down in order. Its data is kept."""
         self._end(signal.SIGTERM)
 
     def restart(self, *, kill: bool = False) -> Server:
-        """Stop and start it on the same ports and data."""
+        """Stop it and start it again, with the same ports and data."""
         self._end(signal.SIGKILL if kill else signal.SIGTERM)
         return self.start()
 
@@ -151,12 +151,12 @@ class Server:
                 process.wait(_STOP_S)
                 break
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # helpers of the runtime that outlived it
+            os.killpg(process.pid, signal.SIGKILL)  # helper processes of the runtime may still be running
 
 
 @contextlib.contextmanager
 def running(binary: str, *settings: str) -> Iterator[Server]:
-    """A server with a folder of its own, for as long as the block runs."""
+    """Run a server with its own temporary folder during the block."""
     with tempfile.TemporaryDirectory(prefix="windlass-rabbitmq-") as folder:
         server = Server(binary, Path(folder), *settings)
         try:

@@ -1,4 +1,4 @@
-"""Valkey and Redis servers: one alone, or a cluster. ``python -m tools.services.valkey`` runs one by hand."""
+"""Valkey and Redis servers, or a cluster. ``python -m tools.services.valkey`` runs a server until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import redis
 from redis.exceptions import RedisError
 
 from tools.services import show_until_interrupted
-from tools.services.ports import find_place
+from tools.services.ports import reserve_ports
 
 _START_S = 60.0
-#: A node of a cluster speaks to the others on the port that is so much higher.
+#: The nodes of a cluster talk to each other on the port that is this much higher.
 _BUS = 10_000
 SLOTS = 16_384
 
@@ -45,15 +45,15 @@ def redis_binary() -> str | None:
 
 
 def free_port() -> int:
-    """A port that nobody uses, with its cluster bus port (10,000 above) free too.
+    """A port that is free now, and whose cluster bus port (10,000 above) is free too.
 
-    It may be taken by others as soon as this returns; a server has a ``Place``.
+    It is not reserved: another process may take it. ``Server`` reserves its ports.
     """
-    return find_place(also=_BUS).ports[0]
+    return reserve_ports(also=_BUS).ports[0]
 
 
 class Server:
-    """One server process. ``tls``: certificate, key and authority, for a server that speaks nothing else."""
+    """One server process. ``tls``: certificate, key and authority; the server then accepts only TLS."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class Server:
         password: str = "",
         tls: tuple[Path, Path, Path] | None = None,
     ) -> None:
-        self._place = find_place(also=_BUS)
-        self.port = self._place.ports[0]
+        self._reserved = reserve_ports(also=_BUS)
+        self.port = self._reserved.ports[0]
         self.folder = folder
         self._binary = binary
         self._settings = settings
@@ -83,7 +83,7 @@ class Server:
         return self._process.pid
 
     def start(self) -> Server:
-        """Start, or start again with the same data; returns when it answers."""
+        """Start the server, or start it again with the same data; returns when it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [self._binary, "--bind", "127.0.0.1", "--dir", str(self.folder)]
         command += ["--logfile", str(self.folder / "server.log"), "--save", "", *self._settings]
@@ -109,7 +109,7 @@ class Server:
         return False
 
     def client(self) -> redis.Redis:
-        """A plain client, to look behind the scenes."""
+        """A redis-py client, for commands that Windlass does not send."""
         tls: dict[str, Any] = {}
         if self._tls is not None:
             certificate, key, authority = map(str, self._tls)
@@ -120,18 +120,18 @@ class Server:
         )
 
     def follows(self) -> bool:
-        """Whether it is a replica that is in touch with its primary."""
+        """Whether it is a replica that is connected to its primary."""
         with contextlib.suppress(RedisError), self.client() as client:
             return _has_primary(client)
         return False
 
     def take_over(self) -> None:
-        """Make it a primary without asking the others of its cluster."""
+        """Make it a primary without a vote of the other nodes."""
         with self.client() as client:
             _ask(client, "CLUSTER", "FAILOVER", "TAKEOVER")
 
     def freeze(self) -> None:
-        """Stop answering, with every connection open: what a machine does that has lost its network."""
+        """Stop answering, but keep all connections open, like a machine that has lost its network."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -142,7 +142,7 @@ class Server:
         self._end(kill=True)
 
     def stop(self) -> None:
-        """End, without a word more than needed. Idempotent."""
+        """End it with SIGTERM. Idempotent."""
         self._end(kill=False)
 
     def _end(self, *, kill: bool) -> None:
@@ -159,7 +159,7 @@ class Server:
 
 
 class Sentinel(Server):
-    """Watches the primary ``main`` and its replicas, and promotes one when it is gone."""
+    """Watches the primary ``main`` and its replicas, and promotes a replica if the primary is gone."""
 
     def __init__(self, binary: str, folder: Path, primary: Server, password: str = "") -> None:
         super().__init__(binary, folder, password=password)
@@ -182,7 +182,7 @@ class Sentinel(Server):
         return self
 
     def knows_replica(self) -> bool:
-        """Whether there is somebody to promote."""
+        """Whether the sentinel knows a replica that it can promote."""
         with self.client() as client:
             found = list(_ask(client, "SENTINEL", "MASTER", "main"))
             return int(found[found.index(b"num-slaves") + 1]) >= 1
@@ -206,7 +206,7 @@ class ClusterServers:
         return "valkey+cluster://" + ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
 
     def start(self) -> ClusterServers:
-        """Start all, share out the slots, join replicas; returns when the cluster is whole."""
+        """Start all nodes, distribute the slots and add replicas; returns when the cluster is complete."""
         for server in self.servers:
             server.start()
         clients = [server.client() for server in self.servers]
@@ -243,7 +243,10 @@ class ClusterServers:
         return server
 
     def move_slot(self, key: str, to: Server, *, between: Callable[[int], None] = lambda moved: None) -> int:
-        """Move the slot of ``key`` key by key; ``between`` is told after each how many have moved."""
+        """Move the slot of ``key``, one key at a time; returns the number of keys.
+
+        ``between`` is called after each key with the number of keys moved so far.
+        """
         origin = self._servers_of(key)[0]
         with origin.client() as source, to.client() as target:
             slot, source_id = _ask(source, "CLUSTER", "KEYSLOT", key), _ask(source, "CLUSTER", "MYID")
@@ -271,7 +274,7 @@ class ClusterServers:
         return found[0], found[1]
 
     def server_of_now(self, key: str) -> Server | None:
-        """The server that is the primary of ``key`` by what the others say, if any."""
+        """The present primary of ``key`` according to another node; None if there is none."""
         found = self._servers_of(key)
         return found[0] if found else None
 
@@ -304,7 +307,7 @@ def _ask(client: redis.Redis, *parts: str | bytes | int) -> Any:
 
 
 def _slot_rows(rows: Any) -> list[tuple[int, int, list[int]]]:
-    """First slot, last slot, ports; whatever shape the client library gives the answer."""
+    """First slot, last slot and ports. Versions of redis-py return the answer in different forms."""
     if isinstance(rows, dict):
         return [
             (first, last, [found["primary"][1], *(replica[1] for replica in found["replicas"])])
@@ -336,7 +339,7 @@ def _has_primary(client: redis.Redis) -> bool:
 
 
 def wait_for(check: Callable[[], bool], what: str, timeout_s: float = _START_S) -> None:
-    """Return when ``check`` holds."""
+    """Poll until ``check`` returns True. Raises ``TimeoutError``."""
     end = time.monotonic() + timeout_s
     while not check():
         if time.monotonic() > end:
@@ -346,7 +349,7 @@ def wait_for(check: Callable[[], bool], what: str, timeout_s: float = _START_S) 
 
 @contextlib.contextmanager
 def running(binary: str, *settings: str) -> Iterator[Server]:
-    """A server with a folder of its own, for as long as the block runs."""
+    """Run a server with its own temporary folder during the block."""
     with tempfile.TemporaryDirectory(prefix="windlass-server-") as folder:
         server = Server(binary, Path(folder), *settings)
         try:

@@ -1,8 +1,10 @@
-"""Seeded storms: random work by many processes, faults on purpose, and a checker of named invariants.
+"""Storms: seeded stress tests with random work by many processes, injected faults and checked invariants.
 
-``plan`` decides everything from a seed; ``actors`` are the workers, producers and meddlers; ``weather``
-carries out the faults; ``evidence`` is what is left afterwards and ``invariants`` judges it. ``mutants``
-break the code on purpose, to see each invariant fail. ``scripts/storm`` runs one by hand.
+``plan`` derives everything from a seed. ``actors`` are the workers, the producers and a process that pauses
+queues; ``actor_handles`` starts and stops them. ``fault_injection`` injects the faults. ``recording`` records
+what the store acknowledged. ``evidence`` collects the journals and the contents of the store afterwards, and
+``invariants`` checks them. ``mutants`` break the code on purpose, to see each invariant fail.
+``scripts/storm`` runs one storm.
 """
 
 from tools.storm.invariants import INVARIANTS, Violation

@@ -1,4 +1,4 @@
-"""``scripts/storm``: one seeded storm on one backend, with its report."""
+"""``scripts/storm``: run one seeded storm on one backend, and print its report."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--producers", type=int, default=2)
     parser.add_argument("--pace", type=float, default=20.0, help="steps per second of each producer")
     parser.add_argument("--calm", type=float, default=1.2, help="seconds between faults, on average")
-    parser.add_argument("--patience", type=float, default=60.0, help="seconds without progress at the end")
+    parser.add_argument(
+        "--patience", type=float, default=60.0, help="seconds without progress after which it gives up"
+    )
     parser.add_argument("--keep", metavar="DIR", help="keep journals, logs and the store here")
-    parser.add_argument("--json", metavar="FILE", help="write the report here as well")
-    parser.add_argument("--quiet", action="store_true", help="say nothing until the report")
+    parser.add_argument("--json", metavar="FILE", help="also write the report to this file")
+    parser.add_argument("--quiet", action="store_true", help="print only the report")
     return parser
 
 
 def main() -> int:
     asked = parser().parse_args()
-    # Stopped by another program it ends as by Ctrl-C: with what it started.
+    # SIGTERM ends it as Ctrl-C does, together with the processes that it started.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     settings = Settings(
@@ -58,7 +60,7 @@ def main() -> int:
     wanted = None if asked.faults == "all" else [] if asked.faults == "none" else asked.faults.split(",")
     directory = Path(asked.keep or tempfile.mkdtemp(prefix="windlass-storm-"))
     directory.mkdir(parents=True, exist_ok=True)
-    logging.getLogger("windlass").setLevel(logging.CRITICAL)  # those of processes have files of their own
+    logging.getLogger("windlass").setLevel(logging.CRITICAL)  # the actors' processes log to their own files
     began = time.monotonic()
     try:
         store = STORES[asked.backend](directory)
@@ -79,7 +81,7 @@ def main() -> int:
 
 
 def lines_of(report: Report, took_s: float) -> list[str]:
-    """The report for people."""
+    """The report as lines of text."""
     settings = report.settings
     lines = [
         f"storm on {report.backend}, seed {settings.seed}, {settings.seconds:g} s (in all {took_s:.0f} s)",

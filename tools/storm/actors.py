@@ -1,8 +1,8 @@
-"""Who lives in a storm: workers with their handlers, producers, a meddler who pauses queues.
+"""The actors of a storm: workers with their handlers, producers, and a pauser that pauses queues.
 
-Each is a coroutine on an app of its own. Whether it has a process of its own is up to the store: see
-``process`` and ``cast``. Everything that somebody was promised is written to the actor's journal, and what
-is about to be asked for as well, so that the checker can tell "lost" from "never acknowledged".
+Each actor is a coroutine with its own app. The store determines whether it also has its own process: see
+``process`` and ``actor_handles``. An actor writes to its journal what it is about to request and what the
+store acknowledged, so that the checker can distinguish "lost" from "never acknowledged".
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import msgspec
 
 from tools.storm import plan
 from tools.storm.journal import Journal
+from tools.storm.recording import RecordingBackend, Switches
 from tools.storm.skew import store_ms
-from tools.storm.witness import Switches, Witness
 from windlass import FlowProducer, Job, Snooze, StorageError, Windlass, Worker, current_job
 from windlass.core.outcome import AddOutcome
 
-_PATIENCE_S = 20.0
-#: A loop that comes late by this much lives on a machine that is too busy to judge by.
+_CALL_TIMEOUT_S = 20.0
+#: If an event loop is late by this much, the machine is too busy to judge leases by.
 LAG_S = 0.25
 
 
 class Role(msgspec.Struct, kw_only=True):
-    """What one actor is told."""
+    """The parameters of one actor."""
 
     kind: str
     number: int
@@ -46,11 +46,11 @@ class Role(msgspec.Struct, kw_only=True):
 
 
 class StormError(RuntimeError):
-    """What handlers raise when they are to fail."""
+    """Raised by handlers that fail on purpose."""
 
 
 class Actor:
-    """One member of the cast, with its journal and its way to the store."""
+    """One actor, with its journal and its connection to the store."""
 
     def __init__(self, role: Role) -> None:
         self.role = role
@@ -58,11 +58,13 @@ class Actor:
         self.switches = Switches()
         self.stopping = asyncio.Event()
         self.app = Windlass(role.url, name="storm")
-        self.app.store.backend = Witness(self.app.store.backend, self.journal, self.switches, role.clock)
+        self.app.store.backend = RecordingBackend(
+            self.app.store.backend, self.journal, self.switches, role.clock
+        )
         self.worker: Worker | None = None
 
     async def run(self) -> None:
-        """Until told to stop."""
+        """Run until ``stop`` is called."""
         self.journal.write("up")
         try:
             await _KINDS[self.role.kind](self)
@@ -72,11 +74,11 @@ class Actor:
             self.journal.close()
 
     def stop(self) -> None:
-        """End well: finish what was begun."""
+        """Finish the present work, then end."""
         self.stopping.set()
 
     async def pause(self, ms: float) -> bool:
-        """Wait; False when it is time to stop."""
+        """Wait for ``ms``; False if ``stop`` was called."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ms / 1_000):
                 await self.stopping.wait()
@@ -111,7 +113,7 @@ async def _work(actor: Actor) -> None:
 
 
 async def _watch(actor: Actor) -> None:
-    """Note when this process got no time to run: its leases may run out then, and nobody is to blame."""
+    """Record when this process got no time to run: then its leases may expire without a fault."""
     loop = asyncio.get_running_loop()
     while True:
         before, from_ms = loop.time(), store_ms(actor.role.clock)
@@ -121,7 +123,7 @@ async def _watch(actor: Actor) -> None:
 
 
 async def _begin(worker: Worker, actor: Actor) -> None:
-    """Start, however long the store is out of reach at first."""
+    """Start the worker, and try again while the store is unreachable."""
     while not actor.stopping.is_set():
         try:
             await worker.start()
@@ -131,7 +133,7 @@ async def _begin(worker: Worker, actor: Actor) -> None:
 
 
 def register_tasks(app: Windlass, journal: Journal) -> None:
-    """The handlers of a storm. Each notes its start and its end under the token of its run."""
+    """Register the handlers of a storm. Each records its start and its end with its token."""
 
     def begin() -> tuple[Job[Any], dict[str, Any]]:
         job = current_job()
@@ -176,7 +178,7 @@ def register_tasks(app: Windlass, journal: Journal) -> None:
 
 
 class _Producer:
-    """Adds what the plan says, and keeps asking until the store has answered."""
+    """Adds the jobs of the plan, and repeats each request until the store has answered."""
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
@@ -212,17 +214,17 @@ class _Producer:
         return _Named(job, job_id, children, keep=self.actor.role.settings.keep)
 
     async def _add(self, named: list[_Named], op: str = "ack") -> None:
-        """Add until it is acknowledged; the same ids again are the same jobs."""
+        """Add jobs, and repeat the request with the same ids until it is acknowledged."""
         self.journal.write("try", jobs=[one.facts() for one in named])
         items = [one.item() for one in named]
         queue = self.app.queue(named[0].work.queue)
-        answered = await self._insist(lambda: queue.add_bulk(items))
+        answered = await self._call_until_answered(lambda: queue.add_bulk(items))
         if answered is not None:
             outcomes = [[job.id, str(job.outcome)] for job in answered]
             self.journal.write(op, outcomes=outcomes, at=store_ms(self.actor.role.clock))
 
     async def _add_flow(self, top: _Named) -> None:
-        """Add once: a flow whose answer is lost may be there or not, and nobody was promised anything."""
+        """Add a flow without repeating. If the answer is lost, the flow may exist or not."""
         self.journal.write("try", jobs=[one.facts() for one in (top, *top.children)], parent=top.id)
         try:
             node = await self._flows.add(top.tree())
@@ -234,13 +236,13 @@ class _Producer:
     async def _cancel(self, one: _Named) -> None:
         self.journal.write("cancelling", id=one.id)
         queue = self.app.queue(one.work.queue)
-        answer = await self._insist(lambda: queue.cancel(one.id))
+        answer = await self._call_until_answered(lambda: queue.cancel(one.id))
         if answer is not None:
             self.journal.write("cancel", id=one.id, answer=str(answer), at=store_ms(self.actor.role.clock))
 
-    async def _insist(self, call: Any) -> Any:
-        """The answer; None when the store stays out of reach for long, or it is time to stop."""
-        give_up = time.monotonic() + _PATIENCE_S
+    async def _call_until_answered(self, call: Any) -> Any:
+        """Repeat ``call`` until it is answered; None after a timeout or after ``stop``."""
+        give_up = time.monotonic() + _CALL_TIMEOUT_S
         while time.monotonic() < give_up:
             try:
                 return await call()
@@ -251,7 +253,7 @@ class _Producer:
 
 
 class _Named:
-    """A job of the plan that has its id."""
+    """A job of the plan with its id."""
 
     def __init__(self, work: plan.NewWork, id: str, children: list[_Named], keep: int) -> None:
         self.keep = plan.KEEP_COUNT if work.queue == plan.KEPT else keep
@@ -260,7 +262,7 @@ class _Named:
         self.children = children
 
     def facts(self) -> dict[str, Any]:
-        """What the checker has to know."""
+        """The properties of the job that invariants need."""
         work = self.work
         facts: dict[str, Any] = {"id": self.id, "queue": work.queue, "group": work.group, "cost": work.cost}
         if self.children:
@@ -305,11 +307,11 @@ async def _produce(actor: Actor) -> None:
     await _Producer(actor).run()
 
 
-# --- the meddler ----------------------------------------------------------------------------------
+# --- the pauser -----------------------------------------------------------------------------------
 
 
-async def _meddle(actor: Actor) -> None:
-    """Pauses queues for a moment. A pause that was acknowledged holds until the resume was sent."""
+async def _pause_queues(actor: Actor) -> None:
+    """Pause queues for short times. A pause that was acknowledged must hold until the resume is sent."""
     clock = actor.role.clock
     for name, wait_ms, hold_ms in plan.pauses_of(actor.role.settings, actor.role.incarnation):
         if not await actor.pause(wait_ms):
@@ -330,4 +332,4 @@ async def _meddle(actor: Actor) -> None:
                 await asyncio.sleep(0.05)
 
 
-_KINDS = {"worker": _work, "producer": _produce, "meddler": _meddle}
+_KINDS = {"worker": _work, "producer": _produce, "pauser": _pause_queues}

@@ -1,4 +1,4 @@
-"""What is left when a storm is over: journals, the store's history, its counters and its records."""
+"""The evidence after a storm: journals, and the history, counters and records of the store."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from windlass.errors import HistoryTrimmedError
 _PAGE = 1_000
 
 
-class Trouble(msgspec.Struct, kw_only=True):
-    """A fault that was carried out, in the store's time; ``worker`` is "*" when it hit everybody."""
+class Incident(msgspec.Struct, kw_only=True):
+    """A fault that was injected, in the store's time; ``worker`` is "*" if it affected all."""
 
     kind: str
     worker: str
     from_ms: int
     to_ms: int
-    #: So far ahead was the clock of one process meanwhile.
+    #: How far the clock of one process was ahead during this.
     ahead_ms: int = 0
 
 
 class Kept(msgspec.Struct, kw_only=True):
-    """How much a store still holds of one queue when everything was pruned."""
+    """How much a store still has of one queue after everything was pruned, and how much is allowed."""
 
     queue: str
     most: int
@@ -39,41 +39,41 @@ class Kept(msgspec.Struct, kw_only=True):
 
 
 class Damage(msgspec.Struct, kw_only=True):
-    """A record that was damaged, and what the store shows in its place when all is over."""
+    """A record that was damaged, and the state of its job at the end."""
 
     what: str
     state: str | None
     reason: str
 
 
-#: The time of a store that followed a clock which was ahead stands still for so long, and a bit.
+#: A store that has seen a clock ahead keeps its time still until real time catches up: at most this long.
 STANDSTILL_S = 6.0
 
 
 class Evidence(msgspec.Struct, kw_only=True):
-    """All that the checker looks at."""
+    """Everything that the invariants are checked on."""
 
     settings: plan.Settings
     can: plan.Can
     clock: str = "node"
     loss_window_ms: int = 0
-    hearsay_ms: int = 0
+    pause_delay_ms: int = 0
     repeats_late: bool = False
-    #: Invariants that the store declares not to keep.
+    #: Invariants that the store does not promise.
     exempt: frozenset[str] = frozenset()
     lines: list[Line] = []
     history: list[AttemptRecord] = []
     records: dict[str, list[JobRecord]] = {}
     counts: dict[str, dict[str, int]] = {}
     counters: Counter[tuple[str, str, str]] = msgspec.field(default_factory=Counter)
-    troubles: list[Trouble] = []
+    incidents: list[Incident] = []
     damages: list[Damage] = []
     kept: list[Kept] = []
-    #: Rows of history that are gone, where the store declares that this may be.
+    #: Rows of history that are missing, if the store does not promise to keep all of them.
     history_gone: int = 0
-    #: Members of the cast that ended by themselves.
+    #: The errors of actors that ended by themselves.
     crashes: list[str] = []
-    #: Unfinished jobs per queue when patience ran out.
+    #: Unfinished jobs per queue after the timeout at the end.
     stuck: dict[str, dict[str, int]] = {}
 
     def of(self, *ops: str) -> list[Line]:
@@ -81,7 +81,7 @@ class Evidence(msgspec.Struct, kw_only=True):
         return [line for line in self.lines if line["op"] in ops]
 
     def tried(self) -> dict[str, Line]:
-        """Every job that somebody asked for, by id."""
+        """Every job that a producer tried to add, by id."""
         return {job["id"]: job for line in self.of("try") for job in line["jobs"]}
 
     def acknowledged(self) -> dict[str, str]:
@@ -89,23 +89,25 @@ class Evidence(msgspec.Struct, kw_only=True):
         return {id: outcome for line in self.of("ack") for id, outcome in line["outcomes"]}
 
     def in_lag(self, at_ms: int) -> bool:
-        """Whether what was acknowledged at ``at_ms`` may be lost: just before a failover, or during it."""
+        """Whether a change that was acknowledged at ``at_ms`` may be lost, because of a failover."""
         return any(
-            trouble.from_ms - self.loss_window_ms <= at_ms <= trouble.to_ms
-            for trouble in self.troubles
-            if self.loss_window_ms and trouble.kind == "failover"
+            incident.from_ms - self.loss_window_ms <= at_ms <= incident.to_ms
+            for incident in self.incidents
+            if self.loss_window_ms and incident.kind == "failover"
         )
 
     def is_ahead(self, at_ms: int) -> bool:
-        """Whether a time of the store may come from a clock that was ahead: it tells no order then."""
+        """Whether a time of the store may come from a clock that was ahead. Such times prove no order."""
         return any(
-            trouble.from_ms + trouble.ahead_ms - 1_000 <= at_ms <= trouble.to_ms + trouble.ahead_ms + 1_000
-            for trouble in self.troubles
-            if trouble.ahead_ms
+            incident.from_ms + incident.ahead_ms - 1_000
+            <= at_ms
+            <= incident.to_ms + incident.ahead_ms + 1_000
+            for incident in self.incidents
+            if incident.ahead_ms
         )
 
     def runs(self) -> list[AttemptRecord]:
-        """Attempts that a worker began, at times that tell their order."""
+        """Attempts that a worker started, without those whose times prove no order."""
         return [
             row
             for row in self.history
@@ -114,7 +116,7 @@ class Evidence(msgspec.Struct, kw_only=True):
         ]
 
     def by_job(self) -> dict[str, list[AttemptRecord]]:
-        """The history of each job, in order of deliveries."""
+        """The history of each job, ordered by delivery."""
         found: dict[str, list[AttemptRecord]] = {}
         for row in self.history:
             found.setdefault(row.job_id, []).append(row)
@@ -130,13 +132,13 @@ FINAL = frozenset({"completed", "failed", "cancelled", "expired"})
 async def gather(app: Windlass, evidence: Evidence, directory: Path) -> None:
     """Read everything from the store and the journals into ``evidence``."""
     evidence.lines = list(read_journals(directory))
-    evidence.troubles += [
-        Trouble(kind="busy-machine", worker=line["by"], from_ms=line["start"], to_ms=line["end"])
+    evidence.incidents += [
+        Incident(kind="busy-machine", worker=line["by"], from_ms=line["start"], to_ms=line["end"])
         for line in evidence.of("late")
     ]
-    # A worker without a connection loses the reply later than it was told to. Only these leave leases behind.
-    evidence.troubles += [
-        Trouble(kind="lost-reply", worker=line["by"], from_ms=line["at"], to_ms=line["at"])
+    # A worker without a connection loses the reply later than the fault. Only these requests leave leases.
+    evidence.incidents += [
+        Incident(kind="lost-reply", worker=line["by"], from_ms=line["at"], to_ms=line["at"])
         for line in evidence.of("lost")
         if line["what"] in ("Claim", "Settle")
     ]
@@ -156,7 +158,7 @@ async def gather(app: Windlass, evidence: Evidence, directory: Path) -> None:
 async def read_history(
     app: Windlass, queue: str, *, may_lose: bool = False
 ) -> tuple[list[AttemptRecord], int]:
-    """All attempts of a queue, and how many rows are gone from a store that ``may_lose`` some."""
+    """All attempts of a queue, and how many rows are missing from a store that ``may_lose`` some."""
     rows: list[AttemptRecord] = []
     after = gone = 0
     while True:
@@ -196,7 +198,7 @@ async def _damage(app: Windlass, line: Line) -> Damage:
 
 
 async def unfinished(app: Windlass) -> dict[str, dict[str, int]]:
-    """What is left to do, by queue and state."""
+    """The number of unfinished jobs, by queue and state."""
     left: dict[str, dict[str, int]] = {}
     for queue in plan.QUEUES:
         counts = await app.store.execute(rq.CountJobs(queue=queue))
@@ -207,7 +209,7 @@ async def unfinished(app: Windlass) -> dict[str, dict[str, int]]:
 
 
 async def prune_all(app: Windlass, now_ms: int) -> list[Kept]:
-    """What a store keeps once every grace has passed: prunes as of ``now_ms``. Destroys evidence."""
+    """Prune as of ``now_ms``, and return what the store still keeps. Destroys evidence."""
     while (await app.store.execute(rq.Prune(now_ms=now_ms))).more:
         pass
     counts = await app.store.execute(rq.CountJobs(queue=plan.KEPT, now_ms=now_ms))
@@ -215,6 +217,6 @@ async def prune_all(app: Windlass, now_ms: int) -> list[Kept]:
     for queue in plan.QUEUES:
         page: Any = await app.store.execute(rq.ReadEvents(queue=queue, after=0, limit=1, now_ms=now_ms))
         held = page.last_id - page.oldest_id + 1 if page.last_id else 0
-        # Logs may be trimmed by the block: a tenth more than the bound is within it.
+        # Logs may be trimmed in blocks, so a tenth more than the limit is allowed.
         kept.append(Kept(queue=f"events of {queue}", most=11_000, found=held))
     return kept

@@ -1,8 +1,8 @@
-"""What must hold after any storm, each under a name. A broken one is told with what broke it.
+"""The invariants that must hold after any storm. Each has a name, and yields a text for every violation.
 
-Times are the store's own, as its history keeps them, so limits and order are judged on what the store
-decided and not on when somebody heard of it. Of two things in the same millisecond the one that does no harm
-counts as first.
+Times are the store's own, from its history. So limits and order are judged by what the store decided, not by
+when an actor learned of it. Two events of the same millisecond are assumed to be in the order that violates
+nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tools.storm.evidence import FINAL, Evidence
 from windlass.core.bad_records import BAD_RECORD
 from windlass.core.job import AttemptRecord, JobRecord
 
-#: A settlement's outcome -> what its history row may say. A cancel that came first wins over most.
+#: The outcome of a settlement -> the outcomes that its history row may have. An earlier cancel may win.
 _OUTCOMES = {
     "complete": {"completed"},
     "fail": {"failed"},
@@ -29,12 +29,12 @@ _OUTCOMES = {
     "wait": {"snoozed", "cancelled"},
     "suspend": {"snoozed", "cancelled"},
 }
-#: A fault is the cause of what happens so long after it, and a little before (clocks are read apart).
+#: A fault may be the cause of events up to this long after it.
 _AFTERMATH_MS = 4_000
 
 
 class Violation(NamedTuple):
-    """One thing that must not be."""
+    """One violation of an invariant."""
 
     invariant: str
     what: str
@@ -45,7 +45,7 @@ INVARIANTS: dict[str, Check] = {}
 
 
 def invariant(name: str) -> Callable[[Check], Check]:
-    """Enter a check under its name."""
+    """Register a check under its name."""
 
     def enter(check: Check) -> Check:
         INVARIANTS[name] = check
@@ -55,7 +55,7 @@ def invariant(name: str) -> Callable[[Check], Check]:
 
 
 def check(evidence: Evidence, *, most: int = 10) -> list[Violation]:
-    """Every violation, at most ``most`` of each kind."""
+    """Return the violations, at most ``most`` of each invariant."""
     found: list[Violation] = []
     for name, look in INVARIANTS.items():
         if name in evidence.exempt:
@@ -73,14 +73,14 @@ def check(evidence: Evidence, *, most: int = 10) -> list[Violation]:
 
 @invariant("no-acknowledged-job-lost")
 def no_job_lost(evidence: Evidence) -> Iterator[str]:
-    """What was acknowledged is in the store or has ended there."""
+    """An acknowledged job is in the store, or its history shows that it ended."""
     for job_id, at_ms in lost_jobs(evidence):
         if not evidence.in_lag(at_ms):
             yield f"job {job_id} was acknowledged at {at_ms} and is nowhere"
 
 
 def lost_jobs(evidence: Evidence) -> list[tuple[str, int]]:
-    """Acknowledged jobs of which neither a record nor an end is left, and when they were acknowledged."""
+    """Acknowledged jobs without a record and without an end in history, and when they were acknowledged."""
     ended = {row.job_id for row in evidence.history if row.outcome in FINAL}
     kept = {job.id for jobs in evidence.records.values() for job in jobs}
     return [
@@ -93,7 +93,7 @@ def lost_jobs(evidence: Evidence) -> list[tuple[str, int]]:
 
 @invariant("nobody-crashes")
 def nobody_crashes(evidence: Evidence) -> Iterator[str]:
-    """Workers and producers outlive everything but their own death."""
+    """Workers and producers end only if they are stopped or killed."""
     yield from evidence.crashes
 
 
@@ -114,9 +114,9 @@ def settled_is_kept(evidence: Evidence) -> Iterator[str]:
 
 @invariant("all-work-ends")
 def all_work_ends(evidence: Evidence) -> Iterator[str]:
-    """When the storm is over, everything comes to its end in time; what was damaged as ``bad_record``.
+    """After the storm all jobs end in time; jobs with a damaged record fail as ``bad_record``.
 
-    A part that was written anew before it was read harms nothing: such a job completes.
+    A damaged record that is overwritten before it is read does no harm: such a job completes.
     """
     for queue, counts in evidence.stuck.items():
         yield f"queue {queue} still has {counts}"
@@ -130,17 +130,17 @@ def all_work_ends(evidence: Evidence) -> Iterator[str]:
 
 @invariant("one-end-per-token")
 def one_end_per_token(evidence: Evidence) -> Iterator[str]:
-    """No token has ended two attempts, nor was it told so twice."""
+    """No token has settled two attempts, and no token got the answer ``ok`` twice."""
     rows = Counter(row.run_id for row in evidence.history)
     for token, count in rows.items():
         if count > 1:
             yield f"history has {count} rows under token {token}"
-    told = Counter(
+    accepted = Counter(
         token for line in evidence.of("settled") for token, _, _, answer in line["ends"] if answer == "ok"
     )
-    for token, count in told.items():
+    for token, count in accepted.items():
         if count > 1:
-            yield f"token {token} was told {count} times that it settled just now"
+            yield f"token {token} got the answer ok to {count} settlements"
 
 
 @invariant("one-run-per-token")
@@ -153,7 +153,7 @@ def one_run_per_token(evidence: Evidence) -> Iterator[str]:
 
 @invariant("one-end-per-job")
 def one_end_per_job(evidence: Evidence) -> Iterator[str]:
-    """A job ends once: completed, failed, cancelled or expired (nobody retries by hand in a storm)."""
+    """A job ends once: completed, failed, cancelled or expired. (No actor retries finished jobs.)"""
     for job_id, rows in evidence.by_job().items():
         ends = [row.outcome.value for row in rows if row.outcome in FINAL]
         if len(ends) > 1:
@@ -162,7 +162,7 @@ def one_end_per_job(evidence: Evidence) -> Iterator[str]:
 
 @invariant("one-lease-at-a-time")
 def one_lease_at_a_time(evidence: Evidence) -> Iterator[str]:
-    """``active`` has one truth: the runs of a job follow each other, with deliveries 1, 2, 3 ..."""
+    """The attempts of a job do not overlap, and have the deliveries 1, 2, 3 ..."""
     for job_id, rows in evidence.by_job().items():
         runs = [row for row in rows if row.started_ms is not None]
         for before, after in pairwise(runs):
@@ -177,7 +177,7 @@ def one_lease_at_a_time(evidence: Evidence) -> Iterator[str]:
 
 @invariant("no-phantom-completion")
 def no_phantom_completion(evidence: Evidence) -> Iterator[str]:
-    """What completed was run to its end, under the token that completed it."""
+    """The handler of a completed job has run to its end, under the token that completed it."""
     done = {line["token"] for line in evidence.of("end")}
     for row in evidence.history:
         if row.outcome == "completed" and row.run_id not in done:
@@ -208,7 +208,7 @@ def first_starts_in_order(evidence: Evidence) -> Iterator[str]:
 
 @invariant("order-kept")
 def order_kept(evidence: Evidence) -> Iterator[str]:
-    """In an ordered group nothing overtakes: a job's runs are over before the next job's begin."""
+    """In an ordered group all attempts of a job end before the next job starts."""
     spans: dict[str, tuple[int, int]] = {}
     for row in evidence.runs():
         if row.group == plan.ORDERED and row.started_ms is not None:
@@ -249,7 +249,7 @@ def parents_last(evidence: Evidence) -> Iterator[str]:
 
 @invariant("concurrency-never-exceeded")
 def concurrency(evidence: Evidence) -> Iterator[str]:
-    """Never more at once than a queue or a group allows."""
+    """The jobs of a queue or group that run at once never exceed its limit."""
     runs = evidence.runs()
     for what, most, rows in (
         ("queue limited", plan.QUEUE_CONCURRENCY, [row for row in runs if row.queue == plan.LIMITED]),
@@ -262,7 +262,7 @@ def concurrency(evidence: Evidence) -> Iterator[str]:
 
 
 def _peak(rows: list[AttemptRecord]) -> tuple[int, int]:
-    """When most runs were under way, and how many."""
+    """The time with the most concurrent attempts, and their number."""
     steps = [(row.finished_ms, -1) for row in rows if row.finished_ms != row.started_ms]
     steps += [(row.started_ms or 0, 1) for row in rows if row.finished_ms != row.started_ms]
     now = peak = at_ms = 0
@@ -275,7 +275,7 @@ def _peak(rows: list[AttemptRecord]) -> tuple[int, int]:
 
 @invariant("rate-never-exceeded")
 def rates(evidence: Evidence) -> Iterator[str]:
-    """In no window more starts than a rate allows, wherever the window begins."""
+    """No time window, wherever it begins, has more starts than the rate allows."""
     runs = evidence.runs()
     for what, (most, per_ms), rows in (
         ("queue limited", plan.QUEUE_RATE, [row for row in runs if row.queue == plan.LIMITED]),
@@ -289,7 +289,7 @@ def rates(evidence: Evidence) -> Iterator[str]:
 
 @invariant("bucket-never-overdrawn")
 def bucket(evidence: Evidence) -> Iterator[str]:
-    """From no moment on more cost than capacity plus what flowed in since."""
+    """The cost of started jobs never exceeds the capacity of the bucket plus its refill."""
     costs = {job_id: job["cost"] for job_id, job in evidence.tried().items()}
     capacity, refill = plan.GROUP_BUCKET
     rows = sorted(
@@ -307,14 +307,14 @@ def _in_bucket(row: AttemptRecord) -> bool:
     return row.group == plan.BUCKET
 
 
-# --- books ----------------------------------------------------------------------------------------
+# --- counters and states --------------------------------------------------------------------------
 
 
 @invariant("counts-add-up")
 def counts_add_up(evidence: Evidence) -> Iterator[str]:
-    """Lifetime counters = history, row by row; what was ever added = what is known of; counts = records."""
+    """Lifetime counters match the history, and the number of added jobs matches the known jobs."""
     if evidence.history_gone:
-        return  # rows are missing, which is told apart: nothing could add up
+        return  # rows are missing, which is reported separately
     rows = Counter((row.queue, row.task, row.outcome.value) for row in evidence.history)
     counted = Counter(
         {
@@ -338,7 +338,7 @@ def counts_add_up(evidence: Evidence) -> Iterator[str]:
 
 
 def _was_never_added(job: JobRecord) -> bool:
-    """Whether it stands for an entry that was put beside the honest ones, and is no job that was added."""
+    """Whether the record was made for an unreadable entry that no producer added."""
     return job.reason == BAD_RECORD and job.id.startswith("bad-")
 
 
@@ -349,16 +349,16 @@ _HISTORY_OUTCOMES = frozenset(
 
 @invariant("one-state")
 def one_state(evidence: Evidence) -> Iterator[str]:
-    """Each record is listed once, in the state that the counts say, and that its history ended with."""
+    """Each record is listed once. Its state matches the counts and the last outcome in its history."""
     ends = {row.job_id: row.outcome.value for row in evidence.history if row.outcome in FINAL}
     for queue, records in evidence.records.items():
         for job_id, count in Counter(job.id for job in records).items():
             if count > 1:
                 yield f"job {job_id} is listed {count} times"
         listed = Counter(job.state.value for job in records)
-        told = Counter({state: n for state, n in evidence.counts[queue].items() if n})
-        if listed != told:
-            yield f"queue {queue} counts {dict(told)} and lists {dict(listed)}"
+        counted = Counter({state: n for state, n in evidence.counts[queue].items() if n})
+        if listed != counted:
+            yield f"queue {queue} counts {dict(counted)} and lists {dict(listed)}"
         for job in records:
             end = ends.get(job.id)
             if end is not None and job.state.value != ("failed" if end == "expired" else end):
@@ -367,18 +367,18 @@ def one_state(evidence: Evidence) -> Iterator[str]:
 
 @invariant("kept-within-bounds")
 def kept_within_bounds(evidence: Evidence) -> Iterator[str]:
-    """When its grace is over, nothing is kept beyond its bound."""
+    """After the grace period a store keeps no more than the limits allow."""
     for kept in evidence.kept:
         if kept.found > kept.most:
             yield f"{kept.queue}: {kept.found} kept, {kept.most} allowed"
 
 
-# --- what people asked for --------------------------------------------------------------------------
+# --- cancel, pause, schedules, stalls ---------------------------------------------------------------
 
 
 @invariant("cancel-holds")
 def cancel_holds(evidence: Evidence) -> Iterator[str]:
-    """A job whose cancellation was acknowledged as done was not completed, and did not run again."""
+    """A job whose cancellation was acknowledged as ``cancelled`` ends as cancelled."""
     cancelled = {line["id"] for line in evidence.of("cancel") if line["answer"] == "cancelled"}
     cancelled -= {line["id"] for line in evidence.of("cancel") if evidence.in_lag(line["at"])}
     for job_id, rows in evidence.by_job().items():
@@ -388,17 +388,17 @@ def cancel_holds(evidence: Evidence) -> Iterator[str]:
 
 @invariant("pause-holds")
 def pause_holds(evidence: Evidence) -> Iterator[str]:
-    """Nothing of a queue starts between an acknowledged pause and the resume.
+    """No job of a queue starts between an acknowledged pause and the resume.
 
-    Where workers learn of it by news, those that nothing keeps from the news have heard it soon.
+    On a store with ``pause_delay_ms``, workers that are not affected by a fault stop within that time.
     """
     starts: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for row in evidence.runs():
         starts[row.queue].append((row.started_ms or 0, row.worker or ""))
     for found in starts.values():
         found.sort()
-    late = evidence.hearsay_ms
-    jumps = [t for t in evidence.troubles if t.kind in ("clock", "clock-ahead", "failover")]
+    late = evidence.pause_delay_ms
+    jumps = [t for t in evidence.incidents if t.kind in ("clock", "clock-ahead", "failover")]
     paused: dict[str, tuple[str, int]] = {}
     for line in evidence.of("paused", "resuming"):
         if line["op"] == "paused":
@@ -408,21 +408,21 @@ def pause_holds(evidence: Evidence) -> Iterator[str]:
         if queue != line["queue"] or any(_near(t.from_ms, t.to_ms, since, line["at"]) for t in jumps):
             continue
         found = starts[queue]
-        at = bisect_left(found, (since + 2 + late, ""))  # the answer took a moment
+        at = bisect_left(found, (since + 2 + late, ""))  # the answer needs a moment
         for start, worker in found[at : bisect_left(found, (line["at"] - 1, ""))]:
-            if not (late and _in_trouble(evidence, {"*", worker}, since, start)):
+            if not (late and _has_cause(evidence, {"*", worker}, since, start)):
                 yield f"queue {queue} was paused from {since} to {line['at']}, a job started at {start}"
                 break
 
 
-def _in_trouble(evidence: Evidence, workers: set[str | None], start: int, end: int) -> bool:
-    """Whether something happened to one of ``workers`` that can have to do with that time."""
-    return any(t.worker in workers and _near(t.from_ms, t.to_ms, start, end) for t in evidence.troubles)
+def _has_cause(evidence: Evidence, workers: set[str | None], start: int, end: int) -> bool:
+    """Whether a fault that affected one of ``workers`` can explain an event between ``start`` and ``end``."""
+    return any(t.worker in workers and _near(t.from_ms, t.to_ms, start, end) for t in evidence.incidents)
 
 
 @invariant("slot-fires-once")
 def slot_fires_once(evidence: Evidence) -> Iterator[str]:
-    """Each slot of a schedule makes one job."""
+    """Each slot of a schedule adds one job."""
     jobs: dict[int, set[str]] = defaultdict(set)
     for line in evidence.of("tick"):
         jobs[line["slot"]].add(line["id"])
@@ -433,9 +433,9 @@ def slot_fires_once(evidence: Evidence) -> Iterator[str]:
 
 @invariant("stalls-have-causes")
 def stalls_have_causes(evidence: Evidence) -> Iterator[str]:
-    """A lease runs out only when something happened to its worker, to the store or to the machine.
+    """A lease expires only after a fault of its worker, of the store or of the machine.
 
-    Where jobs are repeated late, it may have happened to whoever ran this one at any time before.
+    On a store that ``repeats_late``, the fault may have affected any earlier worker of the job.
     """
     first, holders = _first_runs(evidence) if evidence.repeats_late else ({}, {})
     for row in evidence.history:
@@ -443,13 +443,13 @@ def stalls_have_causes(evidence: Evidence) -> Iterator[str]:
             continue
         start, end = first.get(row.job_id, row.started_ms), row.finished_ms
         if evidence.is_ahead(start) or evidence.is_ahead(end):
-            continue  # by a clock that was ahead, a lease looks longer or shorter than it is
-        if not _in_trouble(evidence, {"*", row.worker} | holders.get(row.job_id, set()), start, end):
+            continue  # with a clock that was ahead, the length of a lease is unknown
+        if not _has_cause(evidence, {"*", row.worker} | holders.get(row.job_id, set()), start, end):
             yield f"job {row.job_id} stalled on {row.worker} between {start} and {end} without a cause"
 
 
 def _first_runs(evidence: Evidence) -> tuple[dict[str, int], dict[str, set[str | None]]]:
-    """When each job was first started, and all workers that ever started it."""
+    """The first start of each job, and all workers that started it."""
     first: dict[str, int] = {}
     holders: dict[str, set[str | None]] = defaultdict(set)
     for row in evidence.runs():
@@ -460,5 +460,8 @@ def _first_runs(evidence: Evidence) -> tuple[dict[str, int], dict[str, set[str |
 
 
 def _near(from_ms: int, to_ms: int, start: int, end: int) -> bool:
-    """Whether a fault from ... to can have to do with what went on from start to end."""
+    """Whether a fault between ``from_ms`` and ``to_ms`` can explain an event between ``start`` and ``end``.
+
+    Clocks are read separately, so half a second of difference is allowed.
+    """
     return from_ms - 500 <= end and start <= to_ms + _AFTERMATH_MS

@@ -1,8 +1,8 @@
-"""What a process of a storm saw, line by line, kept through ``kill -9``.
+"""The journal of an actor, which survives ``kill -9``.
 
-Each line is one ``write`` to a file opened for appending: what was written before the process died is there
-afterwards, a line that was being written may be cut and is ignored. Files are kept short, so that a limit on
-the size of files (the fault ``full-disk``) hits the store and not the witness.
+Each line is one ``write`` to a file opened for appending, so lines that were written before the process died
+are in the file. An incomplete last line is ignored. Files are kept short, so that a limit on the size of
+files (the fault ``full-disk``) affects the store and not the journal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-#: A journal goes on in another file after so many bytes.
+#: A journal continues in another file after this many bytes.
 FILE_BYTES = 200_000
 
 Line = dict[str, Any]
@@ -24,7 +24,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Journal:
-    """The lines of one process, or of one task in a storm that has only one process."""
+    """The journal of one actor."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._directory = directory
@@ -39,7 +39,7 @@ class Journal:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, op: str, **facts: Any) -> None:
-        """Put one line down; it is there when this returns."""
+        """Write one line. It survives the process once this returns. Callable from any thread."""
         line = _encode({"op": op, "by": self.name, **facts}) + b"\n"
         with self._lock:
             os.write(self._fd, line)
@@ -55,10 +55,10 @@ class Journal:
 
 
 def read_journals(directory: Path) -> Iterator[Line]:
-    """All lines of all journals, those of one journal in their order."""
+    """Yield the lines of all journals; lines of one journal in their order."""
     for path in sorted(directory.glob("*.jsonl")):
         for text in path.read_bytes().split(b"\n"):
             try:
                 yield _decode(text)
             except msgspec.DecodeError:
-                continue  # the end of a file, or a line that its process did not live to finish
+                continue  # the end of a file, or a line that was not completed

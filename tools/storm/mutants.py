@@ -1,8 +1,8 @@
-"""Ways to break the code on purpose, inside the processes of a storm only: each must be noticed, and by whom.
+"""Deliberate defects for the processes of a storm, each with the invariant that must report it.
 
-A checker that has never been seen to fail proves nothing. Every invariant has a mutant here that it must
-report; the tests run them all. Mutants of the store itself patch the reference store (``memory://``); those
-that stand between a worker and its store work on every backend.
+A check that has never failed proves nothing. Every invariant has a mutant here that it must report; the tests
+run them all. Mutants of the store itself patch the reference store (``memory://``). Mutants between an actor
+and its store work on every backend.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from tools.storm import plan
 from tools.storm.actors import _Producer
-from tools.storm.witness import Witness
+from tools.storm.recording import RecordingBackend
 from windlass.backend import requests as rq
 from windlass.backend import schedule_requests as sq
 from windlass.backends.memory import inspection
@@ -34,7 +34,7 @@ from windlass.errors import ConfigError
 from windlass.worker.leases import LeaseKeeper
 
 Undo = Callable[[], None]
-Carry = Callable[[Witness, rq.Request[Any]], Awaitable[Any]]
+Execute = Callable[[RecordingBackend, rq.Request[Any]], Awaitable[Any]]
 
 
 class Mutant(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Mutant(msgspec.Struct, frozen=True):
 
     breaks: str
     apply: Callable[[], None]
-    #: Faults without which it would not show.
+    #: Faults that are needed to make the defect visible.
     faults: tuple[str, ...] = ()
 
 
@@ -51,17 +51,17 @@ _undo: list[Undo] = []
 
 
 def install(name: str) -> Undo:
-    """Break this process by the mutant of that name ("" breaks nothing); returns what mends it."""
+    """Apply the mutant of that name to this process ("" applies none); returns a function that undoes it."""
     if name and name not in MUTANTS:
         raise ConfigError("mutant", f"one of {', '.join(sorted(MUTANTS))}", name)
     if name:
         MUTANTS[name].apply()
 
-    def mend() -> None:
+    def undo_all() -> None:
         while _undo:
             _undo.pop()()
 
-    return mend
+    return undo_all
 
 
 def _mutant(name: str, breaks: str, *faults: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
@@ -73,7 +73,7 @@ def _mutant(name: str, breaks: str, *faults: str) -> Callable[[Callable[[], None
 
 
 def _replace(owner: Any, name: Any, value: Any) -> Any:
-    """Replace an attribute until ``mend``; returns what was there."""
+    """Replace an attribute until the mutant is undone; returns the old value."""
     before = owner[name] if isinstance(owner, dict) else getattr(owner, name)
 
     def put(found: Any) -> None:
@@ -88,16 +88,16 @@ def _replace(owner: Any, name: Any, value: Any) -> Any:
 
 
 def _replace_everywhere(function: Any, value: Any) -> None:
-    """Replace a function in every module of ours that knows it by name."""
+    """Replace a function in every windlass module that has imported it."""
     for module in [found for name, found in sys.modules.items() if name.startswith("windlass.")]:
         for name, known in list(vars(module).items()):
             if known is function:
                 _replace(module, name, value)
 
 
-def _between(change: Callable[[Carry], Carry]) -> None:
-    """Get between a process and its store."""
-    _replace(Witness, "carry_out", change(Witness.carry_out))
+def _intercept(change: Callable[[Execute], Execute]) -> None:
+    """Replace how an actor executes requests on its store."""
+    _replace(RecordingBackend, "execute_inner", change(RecordingBackend.execute_inner))
 
 
 def _every(nth: int) -> Callable[[], bool]:
@@ -105,70 +105,70 @@ def _every(nth: int) -> Callable[[], bool]:
     return lambda: next(counter) % nth == 0
 
 
-# --- between a process and its store ----------------------------------------------------------------
+# --- between an actor and its store -----------------------------------------------------------------
 
 
 @_mutant("add-dropped", "no-acknowledged-job-lost")
 def _add_dropped() -> None:
-    """Some adds are acknowledged before they are stored, and never are."""
+    """Some adds are acknowledged and never stored."""
     hit = _every(7)
 
-    def change(carry: Carry) -> Carry:
-        async def execute(witness: Witness, request: rq.Request[Any]) -> Any:
+    def change(inner: Execute) -> Execute:
+        async def execute(backend: RecordingBackend, request: rq.Request[Any]) -> Any:
             if isinstance(request, rq.Add) and len(request.jobs) == 1 and hit():
                 return [rq.Added(AddOutcome.QUEUED, JobState.WAITING)]
-            return await carry(witness, request)
+            return await inner(backend, request)
 
         return execute
 
-    _between(change)
+    _intercept(change)
 
 
 @_mutant("settle-dropped", "settled-is-kept")
 def _settle_dropped() -> None:
-    """Some completions are acknowledged before they are stored, and never are."""
+    """Some completions are acknowledged and never stored."""
     hit = _every(20)
 
-    def change(carry: Carry) -> Carry:
-        async def execute(witness: Witness, request: rq.Request[Any]) -> Any:
+    def change(inner: Execute) -> Execute:
+        async def execute(backend: RecordingBackend, request: rq.Request[Any]) -> Any:
             if not isinstance(request, rq.Settle):
-                return await carry(witness, request)
+                return await inner(backend, request)
             dropped = [end.outcome is Outcome.COMPLETE and hit() for end in request.items]
             kept = [end for end, gone in zip(request.items, dropped, strict=True) if not gone]
-            answer = await carry(witness, msgspec.structs.replace(request, items=kept))
-            told = iter(answer.items)
-            answer.items = [Settled.OK if gone else next(told) for gone in dropped]
+            answer = await inner(backend, msgspec.structs.replace(request, items=kept))
+            kept_answers = iter(answer.items)
+            answer.items = [Settled.OK if gone else next(kept_answers) for gone in dropped]
             return answer
 
         return execute
 
-    _between(change)
+    _intercept(change)
 
 
 @_mutant("failure-as-success", "no-phantom-completion")
 def _failure_as_success() -> None:
-    """Attempts that failed are told as completed."""
+    """Failed attempts are reported as completed."""
 
-    def change(carry: Carry) -> Carry:
-        async def execute(witness: Witness, request: rq.Request[Any]) -> Any:
+    def change(inner: Execute) -> Execute:
+        async def execute(backend: RecordingBackend, request: rq.Request[Any]) -> Any:
             for end in request.items if isinstance(request, rq.Settle) else ():
                 if end.outcome is Outcome.RETRY:
                     end.outcome, end.result = Outcome.COMPLETE, b"null"
-            return await carry(witness, request)
+            return await inner(backend, request)
 
         return execute
 
-    _between(change)
+    _intercept(change)
 
 
 @_mutant("job-handed-out-twice", "one-run-per-token")
 def _handed_out_twice() -> None:
-    """One answer to a claim holds the same job twice."""
+    """Some answers to a claim contain the same job twice."""
     hit = _every(10)
 
-    def change(carry: Carry) -> Carry:
-        async def execute(witness: Witness, request: rq.Request[Any]) -> Any:
-            answer = await carry(witness, request)
+    def change(inner: Execute) -> Execute:
+        async def execute(backend: RecordingBackend, request: rq.Request[Any]) -> Any:
+            answer = await inner(backend, request)
             claimed = answer.claimed if isinstance(request, rq.Settle) else answer
             if isinstance(claimed, rq.Claimed) and claimed.jobs and hit():
                 claimed.jobs.append(copy(claimed.jobs[0]))
@@ -176,71 +176,71 @@ def _handed_out_twice() -> None:
 
         return execute
 
-    _between(change)
+    _intercept(change)
 
 
 @_mutant("overtaken", "first-starts-in-order")
 def _overtaken() -> None:
-    """Some jobs come into line later than those that were added after them."""
+    """Some jobs start after jobs that were added later."""
     hit = _every(3)
 
-    def change(carry: Carry) -> Carry:
-        async def execute(witness: Witness, request: rq.Request[Any]) -> Any:
+    def change(inner: Execute) -> Execute:
+        async def execute(backend: RecordingBackend, request: rq.Request[Any]) -> Any:
             for new in request.jobs if isinstance(request, rq.Add) else ():
                 if new.queue == plan.FIFO and hit():
                     new.delay_ms = 400
-            return await carry(witness, request)
+            return await inner(backend, request)
 
         return execute
 
-    _between(change)
+    _intercept(change)
 
 
 @_mutant("pause-ignored", "pause-holds")
 def _pause_ignored() -> None:
     """A pause is acknowledged and does nothing."""
 
-    def change(carry: Carry) -> Carry:
-        async def execute(witness: Witness, request: rq.Request[Any]) -> Any:
+    def change(inner: Execute) -> Execute:
+        async def execute(backend: RecordingBackend, request: rq.Request[Any]) -> Any:
             if isinstance(request, rq.PauseQueue):
                 return True
-            return await carry(witness, request)
+            return await inner(backend, request)
 
         return execute
 
-    _between(change)
+    _intercept(change)
 
 
 @_mutant("slot-twice", "slot-fires-once")
 def _slot_twice() -> None:
-    """A slot of a schedule that was fired is fired once more."""
+    """Each slot of a schedule is fired twice."""
 
-    def change(carry: Carry) -> Carry:
-        async def execute(witness: Witness, request: rq.Request[Any]) -> Any:
-            answer = await carry(witness, request)
+    def change(inner: Execute) -> Execute:
+        async def execute(backend: RecordingBackend, request: rq.Request[Any]) -> Any:
+            answer = await inner(backend, request)
             if isinstance(request, sq.FireSchedule) and answer.ok and answer.added:
                 again = [msgspec.structs.replace(job, id=new_id(), request_id="") for job in request.jobs]
-                await carry(witness, rq.Add(jobs=again))
+                await inner(backend, rq.Add(jobs=again))
             return answer
 
         return execute
 
-    _between(change)
+    _intercept(change)
 
 
 @_mutant("no-recovery", "all-work-ends", "kill")
 def _no_recovery() -> None:
-    """Nobody takes back the jobs of the dead."""
+    """Jobs of dead workers are not recovered."""
 
-    def change(carry: Carry) -> Carry:
-        async def execute(witness: Witness, request: rq.Request[Any]) -> Any:
+    def change(inner: Execute) -> Execute:
+        async def execute(backend: RecordingBackend, request: rq.Request[Any]) -> Any:
             if isinstance(request, rq.Recover):
                 return rq.Recovered([], [])
-            return await carry(witness, request)
+            return await inner(backend, request)
 
         return execute
 
-    _between(change)
+    _intercept(change)
 
 
 @_mutant("no-renewal", "stalls-have-causes")
@@ -255,30 +255,30 @@ def _no_renewal() -> None:
 
 @_mutant("fragile-producer", "nobody-crashes", "lost-reply")
 def _fragile_producer() -> None:
-    """A lost reply ends the program."""
+    """A lost reply ends a producer."""
 
     async def once(producer: _Producer, call: Any) -> Any:
         return await call()
 
-    _replace(_Producer, "_insist", once)
+    _replace(_Producer, "_call_until_answered", once)
 
 
-# --- inside of the reference store --------------------------------------------------------------------
+# --- inside the reference store -----------------------------------------------------------------------
 
 
 @_mutant("no-fencing", "one-end-per-job", "freeze")
 def _no_fencing() -> None:
-    """Whoever comes may settle, whatever the token."""
+    """Every token may settle."""
 
-    def anybody(job: JobRecord | None, token: str) -> Settled:
+    def accept_any(job: JobRecord | None, token: str) -> Settled:
         return Settled.GONE if job is None else Settled.OK
 
-    _replace_everywhere(transitions.check_token, anybody)
+    _replace_everywhere(transitions.check_token, accept_any)
 
 
 @_mutant("claimable-while-active", "one-lease-at-a-time")
 def _claimable_while_active() -> None:
-    """Some jobs stay in line when they start."""
+    """Some jobs stay claimable when they start."""
     hit, lease = _every(10), transitions.lease
 
     def forget(job: JobRecord, recorder: Any, **facts: Any) -> None:
@@ -291,7 +291,7 @@ def _claimable_while_active() -> None:
 
 @_mutant("history-twice", "one-end-per-token")
 def _history_twice() -> None:
-    """Some ends are written down twice."""
+    """Some settlements are in history twice."""
     hit, close = _every(10), UnitOfWork.close
 
     def twice(work: UnitOfWork) -> None:
@@ -304,7 +304,7 @@ def _history_twice() -> None:
 
 @_mutant("history-not-written", "counts-add-up")
 def _history_not_written() -> None:
-    """Some ends are counted and not written down."""
+    """Some settlements are counted and not in history."""
     hit, close = _every(10), UnitOfWork.close
 
     def forget(work: UnitOfWork) -> None:
@@ -317,7 +317,7 @@ def _history_not_written() -> None:
 
 @_mutant("counts-lie", "one-state")
 def _counts_lie() -> None:
-    """A count is kept apart from what it counts, and drifts."""
+    """The count of completed jobs is wrong."""
     count = inspection.count_jobs
 
     def drift(store: State, request: rq.CountJobs, now_ms: int) -> dict[JobState, int]:
@@ -329,7 +329,7 @@ def _counts_lie() -> None:
 
 @_mutant("no-prune", "kept-within-bounds")
 def _no_prune() -> None:
-    """Nothing is ever removed."""
+    """Finished jobs are never removed."""
     _replace(Finished, "past_keep", lambda finished, jobs, now_ms, limit: [])
 
 
@@ -348,7 +348,7 @@ def _cancel_ignored() -> None:
 
 @_mutant("parent-early", "no-parent-before-its-children")
 def _parent_early() -> None:
-    """A parent is let go when its first child has ended."""
+    """A parent starts when its first child has ended."""
     after_edge = flow_rules.after_edge
 
     def first_is_enough(job: JobRecord, edge: Any, *, has_open: bool, recorder: Any) -> bool:
@@ -358,7 +358,7 @@ def _parent_early() -> None:
 
 
 def _without(**gone: Any) -> None:
-    """Limits are looked at as if some of them had not been set."""
+    """Ignore some of the limits."""
     opens_at, queue_room = limit_rules.opens_at, limit_rules.queue_room
 
     def group_opens(found: limit_rules.GroupLimits, *args: Any, **kwargs: Any) -> int | None:

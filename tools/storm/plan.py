@@ -1,8 +1,8 @@
-"""Everything that a storm decides, from one random number.
+"""All random decisions of a storm, derived from one seed.
 
-What producers add, what their handlers do, which faults come when and whom they hit is all drawn from
-random generators that start from the number `--seed` and the role of the process that draws. The same number
-and settings therefore make the same decisions; how the machine interleaves them is its own.
+The jobs that producers add, the behaviour of their handlers, and the time and target of each fault come from
+random generators that are seeded with ``--seed`` and the role of the process. The same seed and settings
+therefore give the same decisions. How the processes interleave is not determined.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-#: Queues of a storm, and what each is for.
+#: The queues of a storm, named after what they test.
 PLAIN, FIFO, GROUPED, LIMITED, FLOWS, TICKS, KEPT = (
     "plain",
     "fifo",
@@ -25,7 +25,7 @@ PLAIN, FIFO, GROUPED, LIMITED, FLOWS, TICKS, KEPT = (
 )
 QUEUES = (PLAIN, FIFO, GROUPED, LIMITED, FLOWS, TICKS, KEPT)
 
-#: The limits that a storm sets, and that its checker knows.
+#: The limits that a storm sets and checks.
 QUEUE_CONCURRENCY = 3
 QUEUE_RATE = (4, 500)  # starts, milliseconds
 GROUP_CONCURRENCY = 2
@@ -35,33 +35,33 @@ KEEP_COUNT = 3
 ORDERED, NARROW, RATED, BUCKET = "ordered", "narrow", "rated", "bucket"
 TICK_MS = 400
 
-#: Faults, each with its usual share. Stores say which of them they can suffer.
+#: Faults with their relative frequency. Each store lists the faults that apply to it.
 FAULTS = {
     "kill": 5,  # kill -9 of a worker
-    "kill-leader": 2,  # ... of the worker that leads
+    "kill-leader": 2,  # kill -9 of the leader
     "kill-producer": 1,
     "freeze": 4,  # SIGSTOP of a worker past its lease
-    "lost-reply": 3,  # a process does not hear what the store did for it
+    "lost-reply": 3,  # the store executes a request and its answer is dropped
     "cut": 2,  # connections of a process are closed, and new ones refused for a while
     "slow": 2,
     "half-open": 2,  # connections stay open and carry nothing
-    "kill-store": 2,  # kill -9 of the server, which comes back
+    "kill-store": 2,  # kill -9 of the server, which is started again
     "restart-store": 1,
     "freeze-store": 1,
     "failover": 2,  # a primary dies, its replica takes over
     "clock": 2,  # the wall clock jumps
     "full-disk": 2,
-    "torn": 1,  # every process dies at once, and the last write was cut
+    "torn": 1,  # all processes die at once in the middle of a write
 }
-#: Faults that come only when they are asked for by name, so that a recorded seed still decides as it did.
+#: Faults that must be selected by name. A new fault in ``FAULTS`` would change the decisions of known seeds.
 BY_NAME = {
-    "damaged-record": 1,  # one stored record becomes something that cannot be read
+    "damaged-record": 1,  # one stored record becomes unreadable
     "clock-ahead": 1,  # the wall clock of one process is far ahead for a moment
 }
 
 
 class Settings(msgspec.Struct, kw_only=True, frozen=True):
-    """What the caller asked for."""
+    """The settings of a storm."""
 
     seed: int
     seconds: float
@@ -73,17 +73,17 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     calm: float = 1.2
     #: Steps per second of each producer.
     pace: float = 20.0
-    #: Completed records that are kept of each queue; 0: as by default.
+    #: Completed records to keep per queue; 0: the default.
     keep: int = 0
-    #: Also jobs that take longer than their lease.
+    #: Whether to add jobs that take longer than their lease.
     long_jobs: bool = True
     mutant: str = ""
-    #: Seconds for which the rest of the work may stand still once producers and faults have stopped.
+    #: Seconds without progress, after producers and faults have stopped, until the storm gives up.
     patience: float = 60.0
 
 
 class Fault(msgspec.Struct, kw_only=True, frozen=True):
-    """One thing that goes wrong: when, what, whom it hits and how much."""
+    """One fault: time, kind, target and severity."""
 
     at_s: float
     kind: str
@@ -93,7 +93,7 @@ class Fault(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def faults_of(settings: Settings, kinds: list[str]) -> list[Fault]:
-    """The faults of a storm, in order. Nothing goes wrong in the first tenth of it."""
+    """The faults of a storm, in order. There are none in the first tenth of its time."""
     rng = random.Random(f"{settings.seed}/faults")
     found: list[Fault] = []
     at_s = settings.seconds * 0.1
@@ -110,11 +110,11 @@ def faults_of(settings: Settings, kinds: list[str]) -> list[Fault]:
 
 
 class NewWork(msgspec.Struct, kw_only=True):
-    """One job that a producer is to add."""
+    """One job that a producer adds."""
 
     queue: str
     task: str
-    #: What the handler does: sleep, fail so often, snooze once.
+    #: What the handler does: sleep for ``ms``, fail ``fails`` times, snooze once.
     ms: int = 5
     fails: int = 0
     snooze: bool = False
@@ -126,7 +126,7 @@ class NewWork(msgspec.Struct, kw_only=True):
 
 
 class ProducerStep(msgspec.Struct, kw_only=True):
-    """One thing that a producer does: add jobs, then perhaps cancel one, or add it again."""
+    """One step of a producer: add jobs, then perhaps cancel one, or add it again."""
 
     kind: str
     jobs: list[NewWork]
@@ -136,7 +136,7 @@ class ProducerStep(msgspec.Struct, kw_only=True):
 
 
 class Can(msgspec.Struct, kw_only=True, frozen=True):
-    """What a store can do beyond the core, as far as a storm cares."""
+    """The optional features of a store that a storm uses."""
 
     groups: bool = False
     limits: bool = False
@@ -146,7 +146,7 @@ class Can(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def steps_of(settings: Settings, producer: int, incarnation: int, can: Can) -> Iterator[ProducerStep]:
-    """What a producer does, one step after the other, without end."""
+    """Yield the steps of a producer, without end."""
     rng = random.Random(f"{settings.seed}/producer/{producer}/{incarnation}")
     kinds = {"single": 4, "bulk": 2, "fifo": 5, "kept": 2, "later": 2}
     kinds |= {"ordered": 5, "narrow": 3, "rated": 2, "bucket": 2} if can.groups else {}
@@ -179,7 +179,7 @@ def _plain(rng: random.Random) -> NewWork:
 
 
 def _sleep(rng: random.Random) -> int:
-    """Mostly short, sometimes longer than a lease: those need their renewals."""
+    """Mostly short, sometimes longer than a lease, so that leases must be renewed."""
     return rng.choices([0, rng.randrange(1, 30), 150, 2_200], [30, 55, 12, 3])[0]
 
 
@@ -225,14 +225,15 @@ _MAKERS = {
 
 
 def pauses_of(settings: Settings, incarnation: int) -> Iterator[tuple[str, int, int]]:
-    """Queue, milliseconds to wait before it is paused, milliseconds until it goes on."""
+    """Yield a queue, the milliseconds until it is paused, and the milliseconds until it is resumed."""
+    # The old name of the role stays in the seed, so that known seeds give the same decisions.
     rng = random.Random(f"{settings.seed}/meddler/{incarnation}")
     while True:
         yield rng.choice([PLAIN, FIFO, GROUPED]), rng.randrange(300, 2_000), rng.randrange(100, 500)
 
 
 def digest(settings: Settings, kinds: list[str], can: Can) -> str:
-    """A fingerprint of the decisions: storms with the same one decided the same."""
+    """A fingerprint of the decisions. Equal fingerprints mean equal decisions."""
     parts: list[object] = [faults_of(settings, kinds)]
     for producer in range(settings.producers):
         steps = steps_of(settings, producer, 0, can)

@@ -1,8 +1,8 @@
 """One actor in a process of its own: ``python -m tools.storm.process ROLE.json``.
 
-SIGTERM ends it well. SIGUSR1 arms a freeze: it stops itself (SIGSTOP) at the next point at which it holds no
-transaction of the store open. SIGUSR2 loses the next replies. It ends by itself when whoever started it is
-gone.
+SIGTERM asks it to finish and end. SIGUSR1 freezes it: it stops itself (SIGSTOP) at the next point where it
+holds no open transaction of the store. SIGUSR2 drops the next replies. It ends by itself when its parent
+process ends.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import msgspec
 
 from tools.storm import mutants
 from tools.storm.actors import Actor, Role
+from tools.storm.recording import LOST_REPLIES
 from tools.storm.skew import Skew, own_skew
-from tools.storm.witness import LOST_REPLIES
 from windlass.core.probe import Probe, install
 from windlass.testing.faults import stop
 
@@ -63,7 +63,7 @@ async def _die_with(parent: int) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a full disk is an error, not the end
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # ``full-disk`` must raise an error, not end the process
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     role = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Role)
     directory = Path(role.directory)

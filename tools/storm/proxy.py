@@ -1,4 +1,4 @@
-"""A wire on the loopback that can be cut, slowed down, or go dead without a word."""
+"""A TCP proxy on the loopback interface that can close, delay or silently drop connections."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import contextlib
 
 
 class FaultyProxy:
-    """Passes bytes between its port and a server's, as long as nothing is wrong with it."""
+    """Forwards bytes between its port and the port of a server, unless a fault is injected."""
 
     def __init__(self, to: int) -> None:
         self._to = to
         self._server: asyncio.Server | None = None
         self._pairs: set[_Pair] = set()
         self.port = 0
-        #: No new connections.
+        #: Whether new connections are refused.
         self.refusing = False
-        #: Seconds that each piece takes.
+        #: Seconds by which each read is delayed.
         self.delay = 0.0
 
     async def open(self) -> FaultyProxy:
@@ -25,17 +25,17 @@ class FaultyProxy:
         return self
 
     def cut(self) -> None:
-        """Close every connection, in the middle of whatever it carries."""
+        """Abort every connection."""
         for pair in list(self._pairs):
             pair.abort()
 
-    def go_dead(self) -> None:
-        """Every connection that is open now stays so and carries nothing more."""
+    def stall(self) -> None:
+        """Keep all present connections open, but forward no more data on them."""
         for pair in list(self._pairs):
             pair.dead = True
 
-    def mend(self) -> None:
-        """Nothing is wrong any more, except with connections that went dead: those are over."""
+    def repair(self) -> None:
+        """End all faults. Connections that were stalled are aborted."""
         self.refusing, self.delay = False, 0.0
         for pair in list(self._pairs):
             if pair.dead:

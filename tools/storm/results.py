@@ -1,8 +1,8 @@
 """The table of long storms in the docs, from their reports.
 
-``python -m tools.storm.results .reports/storm-*.json`` takes reports (``scripts/storm --json``) into
-``docs/storms.json``, a later one of a backend in place of an earlier, and writes the tables of
-``docs/reliability.md`` anew. Without reports it only writes the tables.
+``python -m tools.storm.results .reports/storm-*.json`` adds reports (``scripts/storm --json``) to
+``docs/storms.json``, where a new report replaces the old one of its backend. Then it updates the tables of
+``docs/reliability.md``. Without reports it only updates the tables.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def read(path: Path) -> list[Report]:
 
 
 def merged(known: list[Report], new: list[Report]) -> list[Report]:
-    """One report of each backend, the newest, in a fixed order."""
+    """The newest report of each backend, ordered by name."""
     by_name = {report.backend: report for report in [*known, *new]}
     return [by_name[name] for name in sorted(by_name)]
 
 
 def tables(reports: list[Report]) -> str:
-    """What was run, and which faults there were; backends without a report are named."""
+    """The tables of storms and of faults. Backends without a report are listed below them."""
     lines = [f"| {' | '.join(_HEADS)} |", f"|{'---|' * len(_HEADS)}"]
     lines += [_row(report) for report in reports]
     kinds = [kind for kind in FAULTS if any(report.faults.get(kind) for report in reports)]
@@ -80,7 +80,7 @@ def _row(report: Report) -> str:
 
 
 def written(page: str, reports: list[Report]) -> str:
-    """The page with its tables made anew."""
+    """The page with new tables."""
     before, rest = page.split(_BEGIN, 1)
     _, after = rest.split(_END, 1)
     return f"{before}{_BEGIN}\n\n{tables(reports)}\n\n{_END}{after}"

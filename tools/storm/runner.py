@@ -1,4 +1,4 @@
-"""One storm from beginning to end: set the stage, let it blow, let the work come to its end, look."""
+"""Run one storm: prepare the store, start the actors, inject faults, drain the queues, check invariants."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import msgspec
 
 from tools.storm import invariants, mutants, plan
 from tools.storm.evidence import Evidence, gather, prune_all, unfinished
+from tools.storm.fault_injection import ActorPool, FaultInjector
 from tools.storm.invariants import INVARIANTS, Violation
 from tools.storm.plan import Can, Settings
 from tools.storm.skew import Skew, store_ms
 from tools.storm.stores import StormStore
-from tools.storm.weather import Company, Weather
 from windlass import StorageError, Windlass
 from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
@@ -26,12 +26,12 @@ _STOP_S = 30.0
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What a storm did and what was found."""
+    """What happened in a storm, and the violations that were found."""
 
     backend: str
     settings: Settings
     decisions: str
-    #: What the store cannot do, and was therefore not asked for.
+    #: Features that were not used because the store does not have them.
     left_out: list[str]
     faults: dict[str, int]
     acknowledged: int
@@ -51,9 +51,10 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 def choose_faults(store: StormStore, wanted: Iterable[str] | None) -> list[str]:
-    """The faults that a storm has, in a fixed order: those asked for, or all that the store can suffer.
+    """The faults of a storm in a fixed order: the ``wanted`` ones, or all that apply to the store.
 
-    Those of ``plan.BY_NAME`` come only when they are asked for.
+    Faults of ``plan.BY_NAME`` are included only if they are in ``wanted``. Raises ``ConfigError`` for a fault
+    that does not apply to the store.
     """
     if wanted is None:
         return [kind for kind in plan.FAULTS if kind in store.faults]
@@ -70,7 +71,7 @@ async def run_storm(
     faults: Iterable[str] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Report:
-    """A storm on ``store``, which is started for it and stopped at its end."""
+    """Run a storm on ``store``, which is started before and stopped afterwards."""
     kinds = choose_faults(store, faults)
     await asyncio.to_thread(store.start)
     try:
@@ -82,7 +83,7 @@ async def run_storm(
 
 
 class _Storm:
-    """The parts of a storm, in their order."""
+    """The phases of a storm."""
 
     def __init__(
         self, store: StormStore, settings: Settings, kinds: list[str], say: Callable[[str], None]
@@ -100,26 +101,26 @@ class _Storm:
         undo_skew = skew.install()
         undo_mutant = mutants.install(self._settings.mutant) if self._store.in_process else None
         admin = Windlass(self._store.url, name="storm")
-        company = Company(self._store, self._settings, str(self._directory))
+        pool = ActorPool(self._store, self._settings, str(self._directory))
         try:
-            await self._set_stage(admin)
-            weather = Weather(company, admin, skew, self._say, self._directory)
-            evidence = await self._play(admin, company, weather)
+            await self._prepare(admin)
+            injector = FaultInjector(pool, admin, skew, self._say, self._directory)
+            evidence = await self._run_phases(admin, pool, injector)
             await gather(admin, evidence, self._directory)
-            # Two minutes from now every grace has passed. Nothing is read after that.
+            # In two minutes every grace period has passed. No evidence is read after this.
             evidence.kept = await prune_all(admin, store_ms(self._store.clock) + 120_000)
             return evidence
         finally:
-            await company.close()
+            await pool.close()
             await admin.close()
             undo_skew()
             if undo_mutant is not None:
                 undo_mutant()
 
-    async def _set_stage(self, admin: Windlass) -> None:
-        """Limits, an archiver that holds the history, a schedule: all before the first job."""
+    async def _prepare(self, admin: Windlass) -> None:
+        """Set limits and a schedule, and register an archiver, before the first job is added."""
         can = self._store.can
-        # Nobody has copied anything: the store must not throw history away.
+        # An archiver that has copied nothing makes the store keep its whole history.
         await admin.store.execute(rq.Archive(name="storm", cursors=dict.fromkeys(plan.QUEUES, 0)))
         if can.limits:
             limited = admin.queue(plan.LIMITED)
@@ -137,58 +138,59 @@ class _Storm:
             rule = {"every": plan.TICK_MS / 1_000}
             await admin.queue(plan.TICKS).upsert_job_scheduler("tick", rule, {"name": "tick"})
 
-    async def _play(self, admin: Windlass, company: Company, weather: Weather) -> Evidence:
+    async def _run_phases(self, admin: Windlass, pool: ActorPool, injector: FaultInjector) -> Evidence:
         settings = self._settings
         for number in range(settings.workers):
-            await company.bring("worker", number)
+            await pool.start_actor("worker", number)
         for number in range(settings.producers):
-            await company.bring("producer", number)
-        await company.bring("meddler", 0)
-        await company.wait_until_up()
-        watch = asyncio.create_task(weather.watch_machine())
+            await pool.start_actor("producer", number)
+        await pool.start_actor("pauser", 0)
+        await pool.wait_until_up()
+        watch = asyncio.create_task(injector.watch_machine())
         try:
-            await weather.blow(plan.faults_of(settings, self._kinds))
-            await weather.calm_down()
-            await self._stop(company, "producer", "meddler")
-            await self._revive(company)
-            self._say("the storm is over, the work goes on to its end")
-            stuck = await self._work_off(admin)
-            await self._stop(company, "worker")
+            await injector.inject(plan.faults_of(settings, self._kinds))
+            await injector.end_faults()
+            await self._stop(pool, "producer", "pauser")
+            await self._restart_dead_workers(pool)
+            self._say("the faults are over, the remaining jobs are processed")
+            stuck = await self._drain(admin)
+            await self._stop(pool, "worker")
         finally:
             watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watch
-        self.done = weather.done
+        self.done = injector.done
         return Evidence(
             settings=settings,
             can=self._store.can,
             clock=self._store.clock,
             loss_window_ms=self._store.loss_window_ms,
-            hearsay_ms=self._store.hearsay_ms,
+            pause_delay_ms=self._store.pause_delay_ms,
             repeats_late=self._store.repeats_late,
             exempt=self._store.exempt,
-            troubles=weather.troubles,
-            crashes=company.crashes(),
+            incidents=injector.incidents,
+            crashes=pool.crashes(),
             stuck=stuck,
         )
 
-    async def _stop(self, company: Company, *kinds: str) -> None:
-        members = [member for kind in kinds for member in company.of(kind)]
-        for member in members:
-            member.stop()
-        for member in members:
-            if not await member.ended(_STOP_S):
-                self._say(f"{member.name} did not end in time and was killed")
+    async def _stop(self, pool: ActorPool, *kinds: str) -> None:
+        actors = [actor for kind in kinds for actor in pool.of(kind)]
+        for actor in actors:
+            actor.stop()
+        for actor in actors:
+            if not await actor.ended(_STOP_S):
+                self._say(f"{actor.name} did not end in time and was killed")
 
-    async def _revive(self, company: Company) -> None:
-        for member in company.of("worker"):
-            if not member.alive:
-                await company.bring("worker", member.role.number)
+    async def _restart_dead_workers(self, pool: ActorPool) -> None:
+        for actor in pool.of("worker"):
+            if not actor.alive:
+                await pool.start_actor("worker", actor.role.number)
 
-    async def _work_off(self, admin: Windlass) -> dict[str, dict[str, int]]:
-        """Until nothing is left, or nothing gets less for as long as patience lasts; returns what is left.
+    async def _drain(self, admin: Windlass) -> dict[str, dict[str, int]]:
+        """Wait until no job is left, or until there is no progress for ``patience`` seconds.
 
-        A busy machine may need long for what it was left with: that is no fault as long as the rest shrinks.
+        Returns the counts of the jobs that are left. A busy machine may take long, which is fine as long as
+        the number of jobs decreases.
         """
         loop = asyncio.get_running_loop()
         patience = self._settings.patience
@@ -219,7 +221,7 @@ class _Storm:
 
 
 def left_out(can: Can) -> list[str]:
-    """What a store cannot do."""
+    """The features that a store does not have."""
     return [name for name in Can.__struct_fields__ if not getattr(can, name)]
 
 

@@ -13,11 +13,11 @@ from tools.services.valkey import ClusterServers, Server, redis_binary, valkey_b
 from tools.storm.stores import EMBEDDED, OF_CONNECTIONS, OF_PROCESSES, StormStore
 from windlass.backends.amqp.names import Names
 
-#: Nothing acknowledged may be lost when the server is killed.
+#: With these options no acknowledged write is lost when the server is killed.
 _SAFE = ("--appendonly", "yes", "--appendfsync", "always")
-#: How long a broker may take to bring its streams back.
+#: How long to wait until a broker has restored its streams.
 _STREAMS_S = 60.0
-#: How long a broker is left alone after that. RabbitMQ 3.10 that was killed sooner lost its streams for good.
+#: The pause after that. RabbitMQ 3.10 loses its streams if it is killed sooner.
 _ALONE_S = 2.0
 
 
@@ -67,7 +67,7 @@ class ValkeyStorm(StormStore):
             sizes = [client.memory_usage(key, samples=0) for key in client.scan_iter("*:h", count=1_000)]
         return sum(size or 0 for size in sizes) / 2**20
 
-    def hurt(self, kind: str, target: int, force: float) -> None:
+    def inject_fault(self, kind: str, target: int, force: float) -> None:
         if kind == "freeze-store":
             self._server.freeze()
             time.sleep(0.3 + force * 2)
@@ -91,7 +91,7 @@ class RedisStorm(ValkeyStorm):
 
 
 class ClusterStorm(StormStore):
-    """Three primaries with a replica each. Replication lags: what a failover loses is counted apart."""
+    """Three primaries with a replica each. Replication lags: jobs that a failover loses are counted apart."""
 
     name = "cluster"
     clock = "server"
@@ -112,39 +112,40 @@ class ClusterStorm(StormStore):
     def stop(self) -> None:
         self._cluster.stop()
 
-    def hurt(self, kind: str, target: int, force: float) -> None:
+    def inject_fault(self, kind: str, target: int, force: float) -> None:
         key = f"{{{self.namespace}{target}}}"
         primary, replica = self._cluster.server_of(key)
-        if kind == "freeze-store":  # shorter than the cluster's own patience: nobody takes over
+        if kind == "freeze-store":  # shorter than the timeout of the cluster, so there is no failover
             primary.freeze()
             time.sleep(0.2 + force * 0.6)
             primary.thaw()
             return
-        wait_for(replica.follows, "the replica to catch up")  # one that lags far behind is never voted for
+        wait_for(replica.follows, "the replica to catch up")  # a replica that lags too much is not elected
         primary.kill()
         _wait_for_primary(self._cluster, key, replica)
-        primary.start()  # comes back as the replica of the one that took over
+        primary.start()  # returns as the replica of the new primary
         self._cluster.server_of(key)
 
 
 class AmqpStorm(StormStore):
-    """One RabbitMQ broker. The channel is the lease: there is no fencing, and a repeat may run twice."""
+    """One RabbitMQ broker. The channel is the lease, so there is no fencing, and a job may run twice."""
 
     name = "amqp"
     exempt = frozenset(
         {
-            # Pushed and pulled messages may pass each other; what goes back is delivered late.
+            # Pushed and pulled messages may overtake each other, and returned messages are delivered late.
             "first-starts-in-order",
-            # A connection that is lost gives its messages to others while their handlers still run here: the
-            # first end counts, and the run before is noted as stalled when its worker may still be at it.
+            # When a connection is lost, its messages go to other workers while the handlers still run. The
+            # first settlement counts, and an attempt may be recorded as stalled while it still runs.
             "one-lease-at-a-time",
-            # A completion is told, not asked for: it is acknowledged although somebody else's end came first.
+            # A worker reports a completion and does not wait for a decision. The report is acknowledged even
+            # if another worker settled the job first.
             "settled-is-kept",
         }
     )
     faults = OF_PROCESSES | OF_CONNECTIONS | {"kill-store", "restart-store", "damaged-record"}
-    # A pause is news for those who hold messages; a lost acknowledgement brings a message back.
-    hearsay_ms = 100
+    # Workers that hold messages learn of a pause later. A lost acknowledgement returns its message.
+    pause_delay_ms = 100
     repeats_late = True
 
     def __init__(self, directory: Path) -> None:
@@ -174,15 +175,15 @@ class AmqpStorm(StormStore):
     def pid(self) -> int:
         return self._server.pid
 
-    def hurt(self, kind: str, target: int, force: float) -> None:
+    def inject_fault(self, kind: str, target: int, force: float) -> None:
         if kind == "kill-store":
             self._server.kill()
         else:
             self._server.shut_down()
         time.sleep(force * 0.8)
         self._server.start()
-        # RabbitMQ 3.10 that is killed again while it brings its streams back can lose all of them for good
-        # (see docs/amqp.md): that is no fault that a client survives.
+        # RabbitMQ 3.10 can lose all its streams if it is killed again while it restores them (docs/amqp.md).
+        # A client cannot survive that.
         wait_for(self._has_streams, "the broker's streams", _STREAMS_S)
         time.sleep(_ALONE_S)
 
@@ -198,7 +199,7 @@ class AmqpStorm(StormStore):
 
 
 def _wait_for_primary(cluster: ClusterServers, key: str, wanted: Server) -> None:
-    """Until the replica is in. If the others are too busy to vote, it takes over, as an operator does it."""
+    """Wait until the replica is primary. If the others are too busy to vote, force the takeover."""
     try:
         wait_for(lambda: cluster.server_of_now(key) is wanted, "a vote for the replica", 15)
     except TimeoutError:

@@ -1,7 +1,7 @@
-"""A wall clock that can be made to jump, in every process of a storm at once.
+"""Make the wall clock jump in every process of a storm at once.
 
-The offset stands in a file that all processes map. ``install`` adds it to the machine's wall clock as the
-package sees it; durations (the monotonic clock) are not touched, as when somebody sets the time of a machine.
+The offset is in a file that all processes map into memory. ``install`` adds it to the package's wall clock.
+The monotonic clock is not changed, as when a user sets the time of a machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def own_skew(directory: Path, name: str) -> Skew:
 
 
 class Skew:
-    """The offset in a file, in milliseconds."""
+    """An offset of the clock in a shared file, in milliseconds."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -38,7 +38,7 @@ class Skew:
         self._memory[:8] = value.to_bytes(8, "little", signed=True)
 
     def install(self, own: Skew | None = None) -> Callable[[], None]:
-        """Let this process's wall clock be off by the offset, and by its ``own``; returns what undoes it."""
+        """Add the offset, and an ``own`` one, to the clock of this process; returns an undo function."""
 
         def now_ms(clock: SystemClock) -> int:
             return _honest_now_ms(clock) + self.offset_ms + (0 if own is None else own.offset_ms)
@@ -52,5 +52,5 @@ class Skew:
 
 
 def store_ms(clock: str) -> int:
-    """About what the clock of the store says: the node's as this process sees it, or the server's own."""
+    """The approximate time of the store. ``clock`` is ``node`` (with the offset) or ``server`` (without)."""
     return SYSTEM_CLOCK.now_ms() if clock == "node" else _honest_now_ms(SYSTEM_CLOCK)

@@ -1,8 +1,8 @@
-"""What a storm has to know about a store: how to start it, and what can go wrong with it.
+"""How a storm starts a store, and which faults apply to it.
 
-A new backend needs one class of a few lines: a name, its URL, the faults that it can suffer, and for a server
-how to kill it. What the backend can do (groups, limits, flows, schedules) is read from its ``Capabilities``.
-The servers of the test suite have theirs in ``tools/storm``.
+A new backend needs one class of a few lines: a name, its URL, the faults that apply to it, and for a server
+how to kill it. The features of the backend (groups, limits, flows, schedules) come from its ``Capabilities``.
+The classes for servers are in ``tools/storm/servers.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from tools.storm.plan import Can
 from windlass.backend import Capabilities, open_backend
 
-#: What can happen to any process that has a store to talk to.
+#: Faults that apply to any process, and to connections to a server.
 OF_PROCESSES = frozenset({"kill", "kill-leader", "kill-producer", "freeze", "lost-reply", "clock"})
 OF_CONNECTIONS = frozenset({"cut", "slow", "half-open"})
 
@@ -23,20 +23,20 @@ class StormStore:
     """A store for the length of one storm."""
 
     name = ""
-    #: Whose clock decides: the ``node``'s (which can be made to jump) or the ``server``'s own.
+    #: Which clock the store uses: of the ``node`` (which can be made to jump) or of the ``server``.
     clock = "node"
-    #: All actors are tasks of one process.
+    #: Whether all actors are tasks of one process.
     in_process = False
     faults: frozenset[str] = OF_PROCESSES
-    #: The point at which a process that is to freeze stops itself: it must hold up nobody there.
+    #: The probe at which a process freezes itself. It must not hold a lock of the store there.
     freeze_point = "worker.claimed"
-    #: Invariants that the backend declares not to keep.
+    #: Invariants that the backend does not promise.
     exempt: frozenset[str] = frozenset()
-    #: After a failover, what was acknowledged this long before it may be lost (milliseconds).
+    #: A failover may lose changes that were acknowledged up to this long before it (milliseconds).
     loss_window_ms = 0
-    #: Workers hear of a pause up to this long after it was acknowledged (milliseconds).
-    hearsay_ms = 0
-    #: A job whose acknowledgement was lost is handed out again whenever its turn comes, however late.
+    #: Workers may start jobs up to this long after a pause was acknowledged (milliseconds).
+    pause_delay_ms = 0
+    #: Whether a job whose acknowledgement was lost may be delivered again at any later time.
     repeats_late = False
 
     def __init__(self, directory: Path) -> None:
@@ -45,30 +45,30 @@ class StormStore:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The URL of the store."""
         raise NotImplementedError
 
     @property
     def port(self) -> int | None:
-        """The port that a wire can be put in front of; None: there is no such thing."""
+        """The port of the server, for a proxy; None if there is no server."""
         return None
 
     def url_by(self, port: int) -> str:
-        """Its URL through a wire on ``port``."""
+        """The URL of the store through a proxy on ``port``."""
         raise NotImplementedError
 
     def start(self) -> None:
-        """Make it ready. May block."""
+        """Start the store. May block."""
 
     def stop(self) -> None:
-        """Let go of it. Idempotent."""
+        """Stop the store. May block. Idempotent."""
 
     def history_mb(self) -> float | None:
-        """What the history log takes in the server's memory, where that can be asked. May block."""
+        """The size of the history log in the memory of the server; None if it is unknown. May block."""
         return None
 
-    def hurt(self, kind: str, target: int, force: float) -> None:
-        """One of the faults that are the store's own (``kill-store``, ``failover``, ...). May block."""
+    def inject_fault(self, kind: str, target: int, force: float) -> None:
+        """Inject a fault into the store itself (``kill-store``, ``failover``, ...). May block."""
         raise NotImplementedError(kind)
 
     @property
@@ -88,7 +88,7 @@ class StormStore:
 
 
 class MemoryStorm(StormStore):
-    """Everything in one process; workers are killed and frozen where they talk to the store."""
+    """Everything in one process. Workers are killed and frozen by ``recording.Switches``."""
 
     name = "memory"
     in_process = True
@@ -114,8 +114,8 @@ class SqliteStorm(StormStore):
     def url(self) -> str:
         return f"sqlite:///{self.path}?timeout=2"
 
-    def hurt(self, kind: str, target: int, force: float) -> None:
-        """``torn``: the start of a page that was never finished, at the end of the log. Nobody is alive."""
+    def inject_fault(self, kind: str, target: int, force: float) -> None:
+        """``torn``: append an incomplete page to the write-ahead log, while no process uses the store."""
         _tear(self.path.with_name(f"{self.path.name}-wal"), force)
 
 
@@ -130,8 +130,8 @@ class FileStorm(StormStore):
     def url(self) -> str:
         return f"file://{self.directory / 'jobs'}?timeout=2"
 
-    def hurt(self, kind: str, target: int, force: float) -> None:
-        """``torn``: the start of a record that was never finished, at the end of the newest log."""
+    def inject_fault(self, kind: str, target: int, force: float) -> None:
+        """``torn``: append an incomplete record to the newest log."""
         logs = sorted((self.directory / "jobs").glob("*/*.log"), key=lambda path: path.stat().st_mtime)
         if logs:
             _tear(logs[-1], force)

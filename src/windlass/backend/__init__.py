@@ -1,6 +1,6 @@
-"""The backend contract: what every store can be asked, and how.
+"""The backend contract: the interface and the requests that every store implements.
 
-Singular: the contract. The stores themselves live in ``windlass.backends`` and are found by URL.
+The stores themselves are in ``windlass.backends`` and are selected by URL.
 How to add a verb: ``docs/internals/add-a-verb.md``.
 """
 

@@ -1,8 +1,8 @@
-"""One call on its way from an event loop to the thread that serves it, and back.
+"""Calls from an event loop to the thread that serves a store, with a timeout.
 
-A call has ``timeout`` seconds, whatever the thread is doing. One that has not begun by then is taken back: it
-raises ``StorageError`` and will never run. One that has begun raises a quarter of that time later, and says
-that its outcome is unknown. Cancelling the task that waits does not stop the work.
+If the thread has not begun a call after ``timeout`` seconds, the call is withdrawn: it raises
+``StorageError`` and will never run. If the thread has begun it, the caller waits a quarter of that time
+longer, and the error says that the outcome is unknown. Cancelling the waiting task does not stop the work.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-#: What is said of a call that was sent and not answered.
+#: Part of the error for a call that was sent and not answered.
 UNKNOWN = "outcome unknown, repeat with the same id"
 
-#: A call that has begun gets this much more time: after a suspended machine wakes up, or a handler that
-#: blocked the loop returns, the timer fires before the answer that is on its way.
+#: A call that has begun gets this share of the timeout in addition. After a suspended machine resumes, or a
+#: handler that blocked the loop returns, the timer would otherwise fire before an answer that has arrived.
 _BEGUN_SHARE = 0.25
 
 
 class StoreCall(Generic[R]):
-    """Made and awaited (``future``) on one event loop; begun and answered by another thread.
+    """Created and awaited (``future``) on one event loop; begun and answered by another thread.
 
-    The time that it takes is counted from ``watch`` on.
+    The timeout starts with ``watch``.
     """
 
     __slots__ = ("_explain", "_ticket", "_watched", "future", "loop", "request", "timeout")
@@ -41,7 +41,7 @@ class StoreCall(Generic[R]):
     ) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.future: asyncio.Future[R] = self.loop.create_future()
-        # Popping the ticket decides: the thread begins the call, or the timer takes it back.
+        # Both the thread and the timer try to pop this item. One of them succeeds: ``list.pop`` is atomic.
         self._ticket = [True]
         self.timeout: float = timeout
         self._explain = explain
@@ -58,18 +58,18 @@ class StoreCall(Generic[R]):
 
     @property
     def waiting(self) -> bool:
-        """Neither begun nor taken back."""
+        """Whether the call was neither begun nor withdrawn."""
         return bool(self._ticket)
 
     def begin(self) -> bool:
-        """Take the call for execution; False when it was taken back."""
+        """Take the call for execution; False if it was withdrawn or has begun. Callable from any thread."""
         try:
             return self._ticket.pop()
         except IndexError:
             return False
 
     def answer(self, value: R | None, error: BaseException | None) -> None:
-        """End the call, on its own loop. An answer that comes too late is dropped."""
+        """Set the result or the error of the call, on its own loop. A late answer is dropped."""
         if self._watched is not None:
             self._watched.calls.pop(self, None)
         if self.future.done():
@@ -80,31 +80,31 @@ class StoreCall(Generic[R]):
             self.future.set_exception(error)
 
     def expire(self, *, begun: bool) -> None:
-        """Its deadline has passed."""
+        """End the call with the error for a timeout."""
         self.answer(None, StorageError(self._explain(begun)))
 
 
 class _Deadlines:
-    """When the calls of one event loop must have been answered. All have the same time, so one timer does."""
+    """The deadlines of the calls of one event loop that have the same timeout. One timer serves them all."""
 
     __slots__ = ("_begun", "_timeout", "_timer", "calls", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
         self.loop = loop
         self._timeout = timeout
-        #: Calls that wait for their answer, each with its deadline: the earliest is first.
+        #: Calls without an answer and their deadlines, the earliest first.
         self.calls: dict[StoreCall[Any], float] = {}
-        #: Those that had begun when their time was over, with when it is over for good.
+        #: Calls that had begun at their deadline, and their extended deadlines.
         self._begun: dict[StoreCall[Any], float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, call: StoreCall[Any]) -> None:
         self.calls[call] = due = self.loop.time() + self._timeout
         if self._timer is None:
-            self._timer = self.loop.call_at(due, self._look)
+            self._timer = self.loop.call_at(due, self._expire_calls)
 
-    def _look(self) -> None:
-        """Take back what has not begun in its time; give up what had begun and had a little more."""
+    def _expire_calls(self) -> None:
+        """Withdraw calls that have not begun by their deadline; fail those past their extended deadline."""
         now = self.loop.time()
         for call in _past(self.calls, now):
             if call.begin():
@@ -115,11 +115,11 @@ class _Deadlines:
             if not call.future.done():
                 call.expire(begun=True)
         nearest = [next(iter(calls.values())) for calls in (self.calls, self._begun) if calls]
-        self._timer = self.loop.call_at(min(nearest), self._look) if nearest else None
+        self._timer = self.loop.call_at(min(nearest), self._expire_calls) if nearest else None
 
 
 def _past(calls: dict[StoreCall[Any], float], now: float) -> list[StoreCall[Any]]:
-    """Take out the calls whose deadline has come."""
+    """Remove and return the calls whose deadline has passed. ``calls`` is ordered by deadline."""
     past: list[StoreCall[Any]] = []
     for call, due in calls.items():
         if due > now:
@@ -131,7 +131,7 @@ def _past(calls: dict[StoreCall[Any], float], now: float) -> list[StoreCall[Any]
 
 
 class _OfThread(threading.local):
-    """The deadlines of the event loop that runs in this thread, by how much time calls have."""
+    """The deadlines of the event loop that runs in this thread, by timeout."""
 
     def __init__(self) -> None:
         self.by_timeout: dict[float, _Deadlines] = {}
@@ -144,13 +144,13 @@ Answer = tuple[StoreCall[Any], Any, BaseException | None]
 
 
 def deliver(answers: Iterable[Answer]) -> None:
-    """Hand answers to the loops that wait for them: one wake-up for each loop."""
+    """Hand answers to the loops that wait for them, with one wake-up per loop. Callable from any thread."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Answer]] = {}
     for answer in answers:
         by_loop.setdefault(answer[0].loop, []).append(answer)
-    for loop, its in by_loop.items():
+    for loop, loop_answers in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_answer_all, its)
+            loop.call_soon_threadsafe(_answer_all, loop_answers)
         except RuntimeError:
             pass  # the loop is closed, so nothing waits for the answer
 

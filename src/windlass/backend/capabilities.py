@@ -1,4 +1,4 @@
-"""What a backend can do beyond the core verbs. What is missing is refused, and listed in the docs."""
+"""The features that not every backend supports. Requests that need a missing one are refused."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from windlass.errors import UnsupportedByBackendError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """Declared once per backend, asserted by the conformance suite."""
+    """Declared once per backend and checked by the conformance suite."""
 
-    #: Survives the end of the process.
+    #: Jobs survive the end of the process.
     durable: bool
-    #: Several processes may share the store.
+    #: Several processes can share the store.
     shared: bool
     #: Jobs can be added and completed inside the application's own database transaction.
     transactions: bool = False
@@ -21,43 +21,43 @@ class Capabilities:
     lifo: bool = False
     #: Unique keys.
     unique: bool = False
-    #: Groups: fair turns between them, and limits of their own.
+    #: Groups, with fair turns between them and limits per group.
     groups: bool = False
     #: Limits of whole queues: concurrency, rate, holds.
     limits: bool = False
-    #: Jobs of a task can be kept from starting (``RevokeTask``). Needs ``limits``.
+    #: Tasks can be revoked (``RevokeTask``). Needs ``limits``.
     revoked_tasks: bool = False
     #: Recurring schedules (``backend.schedule_requests``).
     schedules: bool = False
     #: Roll-ups of the history by minute and hour (``backend.metric_requests``).
     metrics: bool = False
-    #: Orders to workers, delivered with their heartbeat (``CommandWorker``).
+    #: Commands to workers, delivered with their heartbeat (``CommandWorker``).
     commands: bool = False
-    #: Jobs may depend on other jobs.
+    #: Jobs can depend on other jobs.
     flows: bool = False
-    #: Jobs may be suspended until a signal comes.
+    #: Jobs can be suspended until a signal arrives.
     signals: bool = False
-    #: Running jobs may write live output.
+    #: Running jobs can write live output.
     streams: bool = False
-    #: Jobs of an export can be put back in the state that they had (``Restore``).
+    #: Exported jobs can be imported in the state that they had (``Restore``).
     restore: bool = False
-    #: Jobs have priorities. Without it, 0 is the only one.
+    #: Jobs have priorities. Without it, 0 is the only priority.
     priority: bool = True
-    #: Every priority has its own order, also below 0. Without it a store knows a few bands from 0 on.
+    #: Jobs are ordered exactly by priority, also below 0. Without it, a store has a few bands from 0 on.
     exact_priority: bool = True
-    #: A job that is taken back from a silent worker keeps its place in line. Without it, it joins the back.
+    #: A recovered job keeps its place in the queue. Without it, the job goes to the back.
     recovered_place: bool = True
-    #: A worker that lost its lease cannot complete the job. Without it, the first end counts.
+    #: A worker that lost its lease cannot complete the job. Without it, the first settlement counts.
     fenced: bool = True
 
     @property
     def takes_all_jobs(self) -> bool:
-        """Whether no option of a job asks for what is missing."""
+        """Whether the backend supports every option of a job, so that adds need no check."""
         return (
             self.lifo and self.unique and self.groups and self.flows and self.priority and self.exact_priority
         )
 
     def require(self, backend: str, capability: str, advice: str = "") -> None:
-        """Raise ``UnsupportedByBackendError`` unless ``capability`` is declared."""
+        """Raise ``UnsupportedByBackendError``, with ``advice``, unless ``capability`` is declared."""
         if not getattr(self, capability):
             raise UnsupportedByBackendError(backend, capability.replace("_", " "), advice)

@@ -1,7 +1,7 @@
-"""Whether something was closed, and which waiters must be notified at once.
+"""Whether an object was closed, and the listeners to wake when it is.
 
-A store, a queue and a reader of events each have one. A waiter checks it after every turn of its loop.
-Closing wakes the listeners, so no wait continues after the close.
+A store, a queue and a reader of events each have a ``Closing``. Code that waits in a loop checks it after
+every wait. Closing wakes the listeners, so no wait continues after the close.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Closing:
-    """Open at first. May be closed, and opened again, from any thread."""
+    """Starts open. May be closed, and opened again, from any thread."""
 
     def __init__(self, what: str, advice: str) -> None:
         self._what = what
@@ -27,7 +27,7 @@ class Closing:
         self.closed: bool = False
 
     def error(self) -> ClosedError:
-        """The error that later calls raise."""
+        """The error for calls after the close."""
         return ClosedError(self._what, self._advice)
 
     def check(self) -> None:
@@ -36,14 +36,14 @@ class Closing:
             raise self.error()
 
     def watch(self, listener: Listener) -> None:
-        """Wake ``listener`` when it is closed, also if it is closed already."""
+        """Wake ``listener`` on close; at once if this is already closed. Keeps only a weak reference."""
         with self._lock:
             self._listeners.add(listener)
         if self.closed:
             listener.wake()
 
     def close(self) -> None:
-        """Wake every waiter with the error. Idempotent."""
+        """Mark as closed and wake every listener; their owners then call ``check``. Idempotent."""
         with self._lock:
             self.closed = True
             listeners = list(self._listeners)

@@ -1,4 +1,4 @@
-"""Send several requests to a store concurrently: the caller waits once instead of once per request."""
+"""Send several requests to a store concurrently, so that the caller waits only once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from itertools import islice
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-#: How many requests are in flight at once: one page must not take every connection of the pool.
+#: Requests in flight at once. One page of the dashboard must not take every connection of the pool.
 LIMIT = 32
 
 
 async def gather_limited(requests: Iterable[Coroutine[Any, Any, T]], limit: int = LIMIT) -> list[T]:
-    """The answers in the order of the requests; at most ``limit`` requests are in flight."""
+    """Return the answers in the order of the requests; at most ``limit`` requests are in flight."""
     left = iter(requests)
     answers: list[T] = []
     while part := list(islice(left, limit)):

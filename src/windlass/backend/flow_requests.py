@@ -1,9 +1,8 @@
-"""Requests about flows: who waits for whom, what is left to relay, signals to suspended jobs.
+"""Requests about flows: dependencies between jobs, the outbox, and signals to suspended jobs.
 
-Flows are added by ``Add``: its jobs name what they depend on. A job that ends settles the edges of those
-that wait for it in the same step, about 1,000 of them; the rest, and what crosses from one slot of a cluster
-to another, stands in an outbox until ``Relay`` has carried it over. Relaying twice changes nothing: an edge
-is settled once.
+``Add`` adds flows: its jobs name the jobs that they depend on. When a job ends, the same step settles the
+edges to its dependents, up to about 1,000 of them. The remaining edges, and edges to another slot of a
+cluster, stay in an outbox until ``Relay`` settles them. An edge is settled once, so relaying may be repeated.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from windlass.core.job import JobRef
 
 
 class Dependencies(msgspec.Struct):
-    """The edges of one job, each list in the order of their making.
+    """The edges of one job, each list in the order in which they were created.
 
-    ``depends_on`` is always complete. ``more``: it has more dependents than were asked for.
+    ``depends_on`` is always complete. ``more``: the job has more dependents than the request's ``limit``.
     """
 
     depends_on: list[Edge]
@@ -29,10 +28,10 @@ class Dependencies(msgspec.Struct):
 
 
 class GetDependencies(Request[list[Dependencies]], kw_only=True):
-    """The edges of jobs, both ways. A job without any, or without a record, has empty lists.
+    """The edges of jobs in both directions. A job without edges or without a record has empty lists.
 
-    ``values`` False leaves out the children's values. ``limit`` bounds the dependents of each job; with 0
-    they are not looked for.
+    ``values`` False leaves out the children's values. ``limit`` is the maximum number of dependents per job;
+    with 0 they are not read at all.
     """
 
     needs: ClassVar[str] = "flows"
@@ -43,14 +42,14 @@ class GetDependencies(Request[list[Dependencies]], kw_only=True):
 
 
 class Relayed(msgspec.Struct):
-    """How many edges were settled. ``more``: a bound was reached, run again."""
+    """How many edges were settled. ``more``: the limit was reached, so run it again."""
 
     count: int
     more: bool = False
 
 
 class Relay(Request[Relayed], kw_only=True):
-    """Settle up to ``limit`` edges whose children ended before, in the order of those ends."""
+    """Settle up to ``limit`` edges of the outbox, in the order in which their children ended."""
 
     needs: ClassVar[str] = "flows"
 
@@ -58,9 +57,10 @@ class Relay(Request[Relayed], kw_only=True):
 
 
 class Signal(Request[ChangeResult], kw_only=True):
-    """Keep ``data`` with a job under ``name`` (the newest stays, 64 names per job).
+    """Store ``data`` with a job under ``name``. It replaces older data of that name.
 
-    A job that is suspended on that name becomes waiting. A finished job answers ``illegal``.
+    A job that is suspended on that name becomes waiting. A finished job answers ``illegal``. Raises
+    ``ConfigError`` for the 65th name of a job.
     """
 
     needs: ClassVar[str] = "signals"

@@ -1,8 +1,7 @@
-"""Hints within one process: a call that changed something wakes the listeners of its topics.
+"""Hints within one process: a call that changes something wakes the listeners of its topics.
 
-Shared by the backends whose store lives in, or beside, the process. A listener belongs to the event loop
-that made it; ``publish`` may be called from any thread. Hints may be lost or repeated: listeners look at
-the store, they never trust the hint itself.
+A listener belongs to the event loop that created it; ``publish`` may be called from any thread. Hints may be
+lost or repeated, so the owner of a listener always asks the store what changed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from windlass.core.clock import SYSTEM_CLOCK, Clock
 
 
 def worker_and_queue(topics: Iterable[str]) -> tuple[str, str] | None:
-    """The worker that listens and its only queue; None for a listener that is not one worker of one queue."""
+    """The worker and the queue of a listener with one of each; None for any other listener."""
     names: dict[str, list[str]] = {"worker": [], "ready": []}
     for topic in topics:
         kind, _, name = topic.partition(":")
@@ -50,11 +49,11 @@ class HubListener:
         return touched
 
     def wake(self) -> None:
-        if not self._signalled:  # else the owner is on its way already
+        if not self._signalled:  # otherwise the owner is already waking up
             self.touch(())
 
     def touch(self, topics: Iterable[str]) -> None:
-        """Remember ``topics`` and wake the owner, from any thread."""
+        """Record ``topics`` and wake the owner. Callable from any thread."""
         with self._lock:
             self._touched.update(topics)
             if self._signalled or self._closed:
@@ -74,14 +73,14 @@ class HubListener:
 
 
 class Hub:
-    """Listeners by topic."""
+    """The listeners of this process, by topic. Callable from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: dict[str, set[HubListener]] = {}
 
     def listen(self, topics: Iterable[str]) -> HubListener:
-        """A listener for ``topics``, owned by the running event loop."""
+        """Return a listener for ``topics``, owned by the running event loop."""
         listener = HubListener(self, topics)
         with self._lock:
             for topic in listener.topics:
@@ -89,6 +88,7 @@ class Hub:
         return listener
 
     def forget(self, listener: HubListener) -> None:
+        """Remove a listener. Idempotent."""
         with self._lock:
             for topic in listener.topics:
                 listeners = self._listeners.get(topic)
@@ -114,7 +114,7 @@ class Hub:
             listener.touch(touched)
 
     def wake_all(self) -> None:
-        """Wake every listener: something may have changed, and it is not known what."""
+        """Wake every listener: something may have changed, and the caller does not know what."""
         with self._lock:
             listeners = {listener for group in self._listeners.values() for listener in group}
         for listener in listeners:

@@ -1,6 +1,6 @@
-"""Requests about limits, groups and unique keys. See ``backend.requests`` for what holds for all requests.
+"""Requests about limits, groups and unique keys. ``backend.requests`` has the rules for all requests.
 
-``core.limit_rules`` explains how limits work, ``core.unique_rules`` how keys do.
+``core.limit_rules`` explains how limits work, ``core.unique_rules`` how unique keys work.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from windlass.core.unique_rules import UniqueHolder
 
 
 class SetQueueLimits(Request[None], kw_only=True):
-    """Change those limits of a queue that are named in ``fields``; a value of None removes the limit.
+    """Change the limits of a queue that are named in ``fields``; a value of None removes the limit.
 
-    What started before a rate was set does not count.
+    Jobs that started before a rate was set do not count for it.
     """
 
     needs: ClassVar[str] = "limits"
@@ -31,11 +31,12 @@ class SetQueueLimits(Request[None], kw_only=True):
 
 
 class SetGroupLimits(Request[None], kw_only=True):
-    """Replace the limits of a group; of ``*``: of every group that has none of its own.
+    """Replace the limits of a group; None removes them. Group ``*`` is the default for all other groups.
 
-    ``limits`` None removes them. Parked jobs that may start now are let in (at most 1,000 in this step, the
-    rest with the next claims); jobs that wait and may not start any more are parked when a claim meets them.
-    Raises ``OrderedGroupError``, and changes nothing, when a group would become ordered that has unfinished
+    Parked jobs that may start now become waiting: at most 1,000 in this step, the rest with the next claims.
+    Waiting jobs that may not start any more are parked when a claim reaches them.
+
+    Raises ``OrderedGroupError``, and changes nothing, if a group would become ordered while it has unfinished
     jobs with a priority or ``lifo``.
     """
 
@@ -47,7 +48,7 @@ class SetGroupLimits(Request[None], kw_only=True):
 
 
 class PauseGroup(Request[bool], kw_only=True):
-    """Start no more jobs of a group, or continue; True when that changed something."""
+    """Pause or resume a group; True if that changed its setting. Jobs of a paused group do not start."""
 
     needs: ClassVar[str] = "groups"
 
@@ -57,9 +58,9 @@ class PauseGroup(Request[bool], kw_only=True):
 
 
 class Hold(Request[int], kw_only=True):
-    """Start nothing of a group (None: of the whole queue) before now + ``ms``; returns until when.
+    """Start no job of a group (None: of the whole queue) before now + ``ms``; returns the end of the hold.
 
-    A longer hold stays as it is; ``ms`` = 0 ends any.
+    A hold that already lasts longer stays as it is. ``ms`` = 0 removes the hold.
     """
 
     needs: ClassVar[str] = "limits"
@@ -70,11 +71,11 @@ class Hold(Request[int], kw_only=True):
 
 
 class RevokeTask(Request[None], kw_only=True):
-    """Let every job of a task in a queue that would start end as ``cancelled`` instead.
+    """Revoke a task in a queue: its jobs end as ``cancelled`` instead of starting.
 
-    This ends at ``until_ms``, or now + ``for_ms``; without either it holds until the task is restored. With
-    ``once`` it holds for the next job that would start. It replaces an earlier one of the same task. Raises
-    ``ConfigError`` when too many tasks of the queue are revoked.
+    This lasts until ``until_ms`` or now + ``for_ms``; without either, until the task is restored. With
+    ``once`` it applies only to the next job that would start. It replaces an earlier revocation of the task.
+    Raises ``ConfigError`` if too many tasks of the queue are revoked.
     """
 
     needs: ClassVar[str] = "revoked_tasks"
@@ -87,7 +88,7 @@ class RevokeTask(Request[None], kw_only=True):
 
 
 class RestoreTask(Request[bool], kw_only=True):
-    """Undo ``RevokeTask``; False when the task was not revoked."""
+    """Undo ``RevokeTask``; False if the task was not revoked."""
 
     needs: ClassVar[str] = "revoked_tasks"
 
@@ -96,19 +97,21 @@ class RestoreTask(Request[bool], kw_only=True):
 
 
 class Limits(msgspec.Struct, kw_only=True):
-    """The limits of a queue and of some of its groups. A hold that has passed is reported as 0, and a
-    revocation that has passed is left out."""
+    """The limits of a queue and of some of its groups.
+
+    A hold that has ended is reported as 0. A revocation that has ended is left out.
+    """
 
     queue: QueueLimits
     hold_until_ms: int
     every_group: GroupLimits
     groups: dict[str, GroupSettings]
-    #: How long the queue's rate and hold let nothing more start; 0: something may start now.
+    #: How long the rate and the hold of the queue allow no further start; 0: a job may start now.
     opens_in_ms: int = 0
 
 
 class GetLimits(Request[Limits], kw_only=True):
-    """The limits of a queue, of all its groups, and of the named groups (each is in the answer)."""
+    """The limits of a queue, the default for its groups, and the settings of each of the named ``groups``."""
 
     needs: ClassVar[str] = "limits"
 
@@ -117,14 +120,14 @@ class GetLimits(Request[Limits], kw_only=True):
 
 
 class GroupPage(msgspec.Struct):
-    """Some groups and where to continue (None: that was all)."""
+    """Some groups. ``cursor`` continues the list; None if this is the last page."""
 
     groups: list[GroupInfo]
     cursor: str | None = None
 
 
 class ListGroups(Request[GroupPage], kw_only=True):
-    """Groups of a queue with unfinished jobs, or paused, or held, or with limits of their own; by name."""
+    """Groups of a queue, ordered by name: those with unfinished jobs, a pause, a hold or their own limits."""
 
     needs: ClassVar[str] = "groups"
 
@@ -137,7 +140,7 @@ class ListGroups(Request[GroupPage], kw_only=True):
 
 
 class GetUniqueKey(Request["UniqueHolder | None"], kw_only=True):
-    """Who holds a key now."""
+    """The job that holds a key now; None if the key is free."""
 
     needs: ClassVar[str] = "unique"
 
@@ -146,7 +149,7 @@ class GetUniqueKey(Request["UniqueHolder | None"], kw_only=True):
 
 
 class FreeUniqueKey(Request[bool], kw_only=True):
-    """Free a key, no matter which job holds it; False when none did. The holder itself keeps running."""
+    """Free a key, no matter which job holds it; False if it was free. The holder is not affected."""
 
     needs: ClassVar[str] = "unique"
 
@@ -155,14 +158,14 @@ class FreeUniqueKey(Request[bool], kw_only=True):
 
 
 class KeyPage(msgspec.Struct):
-    """Some keys and where to continue (None: that was all)."""
+    """Some keys. ``cursor`` continues the list; None if this is the last page."""
 
     keys: list[UniqueHolder]
     cursor: str | None = None
 
 
 class ListUniqueKeys(Request[KeyPage], kw_only=True):
-    """Keys of a queue that are held, by key."""
+    """The keys of a queue that are held, ordered by key."""
 
     needs: ClassVar[str] = "unique"
 

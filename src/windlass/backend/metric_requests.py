@@ -1,7 +1,8 @@
-"""Verbs of the roll-ups that a store keeps of its own history. What a row means is in ``core.rollups``.
+"""Requests about roll-ups of the history and about marks. ``core.rollups`` defines the rows.
 
-Any process may roll up: read the history after a queue's cursor, make rows of it, and hand them in with the
-cursor that they start from. One of many wins; nothing is counted twice, nothing is left out.
+Any process may roll up: it reads the history after a queue's cursor, makes rows, and adds them with the
+cursor that they start from. If several processes do this at once, only one of them changes the store, so each
+record counts exactly once.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from windlass.backend.requests import Request
 from windlass.core.rollups import Mark, MetricsCursor, MetricsRow, Step
 from windlass.errors import ConfigError
 
-#: Milliseconds since 1970 have no more digits than this for some thousand years.
+#: Enough digits for milliseconds since 1970.
 _DIGITS = 14
 
 
 class MetricsProgress(Request[list[MetricsCursor]], kw_only=True):
-    """How far each queue (or the one named) is rolled up, by name. Queues without history are left out."""
+    """How far each queue is rolled up, ordered by name. Queues without history are left out.
+
+    ``queue`` asks for one queue only.
+    """
 
     needs: ClassVar[str] = "metrics"
 
@@ -29,9 +33,9 @@ class MetricsProgress(Request[list[MetricsCursor]], kw_only=True):
 class AddMetrics(Request[bool], kw_only=True):
     """Add minute rows to the roll-ups of minutes and hours, and move the cursor from ``after`` to ``upto``.
 
-    Nothing happens, and False is answered, unless the cursor is at ``after``. From then on the history is
-    held for the roll-up as it is for an archiver: what was not rolled up stays, as long as a process rolled
-    up this queue in the last 7 days, up to the hard bound.
+    If the cursor is not at ``after``, nothing changes and the answer is False. The store then keeps history
+    that was not rolled up, as it does for an archiver (``Archive``), if a process has rolled up this queue in
+    the last 7 days.
     """
 
     needs: ClassVar[str] = "metrics"
@@ -43,7 +47,7 @@ class AddMetrics(Request[bool], kw_only=True):
 
 
 class MetricsPage(msgspec.Struct):
-    """Rows by time and task, and where to continue (None: that was all)."""
+    """Rows by time and task. ``cursor`` continues the list; None if this is the last page."""
 
     rows: list[MetricsRow]
     cursor: str | None = None
@@ -52,8 +56,8 @@ class MetricsPage(msgspec.Struct):
 class ReadMetrics(Request[MetricsPage], kw_only=True):
     """Roll-ups of one queue whose window begins from ``since_ms`` (inclusive) to ``until_ms`` (exclusive).
 
-    By time, then task. ``cursor`` is opaque and comes from the page before. ``Prune`` removes minutes after
-    90 days and hours after 5 years.
+    Ordered by time, then task. ``cursor`` is opaque and comes from the page before. ``Prune`` removes minutes
+    after 90 days and hours after 5 years.
     """
 
     needs: ClassVar[str] = "metrics"
@@ -68,9 +72,9 @@ class ReadMetrics(Request[MetricsPage], kw_only=True):
 
 
 class AddMark(Request[Mark], kw_only=True):
-    """Put a mark at the store's time; the same ``id`` again answers with the mark that is there.
+    """Add a mark at the current time of the store. If the ``id`` exists, the answer is the existing mark.
 
-    The newest 1,000 marks are kept.
+    The store keeps the newest 1,000 marks.
     """
 
     needs: ClassVar[str] = "metrics"
@@ -88,7 +92,7 @@ class ListMarks(Request[list[Mark]], kw_only=True):
 
 
 def place_of(cursor: str) -> tuple[int, str]:
-    """The window and the task that a cursor of ``ReadMetrics`` names; ``ConfigError`` when it names none."""
+    """The window and the task in a cursor of ``ReadMetrics``. Raises ``ConfigError`` for any other text."""
     start, separator, task = cursor.partition(" ")
     if not separator or not (start.isascii() and start.isdecimal() and len(start) <= _DIGITS):
         raise ConfigError("cursor", "one that came with a page", cursor)

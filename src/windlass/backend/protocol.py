@@ -1,7 +1,10 @@
-"""What a backend is: open, close, execute a request, listen for hints.
+"""The interface of a backend: open, close, execute a request, listen for hints.
 
-A backend owns its connections and never leaks one. All reads and writes go through ``execute``, so clocks,
-telemetry, time limits and injected faults wrap one method.
+A backend owns its connections and closes them in ``close``. All reads and writes go through ``execute``, so
+clocks, telemetry, timeouts and injected faults wrap one method.
+
+``Backend`` is required. The other protocols are optional: a backend that has their members gets the faster or
+additional behaviour that they describe. ``docs/own-backend.md`` shows how to write a backend.
 """
 
 from __future__ import annotations
@@ -20,19 +23,23 @@ R = TypeVar("R")
 
 
 class Listener(Protocol):
-    """Wakes its owner when something may have changed. A hint: never the only way to notice.
+    """Receives hints that something may have changed. Hints may be lost or repeated, so callers also poll.
 
     Topics: ``ready:<queue>`` (a job may be claimable), ``done:<queue>`` (a job finished),
-    ``event:<queue>`` (the event log grew), ``stream:<queue>`` (a job put out more),
-    ``worker:<id>`` (there is a command for this worker).
+    ``event:<queue>`` (the event log grew), ``stream:<queue>`` (a job wrote live output),
+    ``worker:<id>`` (there is a command for this worker), ``schedules`` (a schedule changed).
     """
 
     async def wait(self, timeout_ms: float | None = None, clock: Clock = SYSTEM_CLOCK) -> frozenset[str]:
-        """The topics touched since the last call; waits for one, at most ``timeout_ms`` (then empty)."""
+        """Return the topics with hints since the last call, and wait for a hint if there are none.
+
+        The set is empty if ``timeout_ms`` passed or ``wake`` was called before a hint came. ``timeout_ms``
+        None means no timeout. Runs on the event loop that created the listener.
+        """
         ...
 
     def wake(self) -> None:
-        """Make a pending or the next ``wait`` return at once. Callable from any thread."""
+        """Make the pending ``wait``, or else the next one, return at once. Callable from any thread."""
         ...
 
     def close(self) -> None:
@@ -42,105 +49,128 @@ class Listener(Protocol):
 
 @runtime_checkable
 class OfferedListener(Protocol):
-    """A listener of a worker that may be given a job before it claims (``Claim.idle``)."""
+    """A listener of a worker to which the store may lease a job ahead of its next claim (``Claim.idle``)."""
 
     def decline(self) -> None:
-        """Want no job until the next claim. Callable from any thread."""
+        """Accept no such job until the next claim. Callable from any thread."""
         ...
 
     def on_offer(self, begin: Callable[[JobRecord, float], bool]) -> None:
-        """Show ``begin`` a job as it is given, and when its lease began at the earliest (``monotonic_ms``).
+        """Call ``begin`` with each such job and the earliest possible start of its lease (``monotonic_ms``).
 
-        Called on the loop of the listener. It answers whether it began; else the job waits for a claim.
+        ``begin`` runs on the event loop of the listener. It returns whether it started the job. If not, the
+        job is returned by the next claim.
         """
         ...
 
 
 class Backend(Protocol):
-    """A store of jobs. Usable from several event loops and threads at once."""
+    """A client of a store of jobs. Usable from several event loops and threads at once."""
 
     @property
     def name(self) -> str:
-        """``memory``, ``sqlite``, ...: as in the URL."""
+        """The kind of store, as in its URL: ``memory``, ``sqlite``, ..."""
         ...
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def capabilities(self) -> Capabilities:
+        """What the store supports. Requests that need anything else never reach ``execute``."""
+        ...
 
     async def open(self) -> None:
-        """Connect, and create or migrate what the store needs. Idempotent."""
+        """Connect, and create or migrate the tables, files or keys of the store. Idempotent.
+
+        Raises ``StorageError`` if the store cannot be opened.
+        """
         ...
 
     async def close(self) -> None:
-        """Release every resource. Idempotent; pending calls finish first."""
+        """Wait for pending requests, then release every resource. Idempotent."""
         ...
 
     async def execute(self, request: Request[R]) -> R:
-        """Carry out one request atomically and answer it.
+        """Execute one request atomically, and return its answer when the change is durable.
 
-        Raises ``StorageError`` when the store cannot be reached or does not answer in time.
+        Raises ``StorageError`` if the store cannot be reached or does not answer within its timeout. The
+        request may then have been executed or not; callers repeat it. Cancelling the caller must not
+        interrupt a request halfway.
         """
         ...
 
     def listen(self, topics: Iterable[str]) -> Listener:
-        """Hints about ``topics``, from now on. To be awaited on the event loop that calls this."""
+        """Return a listener for hints about ``topics`` from now on.
+
+        It belongs to the running event loop, and ``Listener.wait`` is awaited there.
+        """
         ...
 
     def clone(self) -> Backend:
-        """Another client of the same store, for use by another thread. Opened and closed on its own."""
+        """Return another client of the same store, for another thread. It is opened and closed separately."""
         ...
 
 
 class TransactionalBackend(Protocol):
-    """A backend whose store is a database that the application itself can open."""
+    """A backend whose store is a database that the application itself can open.
+
+    Both methods are synchronous, and neither commits nor rolls back.
+    """
 
     def add_in_transaction(self, connection: Any, jobs: list[NewJob]) -> list[Added]:
-        """Add jobs inside the open transaction of the caller's own ``connection``."""
+        """Add jobs inside the open transaction of the caller's ``connection``; answers as ``Add``."""
         ...
 
     def settle_in_transaction(self, connection: Any, items: list[Settlement]) -> list[Settled]:
-        """End attempts inside the open transaction of the caller's own ``connection``."""
+        """End attempts inside the open transaction of the caller's ``connection``; answers as ``Settle``."""
         ...
 
 
 @runtime_checkable
 class ServedBackend(Protocol):
-    """A backend behind a server, whose settings decide about durability."""
+    """A backend of a server whose settings determine durability."""
 
     async def server_settings(self) -> list[dict[str, str]]:
-        """For each server its address as ``server``, and what it says about persistence and memory."""
+        """Return the settings for persistence and memory of each server, with its address as ``server``."""
         ...
 
 
 @runtime_checkable
 class OverlappingBackend(Protocol):
-    """A backend whose server works in parallel with its client, so that two requests in flight are faster."""
+    """A backend whose server works in parallel with its client.
+
+    A busy worker then sends its next request before the last one is answered.
+    """
 
     overlaps: Literal[True]
 
 
 @runtime_checkable
 class PushedBackend(Protocol):
-    """A backend whose server pushes jobs: claims are answered at once, and need not wait for settlements."""
+    """A backend whose server pushes jobs to the client.
+
+    Claims are answered at once, so a worker sends them separately from its settlements.
+    """
 
     claims_apart: Literal[True]
 
 
 @runtime_checkable
 class PreparedBackend(Protocol):
-    """A backend where a queue must be made before other programs can add to it."""
+    """A backend whose queues must be declared before other programs can add to them."""
 
     async def prepare(self, queues: Iterable[str]) -> None:
-        """Make ``queues``, where they are not there yet. A worker is not ready before."""
+        """Declare those of ``queues`` that do not exist. A worker is ready only after this."""
         ...
 
 
 @runtime_checkable
 class CompletionHintsBackend(Protocol):
-    """A backend whose hints may carry what happened, so that the listener need not ask the store."""
+    """A backend whose hints may contain the completed jobs, which saves the listener a request."""
 
     def listen_completed(self, queue: str, receive: Callable[[list[Completed]], None]) -> Listener:
-        """As ``listen(["done:<queue>"])``, but calls ``receive`` instead where the hint carries the jobs."""
+        """Listen as ``listen(["done:<queue>"])`` does, but call ``receive`` if the hint contains the jobs.
+
+        ``receive`` runs on the event loop of the listener.
+        """
         ...
 
 

@@ -1,13 +1,14 @@
 """One request object per verb, with the type of its answer.
 
-Every verb is one whole, atomic transition; lifecycle verbs take batches and answer per item, in order.
-``now_ms`` is None in production (the store's clock decides) and set when a test drives the clock.
+Every verb is one atomic transition. Lifecycle verbs take a batch and answer per item, in the same order.
+``now_ms`` is the current time if a test controls the clock. It is None in production: then the store uses its
+own clock.
 
 Every verb may be repeated after a lost reply:
 
-* ``Add`` with the same id and ``request_id`` answers as it did the first time;
+* ``Add`` with the same id and ``request_id`` gives the same answer as the first time;
 * ``Settle`` under a token that already settled answers ``already``;
-* a lost ``Claim`` is repaired by ``Reconcile``, which gives back leases that the worker does not hold.
+* a lost ``Claim`` is repaired by ``Reconcile``, which releases leases that the worker does not know about.
 """
 
 from __future__ import annotations
@@ -51,49 +52,60 @@ class Request(msgspec.Struct, Generic[R], kw_only=True):
 
 
 class Added(msgspec.Struct, gc=False):
-    """The answer for one added job. ``record`` is the existing job for ``duplicate``, ``replaced`` and
-    ``cached``."""
+    """The answer for one job of an ``Add`` or a ``Restore``.
+
+    ``record`` is the existing job if the outcome is ``duplicate``, ``replaced`` or ``cached``.
+    """
 
     outcome: AddOutcome
     state: JobState | None
     enqueued_ms: int = 0
     due_ms: int | None = None
     record: JobRecord | None = None
-    #: For ``replaced``: options of the new job that the existing one did not take.
+    #: For ``replaced``: options of the new job that were not applied to the existing one.
     not_taken: tuple[str, ...] = ()
 
 
 class Add(Request[list[Added]], kw_only=True):
     """Add jobs, all of them in one atomic step.
 
-    A job whose id is already there is not added again (``duplicate``) while that job is alive; it answers
-    ``cached`` while a completed job's result may be read; a failed, cancelled or expired one is replaced by
-    the new job (``queued``). An id under ``keep_id`` always answers ``duplicate``, even without a record
-    (then with ``record`` and ``state`` None).
+    The id is checked first. If a job with that id exists, the answer depends on its state:
 
-    Then the unique key is looked at (``core.unique_rules``): while it is held the answer is ``duplicate`` or
-    ``replaced``, with the holder's record (None when only the key is left). A holder that is replaced takes
-    all that the new job says, but what it has used already because it ran; ``not_taken`` names that. A group
-    that is ordered answers ``out_of_order`` for a job with a priority or ``lifo``, one that has its
-    ``max_size`` ``refused``. Neither changes anything else.
+    * ``duplicate`` while it is unfinished;
+    * ``cached`` if it completed and its result may still be read;
+    * ``queued`` if it failed, was cancelled or expired: the new job replaces it.
 
-    Jobs may name what they depend on, in this request or in the store: they are born ``blocked`` and become
-    ready when all of it has ended (``core.edges``). What has ended already counts as it ended. Raises
-    ``DependencyError`` for an unknown job or a parent that has finished, ``CycleError`` for a
-    circle; then nothing was added. A job that is answered by an existing one gets no new dependencies, but
-    its ``parent`` waits for it all the same. At most 10,000 jobs in a request with edges.
+    An id under ``keep_id`` always answers ``duplicate``. If its record is gone, ``record`` and ``state`` are
+    None.
+
+    The unique key is checked next (``core.unique_rules``). If another job holds it, the answer is
+    ``duplicate`` or ``replaced``, with the record of the holder (None if only the key is left). A holder that
+    is replaced takes the data and options of the new job, except dependencies, a group that is full, and
+    options that its earlier runs have used. ``not_taken`` lists these exceptions.
+
+    The group is checked last. An ordered group answers ``out_of_order`` for a job with a priority or
+    ``lifo``. A group with ``max_size`` jobs answers ``refused``. Neither answer changes anything.
+
+    A job may depend on jobs of this request or of the store. It starts as ``blocked`` and becomes ready when
+    they all have ended (``core.edges``). Jobs that have already ended count with the outcome that they had.
+    If the answer is an existing job, that job gets no new dependencies, but ``parent`` waits for it.
+
+    Raises ``DependencyError`` for an unknown job or a finished parent, and ``CycleError`` if jobs depend on
+    each other in a circle. In both cases no job is added. A request with edges has at most 10,000 jobs.
     """
 
     jobs: list[NewJob]
 
 
 class Restore(Request[list[Added]], kw_only=True):
-    """Put jobs back as they were, up to 1,000, from records of another store or of an earlier time.
+    """Import up to 1,000 job records, from another store or from an export.
 
-    They keep their states, times, counts, errors and results; their number and their place in line are new,
-    and edges stay behind. So do leases: ``active`` and ``blocked`` jobs are refused by the caller. An id that
-    is there or kept, and the unique key of an unfinished job that another has, answer ``duplicate``; the same
-    request again answers as the first time. A group answers for an unfinished job as it does to ``Add``.
+    Jobs keep their states, times, counts, errors and results. Their sequence number and their place in the
+    queue are new. Edges and leases are not restored, so the caller refuses ``active`` and ``blocked`` jobs.
+
+    The answer is ``duplicate`` if the id exists or is kept, or if the job is unfinished and another job holds
+    its unique key. Groups answer for unfinished jobs as in ``Add``. A repeated request gives the same answer
+    as the first time.
     """
 
     needs: ClassVar[str] = "restore"
@@ -105,7 +117,7 @@ class Restore(Request[list[Added]], kw_only=True):
 
 
 class ClaimQueue(msgspec.Struct, array_like=True):
-    """How much one queue may contribute to a claim: ``share`` first, up to ``cap`` when others are empty."""
+    """How many jobs a claim may take from one queue: ``share``, or up to ``cap`` if other queues have few."""
 
     name: str
     share: int
@@ -113,27 +125,30 @@ class ClaimQueue(msgspec.Struct, array_like=True):
 
 
 class Claimed(msgspec.Struct):
-    """Leased jobs, in the order to start them.
+    """Leased jobs, in the order in which to start them.
 
-    ``next_due_in_ms``: how long until the next job of these queues is due (None: none is scheduled).
+    ``next_due_in_ms`` is the time until the next job of these queues is due; None if no job is scheduled.
     """
 
     jobs: list[JobRecord]
     now_ms: int
     next_due_in_ms: int | None = None
-    #: These leases had begun this long, at most, before the claim was asked for.
+    #: The leases may have begun before the claim was sent, by at most this long.
     held_ms: int = 0
 
 
 class Claim(Request[Claimed], kw_only=True):
     """Lease up to ``limit`` jobs to ``worker``.
 
-    First promotes what is due in these queues (at most 1,000), then visits the queues in order: each gives
-    up to its ``share``, a second round fills up to each ``cap``. Inside a queue: highest priority first,
-    then turn, then place in line. Paused queues give nothing. Jobs past ``expires_ms`` that are met on the
-    way end as failed (``expired``); jobs whose group may not start one more are parked: at most 1,000 of both
-    per queue and round. A queue gives no more than its own limits allow.
-    The token of the n-th job begins with ``claim_id``, which must be new for every claim.
+    First promotes up to 1,000 due jobs of these queues. Then visits the queues in the given order: the first
+    round takes up to ``share`` jobs of each queue, the second up to ``cap``. Within a queue, jobs are ordered
+    by priority (highest first), then turn, then place. Paused queues are skipped, and the limits of a queue
+    apply.
+
+    On the way, jobs past their ``expires_ms`` fail as ``expired``, and jobs whose group has reached a limit
+    are parked: at most 1,000 of both per queue and round.
+
+    The token of each leased job begins with ``claim_id``, which must be new for every claim.
     """
 
     worker: str
@@ -141,13 +156,13 @@ class Claim(Request[Claimed], kw_only=True):
     limit: int
     claim_id: str
     lease_ms: int = 30_000
-    #: Nothing runs at this worker: the store may lease it a job before it claims again, and hand that out
-    #: with the next claim. Means nothing unless the worker listens for hints.
+    #: The worker runs no job. The store may then lease it a job ahead of its next claim and return the job
+    #: with that claim. Ignored unless the worker listens for hints.
     idle: bool = False
 
 
 class SettleResult(msgspec.Struct):
-    """Answers in the order of the settlements, and the next jobs when a claim came along."""
+    """Answers in the order of the settlements, and the jobs of ``Settle.claim``, if it was set."""
 
     items: list[Settled]
     claimed: Claimed | None = None
@@ -156,7 +171,7 @@ class SettleResult(msgspec.Struct):
 
 
 class Settle(Request[SettleResult], kw_only=True):
-    """End attempts and, in the same step, claim the next jobs."""
+    """End attempts and, if ``claim`` is set, claim the next jobs in the same step."""
 
     items: list[Settlement]
     claim: Claim | None = None
@@ -172,44 +187,47 @@ class LeaseRef(msgspec.Struct, array_like=True):
 
 
 class Extend(Request[list[Extended]], kw_only=True):
-    """Move lease deadlines to now + ``lease_ms``. Only the newest token may."""
+    """Move lease deadlines to now + ``lease_ms``. Only the newest token of a job can extend its lease."""
 
     leases: list[LeaseRef]
 
 
 class Reconcile(Request[int], kw_only=True):
-    """Release every lease of ``worker`` whose token is not in ``held``, at its old place; returns how many.
+    """Release every job that ``worker`` leases under a token that is not in ``held``; returns how many.
 
-    Sent after a lost reply: the store may have leased jobs whose claim never reached the worker.
+    The jobs return to their old place. A worker sends this after a lost reply: the store may have leased jobs
+    to it in an answer that never arrived.
     """
 
     worker: str
     held: list[str]
 
 
-# --- duties (safe to run anywhere, any number of times) ------------------------------------------
+# --- duties (any process may run them, any number of times) --------------------------------------
 
 
 class Promoted(msgspec.Struct):
+    """How many jobs were promoted, and the time until the next one is due; None if no job is scheduled."""
+
     count: int
     next_due_in_ms: int | None = None
 
 
 class Promote(Request[Promoted], kw_only=True):
-    """Make due jobs of all queues waiting, earliest first; then let in jobs of groups whose time has come.
+    """Make due jobs of all queues waiting, earliest first, then parked jobs whose group may start them again.
 
-    At most ``limit`` in all. Also a due job whose group has no room counts: it is ``parked``.
+    At most ``limit`` jobs in all. A due job whose group has reached its limit becomes ``parked``, and counts.
 
-    Of jobs due at the same instant, those of one queue go in the order of their adding; between queues there
-    is no promised order: ``seq`` and ``place`` are numbers within a queue.
+    Jobs of one queue that are due at the same millisecond are promoted in the order in which they were added.
+    Between queues the order is undefined.
     """
 
     limit: int = 1_000
 
 
 class Recovered(msgspec.Struct):
-    """Jobs taken back from silent workers, those that failed because it happened too often, and those whose
-    ``expires_in`` or ``expires_total`` passed."""
+    """What a ``Recover`` did: ``recovered`` jobs are waiting again after their lease expired, ``failed`` jobs
+    had too many stalls, ``expired`` jobs were past their ``expires_in`` or ``expires_total``."""
 
     recovered: list[JobRef]
     failed: list[JobRef]
@@ -217,18 +235,20 @@ class Recovered(msgspec.Struct):
 
 
 class Recover(Request[Recovered], kw_only=True):
-    """Take back expired leases, earliest first: waiting at the old place, stalls + 1. Then end pending jobs
-    past its ``expires_ms``, earliest first (see ``transitions.is_expired``). At most ``limit`` of each.
+    """Take back jobs whose leases have expired, and end pending jobs that are past their ``expires_ms``.
 
-    A job over its ``max_stalls`` ends as failed, reason ``stalled``. Between jobs of different queues whose
-    time came at the same instant there is no promised order.
+    Each kind is processed earliest first, at most ``limit`` jobs of each. A recovered job waits at its old
+    place, with ``stalls`` + 1. A job over its ``max_stalls`` fails instead, with reason ``stalled``.
+    ``core.transitions.is_expired`` defines which jobs are past their time.
+
+    Between jobs of different queues with the same time the order is undefined.
     """
 
     limit: int = 1_000
 
 
 class Pruned(msgspec.Struct):
-    """What a prune pass removed. ``more``: a bound was reached, run again."""
+    """How much a ``Prune`` removed. ``more``: a limit was reached, so run it again."""
 
     jobs: int = 0
     ids: int = 0
@@ -241,21 +261,21 @@ class Pruned(msgspec.Struct):
 
 
 class Prune(Request[Pruned], kw_only=True):
-    """Remove what is past its keep: records by age and by count, kept ids, unique keys, events, history,
-    workers, roll-ups, groups that are empty and have used nothing that still counts.
+    """Remove what is past its retention: job records, kept ids, unique keys, events, history, workers and
+    roll-ups. Also removes empty groups whose rate and bucket are unused.
 
-    A finished record goes when its result is past its time and it is too old or beyond the count; see
-    ``core.retention``. At most ``limit`` jobs go in one pass.
+    The record of a finished job is removed when its result has expired and it is too old, or beyond the
+    number of records to keep (``core.retention``). At most ``limit`` jobs are removed per request.
     """
 
     limit: int = 1_000
 
 
 class Archive(Request[None], kw_only=True):
-    """Say that the archiver ``name`` has safely copied the history up to ``cursors`` (queue -> position).
+    """Record that the archiver ``name`` has safely copied the history up to ``cursors`` (queue -> position).
 
-    The log holds what archivers of the last 7 days have not copied yet, up to 1,000,000 records per queue.
-    Cursors never go back; queues that are not named stay as they were.
+    The store keeps records that an archiver of the last 7 days has not copied yet, up to 1,000,000 per queue.
+    Cursors never move back. The cursors of queues that are not named do not change.
     """
 
     name: str
@@ -263,7 +283,7 @@ class Archive(Request[None], kw_only=True):
 
 
 class Elect(Request[bool], kw_only=True):
-    """Take or keep the leadership of ``role`` for ``ttl_ms``; False when another holder has it."""
+    """Take or keep the leadership of ``role`` for ``ttl_ms``; False if another holder has it."""
 
     role: str
     holder: str
@@ -271,7 +291,7 @@ class Elect(Request[bool], kw_only=True):
 
 
 class Resign(Request[bool], kw_only=True):
-    """Give up the leadership of ``role``; False when it was not ours."""
+    """Give up the leadership of ``role``; False if ``holder`` does not have it."""
 
     role: str
     holder: str
@@ -280,19 +300,20 @@ class Resign(Request[bool], kw_only=True):
 class Beat(Request[Command | None], kw_only=True):
     """A worker's heartbeat. Answers with the newest command for this worker, if there is one.
 
-    ``worker.command`` is the store's: what the request says there is ignored.
+    Only ``CommandWorker`` sets ``worker.command``: its value in this request is ignored.
     """
 
     worker: WorkerInfo
-    #: Forget the worker instead: it stops.
+    #: The worker stops: remove it from the list of workers.
     gone: bool = False
 
 
 class CommandWorker(Request[bool], kw_only=True):
-    """Leave a command for a worker; False when no such worker is known.
+    """Store a command for a worker; False if the store does not know the worker.
 
-    The worker receives it with the answer to its next ``Beat``, hurried by the hint ``worker:<id>``. A newer
-    command replaces one that was not received yet. ``id`` is new for every command: workers obey each once.
+    The worker receives the command as the answer to its next ``Beat``; the hint ``worker:<id>`` makes it send
+    one soon. A newer command replaces an older one. ``id`` is new for every command: workers obey each id
+    once.
     """
 
     needs: ClassVar[str] = "commands"
@@ -302,13 +323,13 @@ class CommandWorker(Request[bool], kw_only=True):
     id: str
 
 
-# --- changes by people and programs ---------------------------------------------------------------
+# --- changes by users and applications -------------------------------------------------------------
 
 
 class CancelJobs(Request[list[CancelResult]], kw_only=True):
-    """Cancel jobs: at once while pending, by a stored request to the worker while active.
+    """Cancel jobs. A pending job ends at once. For an active job the request is stored for its worker.
 
-    ``dead``: those that wait for a retry end as failed instead, among the dead ones.
+    ``dead``: jobs that wait for a retry end as ``failed`` instead, so that they are in the dead set.
     """
 
     refs: list[JobRef]
@@ -317,6 +338,8 @@ class CancelJobs(Request[list[CancelResult]], kw_only=True):
 
 
 class ChangeResult(msgspec.Struct):
+    """The answer for one job: what happened, and the state of the job, if it has a record."""
+
     status: Changed
     state: JobState | None = None
 
@@ -329,11 +352,12 @@ class RemoveJobs(Request[list[ChangeResult]], kw_only=True):
 
 
 class RetryJobs(Request[list[ChangeResult]], kw_only=True):
-    """Put finished jobs back to waiting with a fresh budget (attempts 0, history of errors kept).
+    """Run finished jobs again: they become waiting with attempts 0; their errors are kept.
 
-    Dependencies of a finished job that did not complete are looked at again: what has completed since counts
-    with its value, what is open blocks it, what failed or is gone is forgiven.
-    A ``retrying`` job is simply made ready now. Others answer ``illegal``.
+    If the job did not complete, its dependencies are checked again. Children that have completed since count
+    with their value, unfinished children block the job, and failed or removed children are ignored.
+
+    A ``retrying`` job becomes ready at once. Jobs in any other state answer ``illegal``.
     """
 
     refs: list[JobRef]
@@ -342,10 +366,12 @@ class RetryJobs(Request[list[ChangeResult]], kw_only=True):
 class ChangeJob(Request[ChangeResult], kw_only=True):
     """Change a pending job's priority, due time or payload; or, with its token, an active job's payload.
 
-    ``delay_ms`` is from now: 0 makes a scheduled or retrying job ready at once (event ``promoted``); more
-    moves a waiting, scheduled or retrying job's due time; a blocked job keeps it for the time when nothing
-    else holds it, for a suspended one it is ``illegal``. A changed priority joins the back of its new
-    priority; in an ordered group it is answered ``ordered``, and nothing is changed.
+    ``delay_ms`` counts from now. 0 makes a scheduled or retrying job ready at once (event ``promoted``).
+    More than 0 moves the due time of a waiting, scheduled or retrying job. A blocked job stores the due time
+    for when its dependencies have ended. A suspended job answers ``illegal``.
+
+    A job with a new priority goes to the back of that priority. In an ordered group the answer is ``ordered``
+    and nothing changes.
     """
 
     ref: JobRef
@@ -356,26 +382,28 @@ class ChangeJob(Request[ChangeResult], kw_only=True):
 
 
 class Report(Request[ChangeResult], kw_only=True):
-    """Progress (of a running attempt under its token, or sent from outside without one) and log lines.
+    """Set the progress of a job, append log lines, or both.
 
-    Progress of a job that has ended, without a token, is ``illegal``; under one that is not the job's newest
-    lease, also under an empty one, it is ``lost``. Log lines need only the job.
-    Repeating it shows: log lines that were sent twice are kept twice.
+    A running attempt sends its token; other callers leave it None. Progress without a token answers
+    ``illegal`` if the job has ended. Progress under a token that is not the newest of the job answers
+    ``lost``, also if the token is empty. Log lines are accepted as long as the job exists.
+
+    Not idempotent: log lines that are sent twice are stored twice.
     """
 
     ref: JobRef
     token: str | None = None
     progress: bytes | None = None
     logs: list[str] = []
-    #: How much the lines matter: ``debug``, ``info``, ``warning`` or ``error``. The store adds the time, the
-    #: attempt and the run.
+    #: The level of the lines: ``debug``, ``info``, ``warning`` or ``error``. The store adds the time, the
+    #: attempt and the run id.
     level: str = "info"
 
 
 class PublishEvent(Request[None], kw_only=True):
-    """Put an event of the application's own into the log of a queue, which is known from then on.
+    """Append an application's own event to the event log of a queue. Creates the queue if it does not exist.
 
-    ``data`` is JSON. Like log lines, an event that was sent twice is there twice.
+    ``data`` is JSON. Not idempotent: an event that is sent twice is stored twice.
     """
 
     queue: str
@@ -385,20 +413,22 @@ class PublishEvent(Request[None], kw_only=True):
 
 
 class TrimEvents(Request[int], kw_only=True):
-    """Forget all events of a queue but the newest ``keep``; returns how many went. Ids never return."""
+    """Delete all events of a queue except the newest ``keep``; returns how many. Ids are not used again."""
 
     queue: str
     keep: int
 
 
 class PauseQueue(Request[bool], kw_only=True):
-    """Pause or resume a queue; True when that changed something."""
+    """Pause or resume a queue; True if that changed its setting."""
 
     queue: str
     paused: bool
 
 
 class Purged(msgspec.Struct):
+    """The jobs that a ``Purge`` removed."""
+
     count: int
     ids: list[str]
 
@@ -406,8 +436,9 @@ class Purged(msgspec.Struct):
 class Purge(Request[Purged], kw_only=True):
     """Remove up to ``limit`` jobs of a queue in the given states, oldest first.
 
-    Only those that entered the state before now - ``grace_ms`` (finished ones by finish time, others by add
-    time). Serves ``clean``, ``clear`` and ``obliterate``. Active jobs go only with ``force``.
+    Skips jobs whose time is after now - ``grace_ms``: for finished jobs the time when they ended, for others
+    the time when they were added. Active jobs are removed only with ``force``. ``clean``, ``clear`` and
+    ``obliterate`` use this request.
     """
 
     queue: str
@@ -415,7 +446,7 @@ class Purge(Request[Purged], kw_only=True):
     grace_ms: int = 0
     limit: int = 1_000
     force: bool = False
-    #: Also forget the queue itself (settings, events) when no job is left.
+    #: Also delete the queue itself (settings, events) if no job is left.
     forget: bool = False
 
 
@@ -430,10 +461,10 @@ class SetResultTtl(Request[ChangeResult], kw_only=True):
 
 
 class GetJobs(Request[list["JobRecord | None"]], kw_only=True):
-    """Records by reference; None where there is none.
+    """Records by reference, in the same order; None for each job without a record.
 
-    A completed job whose result is past its time is shown without one. ``late``: with the result all the
-    same, as long as the record is there, for those who waited while the job ran.
+    A completed job whose result has expired is returned without its result. With ``late`` it keeps the result
+    as long as the record exists: a caller that has waited for the job must get it.
     """
 
     refs: list[JobRef]
@@ -441,9 +472,9 @@ class GetJobs(Request[list["JobRecord | None"]], kw_only=True):
 
 
 class Page(msgspec.Struct):
-    """Some records and where to continue (None: that was all).
+    """Some records. ``cursor`` continues the list; None if this is the last page.
 
-    ``looked``: about how many records the store went through to find them.
+    ``looked`` is roughly how many records the store read to find them.
     """
 
     jobs: list[JobRecord]
@@ -452,11 +483,11 @@ class Page(msgspec.Struct):
 
 
 class Hint(msgspec.Struct, frozen=True, array_like=True):
-    """A text that a job must hold to be of use to the caller; small letters, digits and a few signs.
+    """A text that a job must contain to match the caller's search. Lower case letters, digits, a few signs.
 
-    ``where`` is ``error`` (its errors), ``payload``, or ``any`` (those, and id, task, reason and options). It
-    is found in any case of its letters, and only payloads of codec ``json`` are looked into: the others may
-    hold anything.
+    ``where`` says where to search: ``error`` (its errors), ``payload``, or ``any`` (both, and its id, task,
+    reason and options). The search ignores case. Only payloads of codec ``json`` are searched: a payload of
+    another codec matches every hint.
     """
 
     where: Literal["error", "payload", "any"]
@@ -464,18 +495,18 @@ class Hint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ListJobs(Request[Page], kw_only=True):
-    """Records of a queue by what is said here; in order of their adding, or by another ``sort``.
+    """Records of a queue that match all given filters, in the order in which they were added or by ``sort``.
 
-    ``error_class`` and ``fingerprint`` are those of the last error. ``finished_from_ms`` and
-    ``finished_to_ms`` (which is left out itself) leave out jobs that have not ended. ``hints`` spare the
-    caller records: a store may leave out a job that does not hold one of them, and the caller looks at all
-    that come.
+    ``error_class`` and ``fingerprint`` refer to the last error. ``finished_from_ms`` (inclusive) and
+    ``finished_to_ms`` (exclusive) leave out jobs that have not ended. ``hints`` reduce what is transferred: a
+    store may leave out jobs that do not match one of them, or ignore the hints. The caller filters the answer
+    again.
 
-    ``sort`` by due time or by end needs ``states`` that have one (none named: all of those), and leaves out
-    jobs without that time. ``newest_first`` means the latest time first.
+    ``sort`` by due or finish time accepts only ``states`` that have that time (the default is all of them),
+    and leaves out jobs without one. ``newest_first`` means the latest time first.
 
-    ``cursor`` comes from the page before, or from ``core.order.cursor_of`` a record. A page may hold fewer
-    than ``limit`` jobs and still have a cursor: filters are applied to a bounded number of rows per call.
+    ``cursor`` comes from the page before, or from ``core.order.cursor_of`` for a record. A page may hold
+    fewer than ``limit`` jobs and still have a cursor, because a request reads a bounded number of records.
     """
 
     queue: str
@@ -488,7 +519,7 @@ class ListJobs(Request[Page], kw_only=True):
     worker: str | None = None
     finished_from_ms: int | None = None
     finished_to_ms: int | None = None
-    #: Only jobs at the end of a flow, for which no other job of it waits.
+    #: Only the last job of each flow: the one that no other job of the flow waits for.
     tops: bool = False
     hints: list[Hint] = []
     sort: Sort = Sort.ADDED
@@ -502,7 +533,7 @@ class ListJobs(Request[Page], kw_only=True):
 
     @property
     def needs_error(self) -> bool:
-        """Whether only jobs that have an error can fit."""
+        """Whether only jobs with an error can match."""
         return (
             self.error_class is not None
             or self.fingerprint is not None
@@ -511,29 +542,29 @@ class ListJobs(Request[Page], kw_only=True):
 
 
 class CountJobs(Request[dict[JobState, int]], kw_only=True):
-    """How many jobs of a queue are in each state (every state present)."""
+    """The number of jobs of a queue in each state. Every state is in the answer."""
 
     queue: str
 
 
 class ListQueues(Request[list[QueueInfo]], kw_only=True):
-    """Every queue the store knows, by name."""
+    """All queues, ordered by name."""
 
 
 class LogPage(msgspec.Struct):
-    """Log lines in order, and how many are kept."""
+    """Log lines in order, and how many the store keeps for the job."""
 
     entries: list[LogLine]
     count: int
 
     @property
     def lines(self) -> list[str]:
-        """Their texts."""
+        """The texts of the lines."""
         return [entry.text for entry in self.entries]
 
 
 class GetLogs(Request[LogPage], kw_only=True):
-    """Log lines of a job from ``start``, at most ``limit``; ``count`` is how many are kept."""
+    """Log lines of a job from index ``start``, at most ``limit``."""
 
     ref: JobRef
     start: int = 0
@@ -541,7 +572,7 @@ class GetLogs(Request[LogPage], kw_only=True):
 
 
 class EventPage(msgspec.Struct):
-    """Events in order, and the range that the log holds now (``last_id`` 0: nothing yet)."""
+    """Events in order, and the range of ids in the log now (``last_id`` 0: no events yet)."""
 
     events: list[Event]
     last_id: int
@@ -549,7 +580,7 @@ class EventPage(msgspec.Struct):
 
 
 class ReadEvents(Request[EventPage], kw_only=True):
-    """Events of a queue after id ``after``, oldest first; trimmed ones are skipped (see ``oldest_id``)."""
+    """Events of a queue after id ``after``, oldest first. Trimmed events are skipped: see ``oldest_id``."""
 
     queue: str
     after: int = 0
@@ -557,7 +588,7 @@ class ReadEvents(Request[EventPage], kw_only=True):
 
 
 class HistoryPage(msgspec.Struct):
-    """Attempt records in order. ``last`` is the cursor to continue from."""
+    """Attempt records in order. ``last`` is the position to continue after."""
 
     records: list[AttemptRecord]
     last: int
@@ -569,8 +600,8 @@ class HistoryPage(msgspec.Struct):
 class ReadHistory(Request[HistoryPage], kw_only=True):
     """Attempt records of a queue after position ``after`` (0 = from the start), oldest first.
 
-    Raises ``HistoryTrimmedError`` when records after ``after`` were trimmed: nothing is skipped silently.
-    A log that may hold a record twice gives both the same ``run_id`` and ``finished_ms``.
+    Raises ``HistoryTrimmedError`` if records after ``after`` were trimmed, so that no record is skipped
+    silently. Some stores may hold a record twice, with the same ``run_id`` and ``finished_ms``.
     """
 
     queue: str
@@ -579,13 +610,13 @@ class ReadHistory(Request[HistoryPage], kw_only=True):
 
 
 class ReadCounters(Request[list[CounterRow]], kw_only=True):
-    """Lifetime counters per task and outcome. They only grow, and match the history log exactly."""
+    """Lifetime counters per task and outcome. They never decrease, and match the history log exactly."""
 
     queue: str | None = None
 
 
 class ListArchivers(Request[list[ArchiverInfo]], kw_only=True):
-    """Archivers of the last 7 days, by name."""
+    """Archivers that were active in the last 7 days, ordered by name."""
 
 
 class ListWorkers(Request[list[WorkerInfo]], kw_only=True):

@@ -1,7 +1,4 @@
-"""Verbs of recurring schedules. What they mean is decided in ``core.schedule_rules``.
-
-Stores compare and set.
-"""
+"""Requests about recurring schedules. ``core.schedule_rules`` decides; stores compare and set."""
 
 from __future__ import annotations
 
@@ -15,11 +12,11 @@ from windlass.core.schedule_rules import SCHEDULES_PER_STEP, ScheduleRecord
 
 
 class PutSchedule(Request[ScheduleRecord], kw_only=True):
-    """Make or change a schedule; answers with the record as it is now.
+    """Create or change a schedule; answers with the record as it is stored now.
 
     ``schedule.next_ms`` is its first slot. An existing schedule with an equal rule keeps its next slot and
-    its counts; a paused one stays paused; the last run is kept in any case (``core.schedule_rules.put``).
-    The queue is known from then on. Hint: ``schedules``.
+    its counts. A paused schedule stays paused, and the last run is always kept (``core.schedule_rules.put``).
+    Creates the queue if it does not exist. Sends the hint ``schedules``.
     """
 
     needs: ClassVar[str] = "schedules"
@@ -28,7 +25,7 @@ class PutSchedule(Request[ScheduleRecord], kw_only=True):
 
 
 class SchedulePage(msgspec.Struct):
-    """Schedules by queue and name, the store's time, and where to continue (None: that was all)."""
+    """Schedules by queue and name, and the store's time. ``cursor`` continues the list (None: last page)."""
 
     schedules: list[ScheduleRecord]
     now_ms: int
@@ -36,7 +33,7 @@ class SchedulePage(msgspec.Struct):
 
 
 class ListSchedules(Request[SchedulePage], kw_only=True):
-    """Schedules of one queue or of all, of one name, from one source; by queue and name.
+    """Schedules that match all given filters, ordered by queue and name.
 
     ``cursor`` is opaque and comes from the page before. A page may hold fewer than ``limit`` records and
     still have a cursor.
@@ -52,9 +49,10 @@ class ListSchedules(Request[SchedulePage], kw_only=True):
 
 
 class RemoveSchedule(Request[bool], kw_only=True):
-    """Forget a schedule; False when there is none. Jobs that it made stay.
+    """Delete a schedule; False if it does not exist. Jobs that it has added stay.
 
-    With ``source``, only if the record comes from there: a deploy never removes what an operator took over.
+    With ``source``, only if the schedule has that source, so that a deploy does not delete a schedule that an
+    operator has changed.
     """
 
     needs: ClassVar[str] = "schedules"
@@ -65,10 +63,10 @@ class RemoveSchedule(Request[bool], kw_only=True):
 
 
 class PauseSchedule(Request[bool], kw_only=True):
-    """Pause or resume a schedule; False when there is none. Hint: ``schedules``.
+    """Pause or resume a schedule; False if it does not exist. Sends the hint ``schedules``.
 
-    Slots that pass meanwhile do not count as missed: resuming a paused schedule sets ``next_ms``. Without
-    a change of state nothing happens, so repeating it is harmless.
+    Slots that pass during the pause do not count as missed: resuming sets the next slot to ``next_ms``.
+    Pausing a paused schedule or resuming a running one changes nothing.
     """
 
     needs: ClassVar[str] = "schedules"
@@ -76,14 +74,14 @@ class PauseSchedule(Request[bool], kw_only=True):
     queue: str
     name: str
     paused: bool
-    #: When resuming: its first slot from now on.
+    #: For resuming: its first slot from now on.
     next_ms: int | None = None
 
 
 class Due(msgspec.Struct):
-    """Schedules whose next slot has come, earliest first.
+    """Schedules whose next slot is due, earliest first.
 
-    ``next_in_ms``: how long until the first of the others is due (None: no other has a next slot).
+    ``next_in_ms`` is the time until the next of the other schedules is due; None if none has a next slot.
     """
 
     schedules: list[ScheduleRecord]
@@ -92,7 +90,7 @@ class Due(msgspec.Struct):
 
 
 class DueSchedules(Request[Due], kw_only=True):
-    """What is to be fired now, over all queues; paused schedules are left out."""
+    """Up to ``limit`` schedules of all queues that must fire now. Paused schedules are left out."""
 
     needs: ClassVar[str] = "schedules"
 
@@ -100,22 +98,22 @@ class DueSchedules(Request[Due], kw_only=True):
 
 
 class Fired(msgspec.Struct):
-    """``ok``: the slot was ours to fire. ``added``: how many jobs were added (see overlap and limit)."""
+    """``ok``: this request fired the slot. ``added``: how many jobs overlap and limit allowed it to add."""
 
     ok: bool
     added: int = 0
 
 
 class FireSchedule(Request[Fired], kw_only=True):
-    """Add the jobs of due slots and move on to the next slot, in one step; once, however many workers try.
+    """Add the jobs of due slots and advance to the next slot, in one step. Only one of many workers succeeds.
 
-    Nothing happens unless the schedule is there, not paused, and its next slot is ``slot_ms``. Then as many
-    of ``jobs`` (those of ``slots``, in order) are added as limit and overlap allow (``core.schedule_rules``),
-    by
-    the rules of ``Add``, and the next slot becomes ``next_ms``, or none past the end or at the limit.
+    Nothing happens if the schedule does not exist, is paused, or has another next slot than ``slot_ms``.
+    Otherwise ``jobs`` (one for each of ``slots``, in order) are added by the rules of ``Add``, as many as
+    limit and overlap allow (``core.schedule_rules``). The next slot becomes ``next_ms``; none past the end or
+    at the limit.
 
-    Without ``slot_ms`` it is run by hand: all jobs are added and noted as its last run; slots and counts
-    stay as they are. Repeating that is harmless, by the jobs' request ids.
+    ``slot_ms`` None runs the schedule by hand: all jobs are added and recorded as its last run; slots and
+    counts do not change. The request ids of the jobs make it safe to repeat.
     """
 
     needs: ClassVar[str] = "schedules"

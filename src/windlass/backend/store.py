@@ -1,8 +1,8 @@
-"""A backend with a clock. The rest of the package uses stores only through this class.
+"""A backend with a clock. The rest of the package uses backends only through ``Store``.
 
-Opens on first use and never again by itself once it was closed, lets its clock stamp requests,
-turns per-item answers into errors in one place, and refuses to continue in a process that was forked after it
-was opened. Backends hold no such code.
+A store opens on first use, but not again after it was closed. Its clock stamps the requests. It refuses
+requests that the backend does not support, and requests from a process that was forked after it was opened.
+Backends contain no such code.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Store:
     def __init__(self, backend: Backend, clock: Clock) -> None:
         self.backend = backend
         self.clock = clock
-        #: Requests that may ask for what is missing without needing it always.
+        #: Requests that need a missing capability only if they use certain options.
         self._to_check = () if backend.capabilities.takes_all_jobs else (rq.Add, rq.ChangeJob, PutSchedule)
         self._opened = False
-        #: The id of the process that opened it; 0: not open.
+        #: The id of the process that opened the store; 0: never opened.
         self._pid = 0
         #: Counts closes and failed opens, so that an ``open`` in progress notices them.
         self._closings = 0
@@ -83,23 +83,24 @@ class Store:
             self._note_closed()
             raise
         if self._closing.closed:
-            await self.backend.close()  # closed while it opened: release what was opened after that too
+            # ``close`` ran while ``backend.open`` waited, and may have found nothing to close yet.
+            await self.backend.close()
             raise self._closing.error()
         self._opened = closings == self._closings
 
     async def reopen(self) -> None:
-        """Connect, also after ``close``."""
+        """Connect, even after ``close``."""
         self.allow_open()
         await self.open()
 
     def allow_open(self) -> None:
-        """Let requests after ``close`` open it again."""
+        """Let the next request open the store again after ``close``."""
         self._closing.reopen()
 
     async def close(self) -> None:
-        """Release the connection. Waits under way and later requests raise ``ClosedError``. Idempotent.
+        """Release the connection. Pending waits and later requests raise ``ClosedError``. Idempotent.
 
-        In the child of a process that opened it, the connection is left to that process.
+        In a child of the process that opened the store, the connection stays open: it belongs to the parent.
         """
         self._note_closed()
         self._closing.close()
@@ -111,7 +112,7 @@ class Store:
             raise ForkedError(self.name, self._pid, _pid)
 
     def closed_error(self) -> ClosedError:
-        """What requests after ``close`` are answered with."""
+        """The error that requests raise after ``close``."""
         return self._closing.error()
 
     def _note_closed(self) -> None:
@@ -119,9 +120,10 @@ class Store:
         self._closings += 1
 
     async def execute(self, request: rq.Request[R]) -> R:
-        """Carry out ``request``; see ``Backend.execute``.
+        """Execute ``request`` (see ``Backend.execute``), and open the store first if it is not open.
 
-        Raises ``UnsupportedByBackendError`` for a verb that the backend declares missing.
+        Raises ``UnsupportedByBackendError`` if the request needs a capability that the backend does not have,
+        and ``ClosedError`` after ``close``.
         """
         if request.needs or type(request) in self._to_check:
             self._check(request)
@@ -131,7 +133,7 @@ class Store:
         return await self.backend.execute(request)
 
     def _check(self, request: rq.Request[Any]) -> None:
-        """Refuse what the backend declares missing."""
+        """Raise ``UnsupportedByBackendError`` if the request needs a capability that is missing."""
         if request.needs:
             self.capabilities.require(self.name, request.needs)
         if type(request) is rq.Add:
@@ -142,19 +144,22 @@ class Store:
             check_jobs(self.name, self.capabilities, [request.schedule.template])
 
     async def prepare(self, queues: Iterable[str]) -> None:
-        """Let other programs add to ``queues`` from now on, where the store must do something for it."""
+        """Declare ``queues`` so that other programs can add to them; does nothing on most backends."""
         if isinstance(self.backend, PreparedBackend):
             await self.open()
             await self.backend.prepare(queues)
 
     async def listen(self, topics: Iterable[str]) -> Listener:
-        """Hints about ``topics`` for the running event loop."""
+        """Return a listener for hints about ``topics``, owned by the running event loop."""
         if not self._opened or self._pid != _pid:
             await self.open()
         return self._watched(self.backend.listen(topics))
 
     async def listen_completed(self, queue: str, receive: Callable[[list[Completed]], None]) -> Listener:
-        """Hints about jobs of ``queue`` that finish; those that the hint describes go to ``receive``."""
+        """Return a listener for jobs of ``queue`` that finish.
+
+        ``receive`` is called with completed jobs if the backend's hints contain them.
+        """
         if not isinstance(self.backend, CompletionHintsBackend):
             return await self.listen([f"done:{queue}"])
         if not self._opened or self._pid != _pid:
@@ -162,7 +167,7 @@ class Store:
         return self._watched(self.backend.listen_completed(queue, receive))
 
     def _watched(self, listener: Listener) -> Listener:
-        """Woken by ``close``: its owner then asks the store, which raises that it was closed."""
+        """Let ``close`` wake the listener. Its owner then sends a request, which raises ``ClosedError``."""
         self._closing.watch(listener)
         return listener
 
@@ -171,12 +176,12 @@ class Store:
         return Store(self.backend.clone(), self.clock)
 
     async def get(self, ref: JobRef) -> JobRecord | None:
-        """One record, or None."""
+        """Return the record of a job, or None."""
         return (await self.execute(rq.GetJobs(refs=[ref])))[0]
 
 
 def check_jobs(name: str, capabilities: Capabilities, jobs: list[NewJob]) -> None:
-    """Refuse jobs that need what the backend declares missing."""
+    """Raise ``UnsupportedByBackendError`` if a job uses an option that the backend does not support."""
     if not capabilities.lifo and any(new.options.lifo for new in jobs):
         capabilities.require(name, "lifo", "use a higher priority instead")
     for new in jobs:
@@ -192,7 +197,7 @@ def check_jobs(name: str, capabilities: Capabilities, jobs: list[NewJob]) -> Non
 
 
 def check_priority(name: str, capabilities: Capabilities, priority: int) -> None:
-    """Refuse a priority that the backend does not know."""
+    """Raise ``UnsupportedByBackendError`` for a priority that the backend does not support."""
     if priority:
         capabilities.require(name, "priority", "use another queue, with a higher weight, for urgent jobs")
     if priority < 0:
@@ -204,7 +209,7 @@ def _keeps_last(new: NewJob) -> bool:
 
 
 def check_changed(ref: JobRef, result: rq.ChangeResult, action: str, advice: str = "") -> None:
-    """Turn the answer to a change of one job into the error that it means, if any."""
+    """Raise the error that the answer to a change of one job stands for; return if the job was changed."""
     match result.status:
         case Changed.OK:
             return

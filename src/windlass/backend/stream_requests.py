@@ -13,10 +13,10 @@ from windlass.core.stream_rules import Chunk
 
 
 class AppendStream(Request[ChangeResult], kw_only=True):
-    """Append chunks to the output of a running job; needs its token. Touches topic ``stream:<queue>``.
+    """Append chunks to the output of a running job, under its token. Sends the hint ``stream:<queue>``.
 
-    ``first`` is the number of the first chunk within this attempt, from 1: chunks that are there already are
-    skipped, so the request may be repeated. 10,000 chunks or 16 MB are kept, the oldest go.
+    ``first`` is the number of the first chunk within this attempt, from 1. Chunks that the store already has
+    are skipped, so the request may be repeated. The store keeps 10,000 chunks or 16 MB and drops the oldest.
     """
 
     needs: ClassVar[str] = "streams"
@@ -28,10 +28,10 @@ class AppendStream(Request[ChangeResult], kw_only=True):
 
 
 class StreamPage(msgspec.Struct):
-    """Chunks in order, and what the stream holds now (``last`` 0: nothing yet).
+    """Chunks in order, and the range of numbers in the stream now (``last`` 0: no chunks yet).
 
-    ``state`` is the job's (None: there is no record); once it has finished, nothing is added any more.
-    ``codec`` reads the chunks.
+    ``state`` is the state of the job; None if it has no record. The stream of a finished job does not grow.
+    ``codec`` decodes the chunks.
     """
 
     chunks: list[Chunk]
@@ -42,8 +42,8 @@ class StreamPage(msgspec.Struct):
 
 
 class ReadStream(Request[StreamPage], kw_only=True):
-    """Chunks after number ``after``, oldest first, at most ``limit``; trimmed ones are skipped
-    (see ``oldest``)."""
+    """At most ``limit`` chunks after number ``after``, oldest first. Dropped chunks are skipped: compare
+    ``StreamPage.oldest``."""
 
     needs: ClassVar[str] = "streams"
 

@@ -1,9 +1,9 @@
-"""From a URL to a backend, imported only when asked for.
+"""Open the backend of a URL. The module of a backend is imported only when it is needed.
 
 ``memory://`` · ``sqlite:///relative.db`` · ``sqlite:////absolute.db`` · ``file:///directory`` ·
 ``valkey://host:port/db``, ``redis://`` (+``s`` for TLS, ``+cluster``, ``+sentinel``) ·
-``amqp://user:password@host:port/vhost``, ``amqps://``. Every URL takes ``?namespace=``, so that two
-applications or two tests on one store never meet.
+``amqp://user:password@host:port/vhost``, ``amqps://``. Every URL takes ``?namespace=``, which separates
+applications that share a store.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from windlass.errors import ConfigError
 DEFAULT_URL = "sqlite:///windlass.db"
 DEFAULT_NAMESPACE = "default"
 
-#: scheme -> (module, what to install when its import fails)
+#: scheme -> (module, the package to install if its import fails)
 _SCHEMES = {
     "memory": ("windlass.backends.memory", ""),
     "sqlite": ("windlass.backends.sqlite", ""),
@@ -40,10 +40,10 @@ _SCHEMES = {
 }
 
 
-#: Schemes whose URLs name files or nothing at all: they hold no credentials, and ``@`` is a letter.
+#: Schemes whose URLs contain no host and no credentials. ``@`` has no meaning in them.
 _LOCAL: Final = frozenset({"memory", "sqlite", "file"})
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30})://")
-#: ``host``, ``host:port``, ``[address]:port``; hosts of a cluster stand between commas.
+#: ``host``, ``host:port`` or ``[address]:port``. Commas separate the hosts of a cluster.
 _HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\[\]:@\s\\]*)(?::([0-9]{1,5}))?")
 _SECRET_SETTING: Final = re.compile(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&]*", re.IGNORECASE)
 _HIDDEN: Final = "***"
@@ -51,14 +51,14 @@ _HIDDEN: Final = "***"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class BackendUrl:
-    """A parsed URL. ``options`` are the query's settings other than the namespace.
+    """A parsed URL. ``options`` are the settings of the query except the namespace.
 
-    ``username`` and ``password`` are None when the URL does not say them.
+    ``username`` and ``password`` are None if the URL does not contain them.
     """
 
     text: str
     scheme: str
-    #: Where the server is, without credentials: one host, or several between commas.
+    #: The server without credentials: one host, or several separated by commas.
     host: str
     path: str
     namespace: str = DEFAULT_NAMESPACE
@@ -71,15 +71,15 @@ class BackendUrl:
 
     @property
     def shown(self) -> str:
-        """The URL as errors and logs may show it: without what is secret."""
+        """The URL without secrets, for errors and logs."""
         return hide_secrets(self.text)
 
     def check_options(self, known: set[str]) -> None:
-        """Refuse settings that the backend does not know."""
+        """Raise ``ConfigError`` for a setting that is not in ``known``."""
         check_known(self.options, known, f"setting of {self.scheme}:// URLs")
 
     def timeout(self) -> float:
-        """Seconds that a call of a store on this machine may take: ``?timeout=``, or 5."""
+        """The ``?timeout=`` of a call in seconds, 5 by default. Used by stores on this machine."""
         value = self.options.get("timeout", "5")
         try:
             seconds = float(value)
@@ -91,7 +91,7 @@ class BackendUrl:
 
 
 def parse_url(url: str) -> BackendUrl:
-    """Split and check ``url``, or ``ConfigError``. What cannot be read may be a password: it is not shown."""
+    """Split and check ``url``. Raises ``ConfigError``; it leaves out parts that may be a password."""
     if not isinstance(url, str):
         raise ConfigError("url", "like sqlite:///jobs.db or memory://", type(url).__name__)
     found = _SCHEME.match(url)
@@ -101,7 +101,7 @@ def parse_url(url: str) -> BackendUrl:
         raise _unreadable(url, "proper Unicode text without control characters")
     try:
         parts = urlsplit(url)
-    except ValueError:  # brackets that are no address, say
+    except ValueError:  # for example brackets without an address
         raise _unreadable(url, "a proper URL") from None
     credentials, hosts = "", parts.netloc
     if parts.scheme not in _LOCAL:
@@ -124,7 +124,7 @@ def parse_url(url: str) -> BackendUrl:
 def _authority(url: str, parts: SplitResult) -> tuple[str, str]:
     """The credentials and the hosts of a server's URL.
 
-    A ``/``, ``?`` or ``#`` in a password ends the part that names the server, and leaves an ``@`` behind it.
+    A ``/``, ``?`` or ``#`` in a password ends the authority too early: then the ``@`` is in a later part.
     """
     if "@" in parts.path or "@" in parts.query or "#" in url:
         raise _unreadable(
@@ -139,7 +139,7 @@ def _authority(url: str, parts: SplitResult) -> tuple[str, str]:
 
 
 def _unreadable(url: str, want: str) -> ConfigError:
-    """The refusal of a URL of which only the scheme is known."""
+    """The error for a URL of which only the scheme may be shown."""
     return ConfigError("url", want, _only_scheme(url))
 
 
@@ -149,10 +149,10 @@ def _only_scheme(url: str) -> str:
 
 
 def hide_secrets(url: str) -> str:
-    """``url`` with stars in place of its credentials and of settings whose name speaks of a secret.
+    """``url`` with its credentials, and settings such as ``password`` or ``token``, replaced by stars.
 
-    Of a URL that cannot be parsed, only the scheme is left. Other text comes back as it is when it cannot
-    hold a secret (a path), else as stars.
+    A URL that cannot be parsed is reduced to its scheme. Text that is not a URL is returned unchanged, or as
+    stars if it contains an ``@``.
     """
     if "://" not in url:
         return _HIDDEN if "@" in url else url
@@ -168,12 +168,15 @@ def hide_secrets(url: str) -> str:
 
 
 def register_scheme(scheme: str, module: str, install: str = "") -> None:
-    """Make URLs that begin with ``scheme://`` open ``module.from_url(BackendUrl)``."""
+    """Open URLs that begin with ``scheme://`` with ``module.from_url(BackendUrl)``.
+
+    ``install`` is the package to name in the error if the import of ``module`` fails.
+    """
     _SCHEMES[scheme] = (module, install)
 
 
 def _known_schemes(scheme: str) -> str:
-    """What a URL may begin with, and which of it was probably meant."""
+    """What a URL may begin with, and which scheme was probably meant. For an error message."""
     if scheme.startswith(("postgres", "mysql", "mariadb", "mongodb")):
         instead = "sqlite:///jobs.db on one machine, valkey://host on many"
         return f"that of a store ({scheme} is none yet: use {instead})"
@@ -184,7 +187,7 @@ def _known_schemes(scheme: str) -> str:
 
 
 def backend_module(url: str) -> ModuleType:
-    """The module that knows the scheme of ``url``, or ``ConfigError``."""
+    """Import the module for the scheme of ``url``. Raises ``ConfigError`` if there is none."""
     parsed = parse_url(url)
     found = _SCHEMES.get(parsed.scheme)
     if found is None:
@@ -198,6 +201,6 @@ def backend_module(url: str) -> ModuleType:
 
 
 def open_backend(url: str) -> Backend:
-    """The backend that ``url`` names, not yet opened."""
+    """Return the backend for ``url``, not yet opened. Raises ``ConfigError`` if there is none."""
     backend: Backend = backend_module(url).from_url(parse_url(url))
     return backend

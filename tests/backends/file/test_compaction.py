@@ -223,9 +223,9 @@ async def test_two_processes_never_compact_at_once(tmp_path: Path, monkeypatch: 
         await work(other, 1, "w")
         first = Compaction(store._open_node().session)
         second = Compaction(other._open_node().session)
-        assert first.go_on() is False, "it has begun"
-        assert second.go_on() is True, "the other has it in hand"
-        while not first.go_on():
+        assert first.advance() is False, "it has begun"
+        assert second.advance() is True, "the other has it in hand"
+        while not first.advance():
             pass
         assert digest(store) == digest(other)
         assert generation(store) == generation(other) == 2

@@ -1,1 +1,1 @@
-"""What the backends share whose store is a file of this machine: threads, calls, locks, wake-up."""
+"""Code shared by the backends whose store is a file on this machine: threads, locks, notification."""

@@ -1,4 +1,4 @@
-"""What Python says about values that no store takes, as the error that callers see."""
+"""Translate Python's errors about values that cannot be stored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from windlass.errors import ConfigError
 
 
 def bad_value(exc: Exception) -> ConfigError | None:
-    """The error for a value that cannot be stored; None when ``exc`` is about something else."""
+    """Return the error for a value that cannot be stored; None if ``exc`` has another cause."""
     if isinstance(exc, OverflowError):
         return ConfigError("numbers", f"of at most 64 bits ({exc})")
     if isinstance(exc, UnicodeEncodeError):

@@ -1,8 +1,8 @@
-"""A flush that failed, and what may be believed afterwards.
+"""Recover from a flush that failed.
 
-When ``fdatasync`` fails, the system may forget which pages it did not write: the next call succeeds although
-they never reached the disk. So no later success counts for what an earlier flush should have covered. It is
-written once more over itself, which makes the pages dirty again, and flushed; until that has worked, calls
+When ``fdatasync`` fails, the kernel may drop the pages that it could not write: the next ``fdatasync``
+succeeds although they never reached the disk. So a later success proves nothing about earlier writes. The
+data must be written over itself, which makes the pages dirty again, and flushed. Until that succeeds, calls
 are refused.
 """
 
@@ -12,23 +12,23 @@ import os
 
 from windlass.errors import StorageError
 
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 
-#: As ``os.fdatasync``, where the system has it.
+#: ``os.fdatasync``, or ``os.fsync`` on systems without it.
 data_sync = getattr(os, "fdatasync", os.fsync)
 
 
 class FlushHealth:
-    """Whether a flush of a file failed and was not made good. All who flush the file share it."""
+    """Whether a flush of a file failed and has not been repeated. Shared by all that flush the file."""
 
     failed = False
 
 
 def write_again(fd: int, start: int = 0) -> None:
-    """Write a file over itself, from ``start`` to its end. No other process may write to it meanwhile."""
+    """Write a file over itself from ``start`` to its end. The caller must exclude all other writers."""
     end = os.fstat(fd).st_size
     while start < end:
-        data = memoryview(os.pread(fd, min(_PIECE, end - start), start))
+        data = memoryview(os.pread(fd, min(_CHUNK, end - start), start))
         if not data:
             return
         while data:

@@ -1,4 +1,4 @@
-"""Join the adds of several callers into one request: deciding many costs little more than deciding one."""
+"""Join the adds of several callers into one request, which costs little more than a single add."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def group_calls(calls: list[StoreCall[Any]]) -> Iterator[list[StoreCall[Any]]]:
-    """The calls in order; consecutive adds without flows form one group, any other call its own."""
+    """Yield the calls in order. Consecutive adds without flows form one group; any other call is alone."""
     group: list[StoreCall[Any]] = []
     for call in calls:
         plain = _is_plain_add(call.request)
@@ -34,12 +34,12 @@ def _is_plain_add(request: rq.Request[Any]) -> bool:
 
 
 def join(calls: list[StoreCall[Any]]) -> rq.Add:
-    """One add with the jobs of a whole group."""
+    """Return one add with the jobs of a group."""
     jobs = [job for call in calls for job in cast("rq.Add", call.request).jobs]
     return rq.Add(jobs=jobs, now_ms=calls[0].request.now_ms)
 
 
 def split_answers(calls: list[StoreCall[Any]], added: list[rq.Added]) -> list[Answer]:
-    """The answer of a joined add, divided among its callers."""
+    """Divide the answer of a joined add among its callers."""
     each = iter(added)
     return [(call, list(islice(each, len(cast("rq.Add", call.request).jobs))), None) for call in calls]

@@ -1,12 +1,13 @@
 """A fair lock between the processes that write to one store.
 
-SQLite's own lock is correct but not fair: a process that asks again at once gets it again, and those who wait
-sleep up to a tenth of a second between their attempts. So writers first queue at a lock file, where the
-kernel wakes the next one within microseconds.
+SQLite's own lock is correct but not fair: a process that asks again at once gets it again, and the others
+sleep up to a tenth of a second between attempts. So writers first wait for a lock file, where the kernel
+wakes the next one within microseconds.
 
-Two files make it fair: a process that waits for ``-lock`` holds ``-turn`` meanwhile, so the one that has just
-released cannot overtake. The turn is a courtesy, not a promise: when its holder is frozen, others pass it
-by after a moment. It excludes no process: only ``-lock`` does (on SQLite, ``BEGIN IMMEDIATE``).
+Two files make it fair. A process that waits for ``-lock`` holds ``-turn`` meanwhile, so the process that has
+just released ``-lock`` cannot overtake it. The turn is only an optimisation: if its holder is frozen, others
+skip the turn after a short wait. Mutual exclusion comes from ``-lock`` alone (on SQLite from
+``BEGIN IMMEDIATE``).
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ if TYPE_CHECKING:
 fcntl: ModuleType | None
 try:
     import fcntl
-except ImportError:  # Windows: SQLite's own lock has to do
+except ImportError:  # Windows: only SQLite's own lock is used
     fcntl = None
 
-#: Longest wait for the turn, and how long it is left alone after a wait in vain.
-_PATIENCE_S = 0.05
+#: Longest wait for the turn, the pause between attempts, and how long the turn is skipped after a timeout.
+_TURN_TIMEOUT_S = 0.05
 _PAUSE_S = 0.0002
 _IGNORE_S = 1.0
 
 
 class FairLock:
-    """Not reentrant; used by one thread at a time."""
+    """A lock between processes. Not reentrant; used by one thread at a time."""
 
     def __init__(self, path: str, mode: int) -> None:
-        """``mode``: that of its files, where they are not there yet."""
+        """``mode`` is the mode of the lock files if they must be created."""
         self._path = path + "-lock"
         self._lock = _open(self._path, mode) if fcntl else -1
         self._turn = _open(path + "-turn", mode) if fcntl else -1
         self._ignore_turn_until = 0.0
 
     def acquire(self) -> None:
-        """Wait for the lock, however long that takes."""
+        """Take the lock. Waits without a timeout."""
         if fcntl is None:
             return
         mine = self._take_turn(fcntl)
@@ -54,7 +55,7 @@ class FairLock:
                 fcntl.flock(self._turn, fcntl.LOCK_UN)
 
     def try_acquire(self) -> bool:
-        """Take the lock if that needs no waiting, and no other process waits."""
+        """Take the lock if it is free and no other process waits for it; returns whether it was taken."""
         if fcntl is None:
             return True
         flock, mine = fcntl.flock, fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -76,7 +77,7 @@ class FairLock:
 
     @property
     def stale(self) -> bool:
-        """Whether the lock file is not the one that others see now: the directory was replaced."""
+        """Whether another file is at the path of the lock now, because the directory was replaced."""
         return fcntl is not None and os.stat(self._path).st_ino != os.fstat(self._lock).st_ino
 
     def close(self) -> None:
@@ -86,6 +87,7 @@ class FairLock:
         self._lock = self._turn = -1
 
     def _take_turn(self, fcntl: ModuleType) -> bool:
+        """Wait a short time for the turn; returns whether it was taken."""
         give_up = 0.0
         while True:
             try:
@@ -93,7 +95,7 @@ class FairLock:
                 return True
             except BlockingIOError:
                 now = time.monotonic()
-                give_up = give_up or (0.0 if now < self._ignore_turn_until else now + _PATIENCE_S)
+                give_up = give_up or (0.0 if now < self._ignore_turn_until else now + _TURN_TIMEOUT_S)
                 if now >= give_up:
                     self._ignore_turn_until = now + _IGNORE_S
                     return False
@@ -101,7 +103,7 @@ class FairLock:
 
 
 def _open(path: str, mode: int) -> int:
-    """A descriptor to lock; reading is enough when the file belongs to another user."""
+    """Open a lock file. ``flock`` also works on a file of another user that is only readable."""
     try:
         return open_file(path, os.O_RDWR, mode)
     except PermissionError:

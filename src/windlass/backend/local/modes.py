@@ -1,8 +1,9 @@
-"""Who may read and write the files of a store.
+"""The permissions of the files of a store.
 
-A store is made for its user alone: files 0600, folders 0700, whatever the umask says. ``?mode=0660`` makes it
-for a group. What is there already is never changed, and what is added to a store follows it: files beside a
-database have its mode, files in a folder that of the folder. So the first process decides for all.
+A new store belongs to its user alone: files 0600, folders 0700, no matter what the umask is. ``?mode=0660``
+gives access to a group. Existing files are never changed, and new files of a store follow the existing ones:
+files beside a database get its mode, files in a folder get the mode of the folder. So the process that
+creates the store decides for all.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from collections.abc import Iterable
 
 from windlass.errors import ConfigError, StorageError
 
-#: Files of a new store, unless the URL says otherwise.
+#: The mode of the files of a new store, unless the URL has another.
 PRIVATE = 0o600
 _ALLOWED = re.compile(r"0?([46][0246][0246])")
 _READ_WRITE = 0o666
 
 
 def parse_mode(text: str | None) -> int:
-    """The mode that a URL asks for: ``0600``, ``0660``, ``0640``, ..."""
+    """The mode in a URL: ``0600``, ``0660``, ``0640``, ... Raises ``ConfigError`` for any other text."""
     if text is None:
         return PRIVATE
     found = _ALLOWED.fullmatch(text)
@@ -32,35 +33,35 @@ def parse_mode(text: str | None) -> int:
 
 
 def mode_of(path: str) -> int:
-    """Who may read and write beside or in ``path``, as the mode of a file."""
+    """The mode for new files beside or in ``path``."""
     return os.stat(path).st_mode & _READ_WRITE
 
 
 def folder_mode(mode: int) -> int:
-    """The mode of a folder for files of ``mode``; one for a group hands the group on to what is in it."""
+    """The mode of a folder for files of ``mode``. Files in a folder for a group inherit that group."""
     return mode | (mode & 0o444) >> 2 | (stat.S_ISGID if mode & 0o060 else 0)
 
 
 def open_file(path: str, flags: int, mode: int) -> int:
-    """Open a file, and make it with exactly ``mode`` if it is not there."""
+    """Open a file. Creates it with exactly ``mode`` if it does not exist."""
     flags |= os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
     try:
         fd = os.open(path, flags | os.O_EXCL, mode)
     except FileExistsError:
         return os.open(path, flags, mode)
     if hasattr(os, "fchmod"):
-        os.fchmod(fd, mode)  # the umask took something away
+        os.fchmod(fd, mode)  # the umask may have cleared bits
     return fd
 
 
 def make_file(path: str, mode: int) -> None:
-    """Make an empty file with ``mode``; one that is there stays as it is."""
+    """Create an empty file with ``mode`` if it does not exist."""
     if not os.path.exists(path):
         os.close(open_file(path, os.O_RDWR, mode))
 
 
 def make_folder(path: str, mode: int) -> None:
-    """Make a folder, and those above it, for files of ``mode``; those that are there stay as they are."""
+    """Create a folder for files of ``mode``, and its parents. Existing folders are not changed."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path.rstrip("/"))
@@ -74,7 +75,7 @@ def make_folder(path: str, mode: int) -> None:
 
 
 def no_folder(path: str) -> StorageError | None:
-    """The refusal of a file whose folder does not exist, if that is so."""
+    """The error for a file whose folder does not exist; None if the folder exists."""
     folder = os.path.dirname(os.path.abspath(path))
     if os.path.isdir(folder):
         return None
@@ -82,7 +83,7 @@ def no_folder(path: str) -> StorageError | None:
 
 
 def denied(paths: Iterable[str]) -> StorageError | None:
-    """The refusal of a store that this user may not use, if one of ``paths`` is the reason."""
+    """The error for a store that this user may not use; None if ``paths`` are accessible."""
     for path in paths:
         try:
             found = os.stat(path)
@@ -90,7 +91,7 @@ def denied(paths: Iterable[str]) -> StorageError | None:
             usable = os.access(path, os.R_OK | os.W_OK | (os.X_OK if folder else 0), effective_ids=True)
         except (OSError, NotImplementedError):
             continue
-        if not usable and found.st_uid != os.geteuid():  # else it is the disk that refuses
+        if not usable and found.st_uid != os.geteuid():  # otherwise ownership is not the cause
             return StorageError(
                 f"{path} belongs to user {_name(found.st_uid)} (mode {stat.S_IMODE(found.st_mode):04o}) and "
                 f"this process runs as user {_name(os.geteuid())}: run both as one user, or put both into "

@@ -1,12 +1,11 @@
-"""Hints across processes, within milliseconds and without busy polling.
+"""Hints between processes, within milliseconds and without busy polling.
 
-Each process that listens binds a datagram socket in a directory beside the store. After a commit the
-writer sends one datagram with the touched topics to every other process that listens to such topics; the
-name of a socket says which: ``<namespace key>.<kinds>.<unique>``, kinds being the first letters of topics.
+Each process that listens binds a datagram socket in a directory beside the store. After a commit the writer
+sends one datagram with the changed topics to every other process that listens for such topics. The name of a
+socket says which topics: ``<namespace key>.<kinds>.<unique>``, where kinds are the first letters of topics.
 
-Behind it stands a slow check: a few times a second a process that listens looks whether another process has
-changed the store. So a lost datagram, or a system without such sockets, costs a quarter of a second, not a
-job.
+In addition, each process that listens polls every ``CHECK_S`` seconds whether another process has changed the
+store. So a lost datagram, or a system without such sockets, only adds that delay.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from windlass.backend.local.socket_folder import SocketFolder
 if TYPE_CHECKING:
     from windlass.backend.hub import Hub
 
-#: Seconds between looks at the store.
+#: Seconds between two polls of the store.
 CHECK_S = 0.25
-#: A longer datagram is sent as "anything may have changed".
+#: Instead of a longer datagram, ``_ANYTHING`` is sent: any topic may have changed.
 _LONGEST_HINT = 8_192
 _ANYTHING = b"*"
-#: A listing is trusted when the directory had been left alone for this long before it was read.
+#: A listing is cached only if the directory was last changed at least this long before it was read.
 _SETTLED_NS = 50_000_000
 
 _GONE = {errno.ECONNREFUSED, errno.ECONNRESET}
 
 
 class Mailboxes:
-    """The sockets of other processes, and sending to them. Callable from any thread."""
+    """Sends hints to the sockets of other processes. Callable from any thread."""
 
     def __init__(self, beside: str, namespace: str, like: str) -> None:
-        """``like``: the file or folder of the store whose mode the sockets follow."""
+        """``like`` is the file or folder of the store whose mode the sockets get."""
         self._folder = SocketFolder(beside, like)
         key = hashlib.blake2b(namespace.encode(), digest_size=4).hexdigest()
         self._prefix = key + "."
@@ -51,16 +50,16 @@ class Mailboxes:
         self._own = ""
         self._names: list[str] = []
         self._stamp = 0
-        #: Those whose queue was full: the next hint they get says "anything".
+        #: Sockets whose buffer was full. The next hint to them is ``_ANYTHING``.
         self._behind: set[str] = set()
 
     def open(self) -> None:
-        """Make the folder of the sockets."""
+        """Create the folder of the sockets. Raises ``OSError``."""
         if self._socket is not None:
             self._folder.open()
 
     def bind(self, box: socket.socket, kinds: str, before: str = "") -> str:
-        """Give ``box`` a name that says its ``kinds``; ``before`` is the name it had."""
+        """Bind ``box`` to a new name with its ``kinds``, and return the name. ``before`` is its old name."""
         if self._folder.fd < 0:
             raise OSError("no folder for sockets")
         name = f"{self._prefix}{kinds}.{os.getpid()}-{id(box):x}"
@@ -80,12 +79,12 @@ class Mailboxes:
         return os.path.join(self._folder.path, name)
 
     def send(self, topics: Iterable[str] | None) -> None:
-        """Notify the others; ``None``: anything may have changed."""
+        """Send a hint to the other processes. ``None``: any topic may have changed."""
         with self._lock:
             try:
                 names = self._others() if self._folder.fd >= 0 else ()
             except OSError:
-                return  # the folder was removed: the slow check has to do
+                return  # the folder was removed: the other processes poll
             if not names:
                 return
             kinds = None if topics is None else {topic[0] for topic in topics}
@@ -103,19 +102,21 @@ class Mailboxes:
             self._socket.sendto(_ANYTHING if name in self._behind else hint, path)
             self._behind.discard(name)
         except BlockingIOError:
-            self._behind.add(name)  # its queue is full: it is awake, but will not see this hint
+            self._behind.add(name)  # its buffer is full: the process is awake, but will not see this hint
         except OSError as exc:
             self._behind.discard(name)
-            if exc.errno in _GONE:  # its process died
+            if exc.errno in _GONE:  # the process has died
                 with contextlib.suppress(OSError):
                     os.unlink(path)
 
     def _others(self) -> list[str]:
+        """The names of the other processes' sockets. Reads the directory only if its mtime has changed."""
         stamp = os.fstat(self._folder.fd).st_mtime_ns
         if stamp != self._stamp:
             now = time.time_ns()
             names = os.listdir(self._folder.path)
             self._names = [name for name in names if name.startswith(self._prefix) and name != self._own]
+            # A change right after this one may leave the mtime as it is: then do not cache the listing.
             self._stamp = stamp if now - stamp > _SETTLED_NS else 0
         return self._names
 
@@ -128,17 +129,18 @@ class Mailboxes:
 
 
 class Checker(ABC):
-    """Finds out whether another process has changed the store since it was last asked. Used by one thread."""
+    """Detects changes of the store by other processes. Used by one thread."""
 
     @abstractmethod
-    def foreign(self) -> bool: ...
+    def foreign(self) -> bool:
+        """Whether another process has changed the store since the last call."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 class Notifier(ABC):
-    """The hints of one store: sent after each commit, received while there are listeners."""
+    """Sends hints of one store after each commit, and receives them while there are listeners."""
 
     def __init__(self, beside: str, namespace: str, hub: Hub, *, like: str) -> None:
         self._hub = hub
@@ -152,32 +154,32 @@ class Notifier(ABC):
 
     @abstractmethod
     def checker(self) -> Checker:
-        """For the thread that listens."""
+        """Return a new checker. Runs on the thread that listens."""
 
     def open_boxes(self) -> None:
-        """The store is open."""
-        with contextlib.suppress(OSError):  # without a directory the slow check has to do
+        """Create the folder of the sockets. Called when the store is open."""
+        with contextlib.suppress(OSError):  # without a folder, polling is enough
             if not self._stop.is_set():
                 self._boxes.open()
 
     def announce(self, topics: set[str]) -> None:
-        """A transaction of this process touched ``topics``."""
+        """Send hints for ``topics``, which a transaction of this process has changed."""
         self._hub.publish(topics)
         self._boxes.send(topics)
 
     def announce_all(self) -> None:
-        """Something changed, and this process does not know what."""
+        """Send a hint to all listeners: something changed, and this process does not know what."""
         self._hub.wake_all()
         self._boxes.send(None)
 
     def listen_for(self, topics: Iterable[str]) -> None:
-        """Make sure that hints about ``topics`` of other processes reach the hub."""
+        """Receive hints about ``topics`` from other processes from now on. Starts the thread if needed."""
         kinds = {topic[0] for topic in topics}
         with self._lock:
             if kinds <= self._kinds and self._thread is not None:
                 return
             self._kinds |= kinds
-            with contextlib.suppress(OSError):  # without a socket the slow check has to do
+            with contextlib.suppress(OSError):  # without a socket, polling is enough
                 if self._box is None:
                     self._box = _socket()
                 if self._box is not None:
@@ -187,7 +189,7 @@ class Notifier(ABC):
                 self._thread.start()
 
     def stop(self) -> None:
-        """End the thread and take the socket away."""
+        """End the thread and remove the socket."""
         self._stop.set()
         with self._lock:
             thread, box, name = self._thread, self._box, self._name
@@ -219,7 +221,7 @@ class Notifier(ABC):
             checker.close()
 
     def _receive(self, timeout: float) -> None:
-        """Wait for hints, at most ``timeout``, and pass on all that have come."""
+        """Wait for hints, at most ``timeout`` seconds, and publish all that have arrived."""
         if self._box is None or not self._name:
             self._stop.wait(timeout)
             return
@@ -236,7 +238,7 @@ class Notifier(ABC):
 
 
 def _socket() -> socket.socket | None:
-    """A datagram socket, if the system has them."""
+    """A new datagram socket; None if the system has none."""
     if not hasattr(socket, "AF_UNIX"):
         return None
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

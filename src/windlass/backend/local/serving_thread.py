@@ -1,4 +1,4 @@
-"""A daemon thread that serves calls from an inbox, and how it starts and ends."""
+"""A daemon thread that serves calls from an inbox."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from windlass.errors import StorageError
 
 
 class ServingThread:
-    """Base of the writer and the reader. ``opened`` and ``ended`` say how far the thread is."""
+    """Base of the writer and the reader threads.
+
+    ``opened`` is done when the thread has opened the store, or has the error if it could not. ``ended`` is
+    done when the thread ends. ``_open``, ``_serve_all`` and ``_close`` run on the thread.
+    """
 
     def __init__(self, name: str) -> None:
-        #: Calls; None stands for the end.
+        #: Calls to serve; None asks the thread to end.
         self._inbox: SimpleQueue[StoreCall[Any] | None] = SimpleQueue()
         self._stopping = False
         self.opened: Future[None] = Future()
         self.ended: Future[None] = Future()
-        #: As ``ended``, for those who ask often.
+        #: Same as ``ended.done()``, but cheaper.
         self.over = False
         self.thread = threading.Thread(target=self._main, name=name, daemon=True)
 
@@ -30,13 +34,13 @@ class ServingThread:
         self.thread.start()
 
     def put(self, call: StoreCall[Any]) -> None:
-        """Line up a call."""
+        """Add a call to the inbox. Callable from any thread."""
         self._inbox.put(call)
-        if self.over:
+        if self.over:  # the thread may have ended before it saw the call
             self._refuse(StorageError("the backend was closed"))
 
     def stop(self) -> None:
-        """End the thread once everything lined up so far is done."""
+        """End the thread after all calls that are in the inbox now."""
         self._inbox.put(None)
 
     def _main(self) -> None:
@@ -55,7 +59,7 @@ class ServingThread:
             self.ended.set_result(None)
 
     def _take(self, *, block: bool) -> list[StoreCall[Any]]:
-        """All calls lined up now; with ``block``, it waits for a call or the end."""
+        """Take all calls from the inbox; with ``block``, wait until there is a call or a request to end."""
         calls: list[StoreCall[Any]] = []
         inbox = self._inbox
         while not self._stopping and (block or not inbox.empty()):
@@ -68,7 +72,7 @@ class ServingThread:
         return calls
 
     def _refuse(self, exc: Exception) -> None:
-        """Answer whatever is still lined up."""
+        """Fail all calls that are still in the inbox."""
         error = exc if isinstance(exc, StorageError) else StorageError(str(exc))
         self._stopping = False
         deliver([(call, None, error) for call in self._take(block=False) if call.begin()])
@@ -84,7 +88,7 @@ class ServingThread:
 
 
 class WriterSession(Protocol):
-    """What serves the calls of a writer."""
+    """The session of a writer: it executes calls on the store."""
 
     def failed(self, call: StoreCall[Any], exc: Exception) -> Answer: ...
 
@@ -95,12 +99,12 @@ S = TypeVar("S", bound=WriterSession)
 
 
 class WriterThread(ServingThread, Generic[S]):
-    """Base of the writers: all calls that wait at one moment are one group, lease renewals first.
+    """Base of the writers: serves waiting calls in groups (group commit), lease renewals first.
 
-    ``phase`` is what the thread does now: it explains why calls had to wait.
+    ``phase`` is what the thread does now. Errors use it to explain why a call had to wait.
     """
 
-    #: Bounds of a group: requests, and jobs or items in them.
+    #: The most calls in a group, and the most jobs or items in them.
     group_calls: ClassVar[int]
     group_items: ClassVar[int] = 5_000
 
@@ -108,17 +112,17 @@ class WriterThread(ServingThread, Generic[S]):
         super().__init__(name)
         self.phase = "open"
         self._session = session
-        #: Calls that wait: renewals, and all others.
+        #: Waiting calls: lease renewals, and all others.
         self._urgent: deque[StoreCall[Any]] = deque()
         self._line: deque[StoreCall[Any]] = deque()
 
     def _line_up(self, *, block: bool) -> None:
-        """Take in all calls that have come; with ``block``, wait for a call or the end."""
+        """Move calls from the inbox to the waiting lines; ``block`` as in ``_take``."""
         for call in self._take(block=block):
             (self._urgent if type(call.request) is rq.Extend else self._line).append(call)
 
     def _next_group(self) -> list[StoreCall[Any]]:
-        """The calls that are served together next."""
+        """Take and begin the next calls to serve together. Leaves out calls that were withdrawn."""
         group: list[StoreCall[Any]] = []
         items = 0
         for line in (self._urgent, self._line):
@@ -141,7 +145,7 @@ class WriterThread(ServingThread, Generic[S]):
 
 
 def size_of(request: rq.Request[Any]) -> int:
-    """How many jobs a request is about."""
+    """The most jobs that a request can affect, for the size of a group."""
     if type(request) is rq.Add:
         return len(request.jobs)
     if type(request) is rq.Settle:

@@ -1,16 +1,16 @@
-"""Where the sockets of a store are.
+"""The folder of the sockets of a store.
 
-They are in a folder beside the store, which stays with it. The path of a socket may have about 100 bytes: a
-store with a longer path has its sockets in a folder of the system's directory for temporary files instead.
-All processes that use the store share that folder, and it goes with the last of them:
+Normally it is a folder beside the store, which is never removed. But the path of a socket has at most about
+100 bytes: the sockets of a store with a longer path are in a folder of the system's temporary directory. All
+processes that use the store share that folder, and the last one removes it:
 
-- each holds a shared lock on the folder (``flock``) while its store is open;
-- one that closes asks for the exclusive lock, and gets it when no other process is left: then it removes
-  the folder;
-- a process that died holds no lock. Its folder is removed by the next process that makes one.
+- each process holds a shared lock on the folder (``flock``) while its store is open;
+- a process that closes its store tries to get the exclusive lock. It gets the lock if no other process uses
+  the folder, and then removes the folder;
+- a process that died holds no lock. The next process that creates a folder removes the one left behind.
 
-A folder is locked first and then looked up again by its path, so none that was removed meanwhile is taken for
-the one that is there.
+After locking a folder, a process looks up its path again: another process may have removed the folder, or
+replaced it by a new one, in the meantime.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from windlass.backend.local.modes import PRIVATE, folder_mode, make_folder, mode
 if TYPE_CHECKING:
     from types import ModuleType
 
-#: Longest path of a socket that all systems accept, and what its own name needs of it.
+#: Longest path of a socket that all systems accept, and the part of it that is reserved for the name.
 _LONGEST_PATH = 100
 _LONGEST_NAME = 40
-#: How many folders of processes that died one process looks at.
+#: The most folders that one process checks for removal.
 _SWEEP = 100
-#: Longest wait for another process that is just removing the folder.
-_PATIENCE_S = 1.0
+#: Longest wait for another process that is removing the folder.
+_LOCK_TIMEOUT_S = 1.0
 _PAUSE_S = 0.001
 
 
 def directory(beside: str) -> str:
-    """Where the sockets of a store are: at ``beside``, or elsewhere if that is too long."""
+    """The folder for the sockets of a store: ``beside``, or a temporary folder if that path is too long."""
     if len(os.fsencode(beside)) <= _LONGEST_PATH - _LONGEST_NAME:
         return beside
     key = hashlib.blake2b(os.fsencode(beside), digest_size=8).hexdigest()
@@ -52,43 +52,43 @@ def directory(beside: str) -> str:
 
 
 class SocketFolder:
-    """The folder of one store, as one process uses it."""
+    """The socket folder of one store in one process."""
 
     def __init__(self, beside: str, like: str) -> None:
-        """``like``: the file or folder of the store whose mode the sockets follow."""
+        """``like`` is the file or folder of the store whose mode the sockets get."""
         self._like = like
         self.path = directory(beside)
-        #: Whether it stands among those of other users.
+        #: Whether it is in the temporary directory, which other users share.
         self._shared = self.path != beside
         #: A descriptor of the folder; -1 while it is not open.
         self.fd = -1
 
     @property
     def mode(self) -> int:
-        """Who may read and write the sockets."""
+        """The mode of the sockets."""
         return PRIVATE if self._shared else mode_of(self._like)
 
     def open(self) -> None:
-        """Make the folder, or use that of other processes. It raises ``OSError`` when it cannot."""
+        """Create the folder, or use the existing one. Raises ``OSError`` if that fails."""
         if not self._shared:
             make_folder(self.path, self.mode)
             self.fd = os.open(self.path, os.O_RDONLY)
             return
-        if fcntl is None:  # Windows, which has no sockets of this kind either
+        if fcntl is None:  # Windows, which does not support these sockets either
             raise OSError("no folder for sockets: this system has no flock")
         _sweep(fcntl, self.path)
-        give_up = time.monotonic() + _PATIENCE_S
+        give_up = time.monotonic() + _LOCK_TIMEOUT_S
         while self.fd < 0:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.path, folder_mode(PRIVATE))
             self.fd = _locked(fcntl, self.path, fcntl.LOCK_SH)
-            if self.fd < 0:  # another process removes it
+            if self.fd < 0:  # another process is removing it
                 if time.monotonic() > give_up:
-                    raise OSError(f"{self.path}: no lock within {_PATIENCE_S:g} s")
+                    raise OSError(f"{self.path}: no lock within {_LOCK_TIMEOUT_S:g} s")
                 time.sleep(_PAUSE_S)
 
     def close(self) -> None:
-        """Leave the folder; the last process removes it."""
+        """Stop using the folder; the last process removes it. Idempotent."""
         if self.fd < 0:
             return
         try:
@@ -104,7 +104,7 @@ def _prefix() -> str:
 
 
 def _locked(fcntl: ModuleType, path: str, kind: int) -> int:
-    """A descriptor of the folder at ``path`` with its lock; -1: another process has that, or removed it."""
+    """Open and lock the folder at ``path``; -1 if another process holds the lock or removed the folder."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -125,18 +125,18 @@ def _locked(fcntl: ModuleType, path: str, kind: int) -> int:
 
 
 def _remove_unused(fcntl: ModuleType, path: str, fd: int) -> None:
-    """Remove the folder that ``fd`` is open at, unless another process uses it."""
+    """Remove the folder of ``fd``, unless another process uses it."""
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
             if _is_at(path, fd):
                 _remove(path)
         finally:
-            fcntl.flock(fd, fcntl.LOCK_UN)  # a fork of this process may have the descriptor, too
+            fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough if a forked child has the descriptor too
 
 
 def _sweep(fcntl: ModuleType, beside: str) -> None:
-    """Remove folders of this user that no process uses, a bounded number of them."""
+    """Remove folders of this user that no process uses; checks at most ``_SWEEP`` folders."""
     with contextlib.suppress(OSError), os.scandir(os.path.dirname(beside)) as entries:
         for path in islice(_candidates(entries), _SWEEP):
             with contextlib.suppress(OSError):
@@ -154,10 +154,10 @@ def _candidates(entries: Iterator[os.DirEntry[str]]) -> Iterator[str]:
 
 
 def _remove(path: str) -> None:
-    """Remove a folder whose lock is held: what is left in it are sockets of processes that died."""
+    """Remove a folder under its exclusive lock. Sockets that are left in it belong to dead processes."""
     for name in os.listdir(path):
         box = os.path.join(path, name)
-        if _answers(box):  # a process of a release that takes no lock
+        if _answers(box):  # a process of an older release, which takes no lock
             return
         os.unlink(box)
     os.rmdir(path)
@@ -174,7 +174,7 @@ def _answers(path: str) -> bool:
 
 
 def _is_at(path: str, fd: int) -> bool:
-    """Whether ``fd`` is open at what stands at ``path`` now."""
+    """Whether ``fd`` is still the folder at ``path``."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
     except FileNotFoundError:
@@ -182,5 +182,5 @@ def _is_at(path: str, fd: int) -> bool:
 
 
 def _is_own(found: os.stat_result) -> bool:
-    """Whether no other user can put things into a folder that stands among those of others."""
+    """Whether it is a folder of this user that no other user can access."""
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077

@@ -1,4 +1,4 @@
-"""A store of this machine, as this process uses it: a writer, a reader, listeners. Shared by all clients."""
+"""A store on this machine: a writer thread, a reader thread and listeners for all clients of a process."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from windlass.backend.local.serving_thread import ServingThread, WriterThread
     from windlass.backend.requests import Request
 
+#: How long ``stop`` waits for a thread that has not opened the store yet.
 _LAST_MOMENT_S = 0.1
 
 
 class StoreSettings(Protocol):
-    """What a store needs of its settings."""
+    """The settings that every store on this machine has. Equal settings mean the same store."""
 
     @property
     def timeout(self) -> float: ...
@@ -40,16 +41,16 @@ SessionT = TypeVar("SessionT")
 
 
 class LocalStore(ABC, Generic[SettingsT, SessionT]):
-    """Threads and what they share, for one (place, namespace, settings) in this process."""
+    """The threads and listeners for one path, namespace and set of settings in this process."""
 
-    #: The backend, and what the store is called in messages.
+    #: The name of the backend, and the word for the store in messages.
     name: ClassVar[str]
     what: ClassVar[str]
-    #: Opening has at least this long, whatever a call may take.
+    #: The least timeout for opening, even if the timeout of calls is shorter.
     open_s: ClassVar[float]
-    #: Why calls had to wait, by the phase of the writer.
+    #: The explanation of a timeout, by the phase of the writer.
     waited: ClassVar[Mapping[str, str]]
-    #: Requests for the writer, and for the reader.
+    #: The requests that the writer serves, and those that the reader serves.
     verbs: ClassVar[Container[type[Any]]]
     reads: ClassVar[Container[type[Any]]]
 
@@ -69,13 +70,14 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
 
     @abstractmethod
     def make_reader(self) -> ServingThread:
-        """The lane for requests that change nothing, not yet started."""
+        """Return the thread for requests that change nothing, not yet started."""
 
     async def opened(self) -> None:
-        """Wait until the store is ready; raises ``StorageError`` when it cannot be."""
+        """Wait until the store is open. Raises ``StorageError`` on failure or timeout."""
         wait_s = max(self.settings.timeout, self.open_s)
         opening = asyncio.wrap_future(self._writer.opened)
-        opening.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # also when given up
+        # Retrieve the exception even after a timeout, so that asyncio does not log it.
+        opening.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         await asyncio.wait([opening], timeout=wait_s)
         if not opening.done():
             raise StorageError(
@@ -87,12 +89,12 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
     async def execute(self, request: Request[R]) -> R:
         """See ``Backend.execute``."""
         writer = self._writer
-        lane: ServingThread = writer if type(request) in self.verbs else self._reading(request)
-        if writer.over or lane.over:  # the reader may have ended by itself
+        thread: ServingThread = writer if type(request) in self.verbs else self._reader_for(request)
+        if writer.over or thread.over:  # the reader may have ended after an error
             raise StorageError(f"{self.settings.shown} is closed")
         call = StoreCall(self.settings.timeout, self._explain, request)
         call.watch()
-        lane.put(call)
+        thread.put(call)
         return await call.future
 
     def listen(self, topics: Iterable[str]) -> HubListener:
@@ -101,22 +103,23 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
         return listener
 
     async def stop(self) -> None:
-        """End the threads after the calls that are under way."""
-        lanes: list[ServingThread] = [self._writer] + ([self._reader] if self._reader else [])
-        for lane in lanes:
-            lane.stop()
-        for lane in lanes:
-            # One that could not even open hangs at a lock: it is left to end by itself.
-            wait_s = self.settings.timeout if lane.opened.done() else _LAST_MOMENT_S
-            await asyncio.wait([asyncio.wrap_future(lane.ended)], timeout=wait_s)
-            if lane.ended.done():
-                lane.thread.join()
+        """End the threads after pending calls, and wait for them at most the timeout of a call."""
+        threads: list[ServingThread] = [self._writer] + ([self._reader] if self._reader else [])
+        for serving in threads:
+            serving.stop()
+        for serving in threads:
+            # A thread that has not opened the store yet waits for a lock. It ends by itself later.
+            wait_s = self.settings.timeout if serving.opened.done() else _LAST_MOMENT_S
+            await asyncio.wait([asyncio.wrap_future(serving.ended)], timeout=wait_s)
+            if serving.ended.done():
+                serving.thread.join()
         self.wake.stop()
 
     def forked(self) -> None:
-        """Called in a forked child, which leaves this store to its parent."""
+        """Hook for a forked child, which must leave this store to its parent."""
 
-    def _reading(self, request: Request[Any]) -> ServingThread:
+    def _reader_for(self, request: Request[Any]) -> ServingThread:
+        """Return the reader, and start it if needed. Raises ``UnsupportedByBackendError``."""
         if type(request) not in self.reads:
             raise UnsupportedByBackendError(self.name, type(request).__name__)
         if self._reader is None:
@@ -144,7 +147,7 @@ StoreT = TypeVar("StoreT", bound=LocalStore)  # type: ignore[type-arg]
 
 
 class OpenStores(Generic[SettingsT, StoreT]):
-    """The stores of this process, one for equal settings, with as many clients as there are."""
+    """The open stores of this process. Clients with equal settings share a store."""
 
     def __init__(self, make: Callable[[SettingsT], StoreT]) -> None:
         self._make = make
@@ -156,7 +159,7 @@ class OpenStores(Generic[SettingsT, StoreT]):
             os.register_at_fork(after_in_child=self._after_fork)
 
     def acquire(self, settings: SettingsT) -> StoreT:
-        """The process's store for ``settings``, with one more client."""
+        """Return the store for ``settings``, and count one more client. Creates the store if needed."""
         with self._lock:
             store = self._stores.get(settings)
             if store is None:
@@ -165,7 +168,7 @@ class OpenStores(Generic[SettingsT, StoreT]):
             return store
 
     async def release(self, store: StoreT) -> None:
-        """Take one client away; the last one ends the threads."""
+        """Count one client less. After the last client, wait for the threads to end."""
         with self._lock:
             store.clients -= 1
             last = store.clients == 0
@@ -175,7 +178,7 @@ class OpenStores(Generic[SettingsT, StoreT]):
             await store.stop()
 
     def _after_fork(self) -> None:
-        """A child begins without stores, and must not close what its parent uses."""
+        """Start a child without stores. It keeps its parent's stores referenced, so that none is closed."""
         self._lock = threading.Lock()
         for store in self._stores.values():
             store.forked()

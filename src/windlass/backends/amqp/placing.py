@@ -154,7 +154,7 @@ class PlannedJobs(ForeignJobs):
             return placed.gen == gen
         self.queue(job.queue).row.known = True
         self.gen, self.last_place = max(self.gen, gen), max(self.last_place, job.seq, job.place)
-        self.enter(job)
+        self.put_job(job)
         self._touched.pop(job.ref, None)
         if placed is not None and placed.where == "queue" and placed.state is JobState.WAITING:
             self.void[job.queue, job.id, placed.gen] = None

@@ -1,11 +1,11 @@
 """Jobs in a plain directory, shared by all processes of a machine; no server, no database.
 
 ``file:///directory``, with ``?namespace=``, ``?synchronous=full|off`` and ``?timeout=`` (seconds that a call
-may wait). The memory store's state machine decides; what it changes is appended to a checksummed log that all
-processes follow. An acknowledged write survives the loss of the process and, with ``synchronous=full`` (the
-default), of power.
+may wait). Each process keeps the state in a memory store, on which the engine decides. Every change is
+appended to a checksummed log, which all processes read. An acknowledged write survives a crash of the process
+and, with ``synchronous=full`` (the default), a power failure.
 
-What stands where: ``docs/internals/stores.md``.
+``docs/internals/stores.md`` describes the files.
 """
 
 from windlass.backends.file.backend import FileBackend, from_url

@@ -77,5 +77,5 @@ class FileBackend:
 
 
 def from_url(url: BackendUrl) -> FileBackend:
-    """A client of the directory that the URL names; nothing is opened yet."""
+    """Return a client of the directory in the URL, not yet opened."""
     return FileBackend(parse(url))

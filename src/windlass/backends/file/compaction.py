@@ -1,8 +1,9 @@
-"""Making the log shorter: a snapshot beside it, while all processes keep working.
+"""Compaction: replace the log by a shorter one, while all processes keep working.
 
-The snapshot is written in small pieces between calls. It is a little ahead of where it began, which does not
-matter: the steps since then are copied behind it, and replaying them puts everything right (``effects``).
-Only the last few steps are copied under the lock; then ``current`` names the new generation.
+A snapshot is written to a new file in small pieces, between calls. Later pieces include changes that were
+made after the first piece. That does no harm: all steps since the first piece are copied behind the snapshot,
+and replaying them corrects the result (see ``effects``). Only the last few steps are copied under the lock.
+Then ``current`` is replaced and names the new generation.
 """
 
 from __future__ import annotations
@@ -26,27 +27,28 @@ try:
 except ImportError:  # not a POSIX system: the backend refuses to open there
     fcntl = None  # type: ignore[assignment]
 
-#: The steps behind a snapshot may take this many bytes, or this many times those of the snapshot.
+#: Compact if the steps take more than this many bytes, and more than this many times the snapshot.
 SHORT_LOG = 16 << 20
 FACTOR = 2
-#: When it got this many times longer than that, the process that compacts is taken for frozen.
+#: If the steps are this many times longer than that, assume that the process that compacts is frozen.
 FROZEN_FACTOR = 8
-#: So few bytes may be copied under the lock.
+#: The most bytes that should be copied under the lock.
 _LAST_BYTES = 256 << 10
 _COPY = 1 << 20
 
 
 def is_due(log: Log) -> bool:
-    """Whether the log is longer than it should be."""
+    """Whether the log should be compacted."""
     return log.step_bytes > limit(log)
 
 
 def limit(log: Log) -> int:
+    """The most bytes of steps that the log should have."""
     return max(SHORT_LOG, FACTOR * log.current.base)
 
 
 class LogOwner(Protocol):
-    """The session whose log is made shorter."""
+    """The session whose log is compacted."""
 
     mutex: threading.Lock
     log: Log
@@ -54,20 +56,20 @@ class LogOwner(Protocol):
 
     @property
     def directory(self) -> str:
-        """Where the store is."""
+        """The directory of the store."""
 
     def acquire(self) -> None:
-        """Take the lock of all processes."""
+        """Take the lock between processes."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock between processes."""
 
     def catch_up(self) -> None:
         """Read to the end of the log."""
 
 
 class Compaction:
-    """One new generation in the making. Used by the thread that writes."""
+    """Writes one new generation, in short parts. Used by the writer thread."""
 
     def __init__(self, session: LogOwner) -> None:
         self._session = session
@@ -79,13 +81,13 @@ class Compaction:
         self._written = 0
         self._number = 0
 
-    def go_on(self) -> bool:
-        """Do one piece; True when nothing is left to do."""
+    def advance(self) -> bool:
+        """Write the next piece; True if the compaction is finished or was abandoned."""
         session = self._session
         if not self._begun:
             return self._begin()
         if session.log is not self._log:
-            self.give_up()  # another process was first
+            self.abort()  # another process was first
             return True
         with session.mutex:
             piece = next(self._pieces, None)
@@ -101,7 +103,7 @@ class Compaction:
     def _begin(self) -> bool:
         session = self._session
         if not self._is_mine():
-            self.give_up()
+            self.abort()
             return True
         with session.mutex:
             self._log = log = session.log
@@ -116,7 +118,7 @@ class Compaction:
         return False
 
     def _is_mine(self) -> bool:
-        """Whether no other process compacts; one that does, and does not come to an end, is passed by."""
+        """Whether this process may compact: no other process does, or the other one seems to be frozen."""
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -130,7 +132,7 @@ class Compaction:
         self._written += len(data)
 
     def _copy(self, upto: int) -> None:
-        """Copy steps from the old log, up to a byte in it."""
+        """Copy steps from the old log, up to offset ``upto``."""
         while self._from < upto:
             data = os.pread(self._log.fd, min(_COPY, upto - self._from), self._from)
             self._write(data)
@@ -149,15 +151,15 @@ class Compaction:
             with session.mutex:
                 session.catch_up()
                 if session.log is not self._log:
-                    self.give_up()
+                    self.abort()
                     return True
-                session.log.mend()
+                session.log.cut_torn_tail()
                 self._copy(session.log.offset)
                 os.fsync(self._fd)
                 self._swap(base)
         finally:
             session.release()
-        self.give_up()
+        self.abort()
         return True
 
     def _swap(self, base: int) -> None:
@@ -171,8 +173,8 @@ class Compaction:
         session.catch_up()
         dr.sweep(session.directory, session.log.current)
 
-    def give_up(self) -> None:
-        """Release everything; what was begun is removed."""
+    def abort(self) -> None:
+        """Release the files and the lock, and remove a file that was not published. Also ends a success."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,13 +1,14 @@
-"""The files of a store, and which of them count.
+"""The files of a store.
 
-``DIR/windlass-store`` says whose the directory is. ``DIR/<namespace>/`` holds
+``DIR/windlass-store`` marks the directory as ours. ``DIR/<namespace>/`` contains
 
-* ``current``: the generation that counts, replaced in one step;
+* ``current``: which generation is current; replaced atomically;
 * ``<generation>.log``: a snapshot, then the steps since;
-* ``store-lock``, ``store-turn``, ``store-compact``: locks that die with their process;
-* ``wake/``: sockets of the processes that listen; ``torn``: the last tail that was cut off.
+* ``store-lock``, ``store-turn``, ``store-compact``: lock files; a lock ends with its process;
+* ``wake/``: sockets of the processes that listen;
+* ``torn``: the incomplete step that was cut off last.
 
-No name in there comes from a job.
+File names never contain text from jobs.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ _MARKER_TEXT = b"This directory belongs to windlass (file:// store). Do not edit
 
 
 class Current(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``current`` says. ``base``: where in the log its steps begin; ``number``: the step before them."""
+    """The content of ``current``. ``base`` is the offset of the first step in the log, ``number`` the number
+    of the step before it."""
 
     format: int = FORMAT
-    #: Which store this is: made once, at random.
+    #: The random id of the store.
     store: str
     generation: int
     base: int
@@ -47,14 +49,14 @@ def log_name(generation: int) -> str:
 
 
 def prepare(path: str, directory: str, mode: int) -> None:
-    """Make the directories, for files of ``mode``, or refuse one that is not ours."""
+    """Create the directories for files of ``mode``. Raises ``StorageError`` if another program uses them."""
     make_folder(path, mode)
     marker = os.path.join(path, MARKER)
     if not os.path.exists(marker):
         others = any(not name.startswith(MARKER) for name in os.listdir(path))
-        if not os.path.exists(marker):  # still: another process that makes it writes the marker first
+        if not os.path.exists(marker):  # checked again: another process may have created the store meanwhile
             if others:
-                raise errors.foreign(path)
+                raise errors.not_a_store(path)
             publish(marker, _MARKER_TEXT, mode)
     if not os.path.isdir(directory):
         make_folder(directory, mode)
@@ -62,19 +64,22 @@ def prepare(path: str, directory: str, mode: int) -> None:
 
 
 def places(path: str, directory: str) -> Iterator[str]:
-    """Everything that this process must be able to use."""
+    """Yield every path that this process must be able to access."""
     yield from (path, directory)
     with contextlib.suppress(OSError):
         yield from (entry.path for entry in os.scandir(directory))
 
 
 def is_store(path: str) -> bool:
-    """Whether a directory was made by us."""
+    """Whether a directory is a windlass store."""
     return os.path.exists(os.path.join(path, MARKER))
 
 
 def read_current(directory: str, fd: int | None = None) -> Current | None:
-    """What counts now; None when nothing was made yet."""
+    """Read ``current``, from ``fd`` if it is given; None if the store was not created yet.
+
+    Raises ``NewerLogError`` or ``DamagedLogError``.
+    """
     path = os.path.join(directory, CURRENT)
     try:
         if fd is not None:
@@ -96,12 +101,12 @@ def read_current(directory: str, fd: int | None = None) -> Current | None:
 
 
 def write_current(directory: str, current: Current) -> None:
-    """Make a generation the one that counts. The lock must be held, and the log be on disk."""
+    """Make a generation current. The lock must be held, and the log must be on disk."""
     publish(os.path.join(directory, CURRENT), msgspec.json.encode(current) + b"\n")
 
 
 def create(directory: str) -> Current:
-    """The first generation, empty. The lock must be held."""
+    """Create the first, empty generation. The lock must be held."""
     data = frames.make(FrameKind.HEAD, 1, head_body()) + frames.make(FrameKind.BASE, 0, b"")
     publish(os.path.join(directory, log_name(1)), data)
     current = Current(store=new_id(), generation=1, base=len(data), number=0)
@@ -114,7 +119,7 @@ def head_body() -> bytes:
 
 
 def publish(path: str, data: bytes, mode: int | None = None) -> None:
-    """Put a file in its place, whole and durable, in one step; without ``mode`` it follows the folder's."""
+    """Write a file atomically and durably. Without ``mode`` it gets the mode of its folder."""
     temporary = f"{path}.{os.getpid()}.tmp"
     fd = open_file(
         temporary, os.O_WRONLY | os.O_TRUNC, mode_of(os.path.dirname(path)) if mode is None else mode
@@ -132,7 +137,7 @@ def publish(path: str, data: bytes, mode: int | None = None) -> None:
 
 
 def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
-    """Write everything at ``offset``, or raise."""
+    """Write all of ``data`` at ``offset``. Raises ``OSError``."""
     view = memoryview(data)
     while view:
         done = os.pwrite(fd, view, offset)
@@ -148,7 +153,7 @@ def sync_directory(path: str) -> None:
 
 
 def sweep(directory: str, current: Current) -> None:
-    """Remove what earlier generations and ended processes left. The compaction lock must be held."""
+    """Remove logs of earlier generations and temporary files. The compaction lock must be held."""
     for name in os.listdir(directory):
         stem, _, ending = name.partition(".")
         old = ending == "log" and stem.isdigit() and int(stem) < current.generation
@@ -158,6 +163,6 @@ def sweep(directory: str, current: Current) -> None:
 
 
 def check_posix() -> None:
-    """Refuse systems without the locks that this store is built on."""
+    """Raise ``StorageError`` on systems without the locks that this store needs."""
     if not hasattr(os, "pread"):
         raise StorageError("file:// needs a POSIX system (flock, pread); use sqlite:// here")

@@ -1,4 +1,4 @@
-"""A look at the files of a store from outside, and repairing them: ``windlass doctor file:///directory``."""
+"""Examine and repair the files of a store: ``windlass doctor file:///directory``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REPAIR = "stop the workers, keep a copy of the directory, then run windlass doc
 
 @dataclass
 class Survey:
-    """What a log file holds."""
+    """The contents of a log file."""
 
     size: int
     snapshot: int = 0
@@ -37,11 +37,11 @@ class Survey:
     last: int = 0
     has_base: bool = False
     newer: int = 0
-    #: Where something is wrong: from byte, to byte.
+    #: Damaged ranges: first byte, and the byte after the last.
     damage: list[tuple[int, int]] = field(default_factory=list)
-    #: Records that match their checksum and cannot be read, each with the byte where its step begins.
+    #: Records that match their checksum but cannot be decoded, each with the offset of its step.
     unread: list[tuple[int, effects.Unread]] = field(default_factory=list)
-    #: Bytes at the end that are no whole frame.
+    #: Bytes at the end that are not a complete frame.
     torn: int = 0
     store: FileStore | None = None
 
@@ -51,7 +51,7 @@ class Survey:
 
 
 def survey(path: str, *, load: bool) -> Survey:
-    """Read every frame of a log; with ``load`` also apply what is whole."""
+    """Read every frame of a log; with ``load`` also apply the complete ones to a store."""
     with open(path, "rb") as file:
         data = memoryview(file.read())
     found = Survey(size=len(data), store=FileStore() if load else None)
@@ -63,7 +63,7 @@ def survey(path: str, *, load: bool) -> Survey:
             found.newer = exc.format
             break
         if frame is not None:
-            _take(found, frame)
+            _add_frame(found, frame)
             at = frame.end
             continue
         after = next(frames.search(data, at + 1), None)
@@ -75,8 +75,8 @@ def survey(path: str, *, load: bool) -> Survey:
     return found
 
 
-def _take(found: Survey, frame: frames.Frame) -> None:
-    """Count a frame, and apply it."""
+def _add_frame(found: Survey, frame: frames.Frame) -> None:
+    """Count a frame, and apply it if the survey has a store."""
     if frame.kind in (FrameKind.PIECE, FrameKind.STEP) and found.store is not None:
         step = effects.decode(frame.body)
         found.unread += [(frame.start, effect) for effect in effects.unread(step)]
@@ -94,7 +94,7 @@ def _take(found: Survey, frame: frames.Frame) -> None:
 
 
 def examine(url: BackendUrl, deep: bool) -> Iterator[Finding]:
-    """What the files of the store look like. Reads only."""
+    """Yield findings about the files of the store. Changes nothing."""
     settings = parse(url)
     if not dr.is_store(settings.path):
         yield problem(f"there is no store in {settings.path}", "check the path; a worker would create it")
@@ -157,7 +157,7 @@ def _namespaces(settings: FileSettings) -> list[str]:
 
 
 def repair(url: BackendUrl) -> Iterator[Finding]:
-    """Keep everything that is whole, as a new generation; the damaged file stays beside it."""
+    """Write everything that can be read to a new generation. The damaged file is kept beside it."""
     settings = parse(url)
     if not dr.is_store(settings.path) or not os.path.isdir(settings.directory):
         yield problem(f"there is no store in {settings.directory}", "check the path")
@@ -171,7 +171,7 @@ def repair(url: BackendUrl) -> Iterator[Finding]:
 
 @contextlib.contextmanager
 def _locked(settings: FileSettings) -> Iterator[None]:
-    """Hold the store's lock, or raise when another process does not release it."""
+    """Hold the store's lock. Raises ``OSError`` if another process holds it for the whole timeout."""
     lock = FairLock(os.path.join(settings.directory, "store"), mode_of(settings.directory))
     try:
         deadline = time.monotonic() + settings.timeout
@@ -212,7 +212,7 @@ def _repair(directory: str) -> Iterator[Finding]:
 
 
 def _newest(directory: str) -> tuple[int, str]:
-    """The generation that counts, and the id of the store ("" when ``current`` does not read)."""
+    """The current generation, and the id of the store ("" if ``current`` cannot be read)."""
     try:
         current = dr.read_current(directory)
         if current is not None:
@@ -237,6 +237,6 @@ def _write_generation(directory: str, generation: int, store_id: str, found: Sur
         data += frames.make(FrameKind.PIECE, number, effects.encode(step))
     data += frames.make(FrameKind.BASE, found.last, b"")
     dr.publish(os.path.join(directory, dr.log_name(generation)), bytes(data))
-    # A store id of its own: processes that have the old state in memory must read everything anew.
+    # A new store id makes processes that have the old state in memory read everything again.
     current = dr.Current(store=new_id(), generation=generation, base=len(data), number=found.last)
     dr.write_current(directory, current)

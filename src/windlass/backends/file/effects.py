@@ -1,11 +1,11 @@
-"""Effects: what one step changed, as entries of a log that any version can apply without deciding anything.
+"""Effects: the changes of one step as stored in the log. Applying them needs no decision.
 
-An effect says how something *is* from now on, or adds numbered items to a list. Applying one that was applied
-before, or one that is older than what is there, changes nothing that the following effects do not put right
-again: so a snapshot may be taken while the store keeps working, with the log replayed from where it began.
+An effect contains the new value of something, or adds numbered items to a list. An effect may be applied
+twice, or to a newer state: the effects that follow it correct the result. So a snapshot may be taken while
+the store keeps working, if the log is then replayed from the point where the snapshot began.
 
-Each effect is an array: its number, then its fields. Numbers and the meaning of fields never change; a new
-kind of effect means a new format (``frames.FORMAT``), which older versions refuse to follow.
+Each effect is an array: its number, then its fields. Numbers and the meaning of fields never change. A new
+kind of effect needs a new format (``frames.FORMAT``), which older versions refuse to read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class JobRow(JobRecord, array_like=True, kw_only=True):
     """A whole job as an array."""
 
 
-#: What the life of a job changes; the rest is written once (or when its data is replaced).
+#: Fields that change while a job is processed. The others are written once, or when its data is replaced.
 MOVING = (
     *("state", "priority", "place", "turn", "ready_ms", "due_ms", "expires_ms", "started_ms", "finished_ms"),
     *("attempts", "deliveries", "stalls", "manual_retries", "misses", "token", "settled_token"),
@@ -38,11 +38,11 @@ whole_of = attrgetter(*JobRecord.__struct_fields__)
 moving_of = attrgetter(*MOVING)
 
 _fields = {field.name: field for field in msgspec.structs.fields(JobRecord)}
-#: The moving part of a job as an array.
+#: The values of ``MOVING`` as an array.
 Moving: Any = msgspec.defstruct(
     "Moving",
     [
-        # Earlier releases did not write the last one.
+        # Earlier releases did not write ``queue_time``.
         (name, _fields[name].type, None) if name == "queue_time" else (name, _fields[name].type)
         for name in MOVING
     ],
@@ -55,13 +55,13 @@ class _Effect(msgspec.Struct, array_like=True):
 
 
 class PutJob(_Effect, tag=1):
-    """A job was made, or its data replaced."""
+    """A job was added, or its data was replaced."""
 
     row: JobRow
 
 
 class MoveJob(_Effect, tag=2):
-    """The moving part of a job changed. ``seq`` distinguishes the job from others that had its id."""
+    """The ``MOVING`` fields of a job changed. ``seq`` distinguishes the job from others with the same id."""
 
     queue: str
     id: str
@@ -70,7 +70,7 @@ class MoveJob(_Effect, tag=2):
 
 
 class DropJob(_Effect, tag=3):
-    """The record went, with its edges, log lines and output."""
+    """The record was removed, with its edges, log lines and output."""
 
     queue: str
     id: str
@@ -78,7 +78,7 @@ class DropJob(_Effect, tag=3):
 
 
 class PutRow(_Effect, tag=4):
-    """An entry of a table is like this now."""
+    """A row of a table has this value now."""
 
     table: int
     key: tuple[str | int, ...]
@@ -86,14 +86,17 @@ class PutRow(_Effect, tag=4):
 
 
 class DropRow(_Effect, tag=5):
-    """An entry of a table went."""
+    """A row of a table was removed."""
 
     table: int
     key: tuple[str | int, ...]
 
 
 class AddStarts(_Effect, tag=6):
-    """Start times of a group, or of a queue (group None): the ``number``-th and following; ``kept`` stay."""
+    """New start times of a group, or of a queue (group None), from the ``number``-th on.
+
+    ``kept`` is how many start times are kept after this.
+    """
 
     queue: str
     group: str | None
@@ -103,7 +106,7 @@ class AddStarts(_Effect, tag=6):
 
 
 class SetStarts(_Effect, tag=7):
-    """All start times that count, ``number`` having been made so far."""
+    """All start times that count. ``number`` is the total number of starts so far."""
 
     queue: str
     group: str | None
@@ -123,7 +126,7 @@ class AddLogs(_Effect, tag=8):
 
 
 class AddChunks(_Effect, tag=9):
-    """Output of a job, and where its stream stands."""
+    """Live output of a job, and the head of its stream."""
 
     queue: str
     id: str
@@ -133,27 +136,27 @@ class AddChunks(_Effect, tag=9):
 
 
 class PutEdge(_Effect, tag=10):
-    """An edge is like this now."""
+    """An edge has this value now."""
 
     edge: Edge
 
 
 class OrderEdges(_Effect, tag=11):
-    """In which order a job got its dependents (snapshots only)."""
+    """The order in which a job got its dependents (snapshots only)."""
 
     child: JobRef
     dependents: list[JobRef]
 
 
 class AddEnds(_Effect, tag=12):
-    """Ends that dependents are yet to be notified of, from the ``number``-th on."""
+    """New ended jobs in the outbox, from the ``number``-th on."""
 
     number: int
     ends: list[ChildEnd]
 
 
 class DropEnds(_Effect, tag=13):
-    """Dependents were notified of this many ends in all."""
+    """The total number of ended jobs that were relayed and removed from the outbox."""
 
     relayed: int
 
@@ -166,7 +169,7 @@ class AddEvents(_Effect, tag=14):
 
 
 class ForgetEvents(_Effect, tag=15):
-    """All events up to this one were forgotten."""
+    """All events up to id ``upto`` were deleted."""
 
     queue: str
     upto: int
@@ -188,7 +191,7 @@ class TrimHistory(_Effect, tag=17):
 
 
 class SetNumbers(_Effect, tag=18):
-    """How many events and attempts a queue has seen (snapshots only)."""
+    """The ids of the last event and the last history record of a queue (snapshots only)."""
 
     queue: str
     last_event: int
@@ -196,7 +199,7 @@ class SetNumbers(_Effect, tag=18):
 
 
 class PutMark(_Effect, tag=19):
-    """A mark beside the metrics."""
+    """A mark was added."""
 
     mark: Mark
 
@@ -225,13 +228,13 @@ Effect = (
 
 
 class Unread(NamedTuple):
-    """An effect that cannot be read: a part of a step, or a whole one."""
+    """An effect, or a whole step, that cannot be read."""
 
     raw: bytes
     why: str
 
     def names(self) -> tuple[str, str, int | None] | None:
-        """Queue, id and number of the job that it was about, if that much can be read."""
+        """Queue, id and ``seq`` of the job of the effect; None if they cannot be read."""
         try:
             kind, *fields = _decode_any(self.raw)
             at = 2
@@ -246,7 +249,7 @@ class Unread(NamedTuple):
 
 
 class LogStep(msgspec.Struct, array_like=True):
-    """All effects of one step, the store's time, and the last place in line that was given away."""
+    """All effects of one step, the store's time, and the last place that was assigned."""
 
     now_ms: int
     last_place: int
@@ -254,7 +257,7 @@ class LogStep(msgspec.Struct, array_like=True):
 
 
 class _Parts(msgspec.Struct, array_like=True):
-    """A step whose effects are yet to be read, each by itself."""
+    """A step whose effects are not decoded yet."""
 
     now_ms: int
     last_place: int
@@ -262,7 +265,7 @@ class _Parts(msgspec.Struct, array_like=True):
 
 
 class Written(NamedTuple):
-    """A ``Step`` as it is written: effects are plain tuples."""
+    """A step to be encoded: its effects are plain tuples."""
 
     now_ms: int
     last_place: int
@@ -282,7 +285,7 @@ def encode(step: Written) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> LogStep:
-    """The step that was written; what cannot be read of it is ``Unread``."""
+    """Decode a step. Effects that cannot be read are ``Unread``. Does not raise."""
     try:
         return _decoder.decode(data)
     except bad_records.UNREADABLE as exc:
@@ -295,7 +298,7 @@ def decode(data: bytes | memoryview) -> LogStep:
 
 
 def unread(step: LogStep) -> list[Unread]:
-    """What could not be read of a step."""
+    """The effects of a step that could not be read."""
     effects: list[Any] = step.effects
     return [effect for effect in effects if isinstance(effect, Unread)]
 
@@ -307,12 +310,12 @@ def _effect(data: bytes) -> Any:
         return Unread(data, str(exc))
 
 
-#: A row as what the rest of the package calls a job: the two differ in how they are written.
+#: Convert a ``JobRow`` to a ``JobRecord``. They have the same fields and differ in their encoding.
 to_record = recast_to(JobRecord, JobRow)
 
 
 def move(job: JobRecord, moving: Any) -> None:
-    """Give a job its moving part. (Written out: it is half the cost of following another process.)"""
+    """Set the ``MOVING`` fields of a job. Not a loop, because this is half the cost of reading the log."""
     job.state = moving.state
     job.priority = moving.priority
     job.place = moving.place

@@ -1,4 +1,4 @@
-"""What can be wrong with a directory, in words that say what to do."""
+"""The errors of a store in a directory, with advice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ADVICE = {
 
 
 class DamagedLogError(StorageError):
-    """A file of the store is not what was written; the message names the place."""
+    """A file of the store does not contain what was written; the message names the byte."""
 
     code = "damaged"
 
@@ -38,7 +38,7 @@ class DamagedLogError(StorageError):
 
 
 class NewerLogError(StorageError):
-    """A newer version wrote it."""
+    """A newer version of windlass has written the file."""
 
     def __init__(self, path: str, format: int) -> None:
         super().__init__(
@@ -47,15 +47,15 @@ class NewerLogError(StorageError):
         )
 
 
-def foreign(path: str) -> StorageError:
-    """The refusal of a directory that is not ours."""
+def not_a_store(path: str) -> StorageError:
+    """The error for a directory that another program uses."""
     return StorageError(
         f"directory {path!r} is not empty and was not made by windlass: name an empty or a new directory"
     )
 
 
 def to_error(exc: Exception, what: str) -> WindlassError:
-    """``exc`` as the error that callers see, with what to do about it; ``what`` failed."""
+    """Translate ``exc`` to the error for callers, with advice if there is any; ``what`` failed."""
     if isinstance(exc, WindlassError):
         return exc
     error: WindlassError | None = bad_value(exc)

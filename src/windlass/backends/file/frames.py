@@ -1,8 +1,8 @@
-"""Frames: how steps stand in a file, each with its length, format, number and checksum.
+"""Frames: how steps are stored in a file, each with its length, format, number and checksum.
 
-The layout of the header is the same in all formats, forever: a frame of a newer format is not taken for a
-damaged one. A frame is whole or it does not count, so a process that reads while another one appends sees
-every step completely or not at all.
+The header never changes, so that a frame of a newer format is not taken for a damaged one. Readers ignore a
+frame that is not complete. So a process that reads while another one appends sees a step completely or not
+at all.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from enum import IntEnum
 from typing import NamedTuple
 from zlib import crc32
 
-#: What this version writes, and the newest that it reads. 2: stubs of removed records (table 12).
+#: The format that this version writes, and the newest that it reads. 2: stubs of removed records (table 12).
 FORMAT = 2
 MAGIC = b"\xa7W"
 #: Magic, format, kind, length of the body, checksum, number.
 _HEADER = struct.Struct("<2sBBIIQ")
 HEADER_SIZE = _HEADER.size
-#: No body is longer; a length beyond is damage.
+#: The longest body. A header with a longer one is damaged.
 LONGEST = 1 << 30
 
 
 class FrameKind(IntEnum):
-    """What a frame holds. A file has one HEAD, PIECEs, one BASE, then STEPs."""
+    """The content of a frame. A file consists of one HEAD, PIECEs, one BASE, then STEPs."""
 
     HEAD = 0
     #: A piece of the snapshot.
     PIECE = 1
-    #: The snapshot ends; the steps to replay begin after the one with this frame's number.
+    #: The end of the snapshot. Replay starts with the step after the number of this frame.
     BASE = 2
     STEP = 3
 
 
 class Frame(NamedTuple):
-    """One whole frame; ``start`` and ``end`` are its place in the file."""
+    """One complete frame; ``start`` and ``end`` are its offsets in the file."""
 
     kind: int
     number: int
@@ -45,7 +45,7 @@ class Frame(NamedTuple):
 
 
 class Newer(Exception):
-    """A whole frame of a format that this version does not know."""
+    """A complete frame of a format that this version does not know."""
 
     def __init__(self, format: int) -> None:
         self.format = format
@@ -53,7 +53,7 @@ class Newer(Exception):
 
 
 def make(kind: FrameKind, number: int, body: bytes) -> bytes:
-    """The bytes of a frame."""
+    """Return the bytes of a frame."""
     return _HEADER.pack(MAGIC, FORMAT, kind, len(body), _sum(FORMAT, kind, number, body), number) + body
 
 
@@ -62,7 +62,10 @@ def _sum(format: int, kind: int, number: int, body: bytes | memoryview) -> int:
 
 
 def read(data: memoryview, at: int, offset: int = 0) -> Frame | None:
-    """The frame at ``data[at:]``, in the file at ``offset + at``; None when no whole one is there."""
+    """Read the frame at ``data[at:]``; None if there is no complete frame. Raises ``Newer``.
+
+    ``offset`` is the offset of ``data`` in the file.
+    """
     begin = at + HEADER_SIZE
     if len(data) < begin:
         return None
@@ -78,7 +81,7 @@ def read(data: memoryview, at: int, offset: int = 0) -> Frame | None:
 
 
 def wanted(data: memoryview, at: int) -> int:
-    """How many bytes from ``at`` on the frame there claims to have; 0 when it is no frame."""
+    """The size of the frame at ``at`` according to its header; 0 if there is no frame."""
     if len(data) < at + HEADER_SIZE:
         return HEADER_SIZE
     magic, _, _, length, _, _ = _HEADER.unpack_from(data, at)
@@ -86,8 +89,10 @@ def wanted(data: memoryview, at: int) -> int:
 
 
 def search(data: memoryview, at: int) -> Iterator[int]:
-    """Where whole frames begin from ``at`` on, whatever stands between them; up to the first of a newer
-    format, which is whole too."""
+    """Yield where complete frames begin from ``at`` on, and skip the bytes between them.
+
+    Stops after the first frame of a newer format.
+    """
     whole = bytes(data)
     while (at := whole.find(MAGIC, at)) >= 0:
         try:

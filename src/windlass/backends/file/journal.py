@@ -1,4 +1,4 @@
-"""Collects what the requests of one step changed, and writes it down as the effects of that step."""
+"""Collects the changes of the requests of one step, and converts them to the effects of that step."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ if TYPE_CHECKING:
 
 
 class Journaled(Protocol):
-    """The store whose changes are written down."""
+    """The store whose changes are collected."""
 
     @property
     def queues(self) -> Mapping[str, StoredQueue]:
-        """Queues by name."""
+        """The queues by name."""
 
     def row(self, table: Table, key: tuple[Any, ...]) -> Any:
-        """An entry of a table; None when it is gone."""
+        """A row of a table; None if it does not exist."""
 
     def start_times(self, queue: str, group: str | None) -> list[int]:
-        """The start times that count."""
+        """The start times that count for the rate limit, oldest first."""
 
 
 class Journal:
-    """The journal of one ``FileStore``. It also numbers what the store itself does not number."""
+    """The journal of one ``FileStore``. It also numbers items that the store itself does not number."""
 
     def __init__(self) -> None:
-        #: How many log lines a job ever had, starts a group or queue ever had, ends were left and sent.
+        #: Totals since the store was created: log lines per job, starts per group or queue, ends that were
+        #: put in the outbox, and ends that were relayed.
         self.logs: dict[JobRef, int] = {}
         self.starts: dict[Starter, int] = {}
         self.ends = 0
         self.relayed_ends = 0
-        #: How many requests changed something so far.
+        #: The number of requests so far that changed something.
         self.changes = 0
         self._clear()
 
@@ -52,10 +53,10 @@ class Journal:
         self._history: dict[str, tuple[int, list[AttemptRecord]]] = {}
         self._trims: dict[str, int] = {}
 
-    # --- what requests changed ----------------------------------------------------------------------
+    # --- collecting ---------------------------------------------------------------------------------
 
     def add(self, store: Journaled, effects: Effects, events: dict[str, list[Event]]) -> None:
-        """Take in the effects of a request, which the store has taken in; and its events, numbered."""
+        """Add the effects of a request, which the store has applied, and its numbered events."""
         if not effects:
             return
         self.changes += 1
@@ -105,19 +106,19 @@ class Journal:
                     self._events[name] = kept
                 self._parts.append((15, name, upto))
             self._trims.update(effects.trims)
-        for name, its in events.items():
+        for name, new in events.items():
             known = self._events.get(name)
-            self._events[name] = its if known is None else [*known, *its]
+            self._events[name] = new if known is None else [*known, *new]
         for record in effects.history:
             if record.queue not in self._history:
                 first = sum(other.queue == record.queue for other in effects.history)
                 self._history[record.queue] = (store.queues[record.queue].last_history - first + 1, [])
             self._history[record.queue][1].append(record)
 
-    # --- what is written down ------------------------------------------------------------------------
+    # --- converting ----------------------------------------------------------------------------------
 
     def take(self, store: Journaled) -> list[Any]:
-        """The effects of what was collected, by how things are now; then it is forgotten."""
+        """Return the effects of everything collected, with the present values, and clear the journal."""
         found: list[Any] = self._gone
         for job, whole in self._jobs.values():
             if whole:
@@ -137,7 +138,7 @@ class Journal:
         return found
 
     def starts_effect(self, store: Journaled, queue: str, group: str | None, new: int | None) -> Any:
-        """The newest ``new`` start times; None: all that count."""
+        """The effect for the newest ``new`` start times; None: for all of them."""
         times, number = store.start_times(queue, group), self.starts.get((queue, group), 0)
         if new is None or new >= len(times):
             return (7, queue, group, number, list(times))

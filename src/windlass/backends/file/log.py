@@ -1,6 +1,6 @@
-"""The log of one generation: read to its tail, append to it, repair a tail that a dying process tore.
+"""The log of one generation: read it, append to it, cut off an incomplete frame at its end.
 
-Reading needs no lock, for a frame is whole or does not count. Appending and repairing need the store's lock.
+Reading needs no lock, because incomplete frames are ignored. Appending and cutting need the store's lock.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _WINDOW = 4 << 20
 
 
 class Log:
-    """An open generation, and how far it was read. Its files are closed when no caller uses it any more."""
+    """An open generation, and how far it was read. Its files are closed by ``close`` or with the object."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._closers: list[weakref.finalize[[int], Log]] = []
-        # The file that ``current`` was read from stays open, so that no other file gets its inode meanwhile.
+        # Keep ``current`` open: then no other file can get its inode number, which ``is_current`` compares.
         current_fd = self._open(os.path.join(directory, dr.CURRENT), os.O_RDONLY)
         self._current_ino = os.fstat(current_fd).st_ino
         current = dr.read_current(directory, current_fd)
@@ -43,9 +43,9 @@ class Log:
         self.current = current
         self.path = os.path.join(directory, dr.log_name(current.generation))
         self.fd = self._open(self.path, os.O_RDWR)
-        #: Whether a flush failed and was not made good.
+        #: Whether a flush failed and was not repeated (``flush_again``).
         self.flush_failed = False
-        #: End of what was read, and the number of the last step there.
+        #: The end of what was read, and the number of the last step before it.
         self.offset = 0
         self.number = 0
 
@@ -55,28 +55,28 @@ class Log:
         return fd
 
     def close(self) -> None:
-        """Close the files now: no caller uses them any more."""
+        """Close the files now. The log cannot be used any more."""
         for close in self._closers:
             close()
 
     @property
     def is_current(self) -> bool:
-        """Whether this generation still counts; ``FileNotFoundError`` when the directory is gone."""
+        """Whether this is still the current generation. Raises ``FileNotFoundError`` without a directory."""
         return os.stat(os.path.join(self._directory, dr.CURRENT)).st_ino == self._current_ino
 
     @property
     def grew(self) -> bool:
-        """Whether there is more than was read."""
+        """Whether the file has bytes that were not read."""
         return os.fstat(self.fd).st_size != self.offset
 
     @property
     def step_bytes(self) -> int:
-        """How long the part behind the snapshot is."""
+        """The size of the steps after the snapshot."""
         return self.offset - self.current.base
 
     @property
     def counts(self) -> bool:
-        """Whether what was appended here counts: also when a newer generation, which has it, took over."""
+        """Whether the store includes this log: it is current, or a newer generation has copied its steps."""
         try:
             if os.fstat(self.fd).st_nlink and self.is_current:
                 return True
@@ -109,7 +109,7 @@ class Log:
             raise errors.DamagedLogError(self.path, self.offset, "its snapshot is not whole")
 
     def read(self, store: FileStore) -> None:
-        """Read the steps that were added since."""
+        """Apply the steps that were appended since the last read."""
         if not self.grew:
             return
         for frame in self._frames():
@@ -117,7 +117,7 @@ class Log:
             self.offset = frame.end
 
     def skip_to(self, number: int) -> None:
-        """Go behind a step that the store has from an earlier generation."""
+        """Move behind step ``number``, which the store has applied from an earlier generation."""
         self.offset, self.number = self.current.base, self.current.number
         for frame in self._frames():
             if self.number == number:
@@ -135,7 +135,7 @@ class Log:
         self.number = frame.number
 
     def _frames(self, start: int | None = None) -> Iterator[frames.Frame]:
-        """Whole frames from ``offset`` (or ``start``) on, up to the first place where none is."""
+        """Yield complete frames from ``offset`` (or ``start``) on, up to the first incomplete one."""
         offset, size = self.offset if start is None else start, _WINDOW
         while True:
             data = memoryview(os.pread(self.fd, size, offset))
@@ -157,7 +157,7 @@ class Log:
     # --- flushing (needs no lock) ---------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Bring everything that was appended so far to the disk; raises ``OSError``."""
+        """Flush everything that was appended so far to the disk. Raises ``OSError``."""
         if self.flush_failed:
             raise OSError(errno.EIO, "an earlier flush failed and was not made good yet")
         try:
@@ -169,7 +169,7 @@ class Log:
     # --- writing (the lock must be held) --------------------------------------------------------------
 
     def append(self, body: bytes) -> None:
-        """Add one step. When that fails, the file is as it was before."""
+        """Append one step. If that fails, the file is as it was before."""
         data = frames.make(FrameKind.STEP, self.number + 1, body)
         reach("file.appending", fd=self.fd, data=data, offset=self.offset)
         try:
@@ -181,7 +181,8 @@ class Log:
         self.number += 1
 
     def flush_again(self) -> None:
-        """After a flush that failed: write the steps once more, as far as they are whole, and flush them."""
+        """After a failed flush: write all steps again, and flush them. Raises ``OSError`` or
+        ``DamagedLogError``."""
         whole = self.current.base
         for frame in self._frames(whole):
             whole = frame.end
@@ -192,10 +193,10 @@ class Log:
         flush.data_sync(self.fd)
         self.flush_failed = False
 
-    def mend(self) -> None:
-        """Cut off what a process left that died while it appended. Everything whole was read before.
+    def cut_torn_tail(self) -> None:
+        """Cut off an incomplete step that a process left when it died. All complete steps must be read.
 
-        If a whole frame follows, this is no torn tail: something damaged the file, and no process may write.
+        If a complete frame follows, the file is damaged: raises ``DamagedLogError``, so no process writes.
         """
         size = os.fstat(self.fd).st_size
         if size < self.offset:
@@ -223,10 +224,10 @@ class Log:
         return os.path.join(self._directory, "torn")
 
     def _keep_torn(self, tail: memoryview) -> None:
-        """Keep the last torn tail for people to look at."""
+        """Keep a copy of the bytes that are cut off, for an operator."""
         try:
             flags = os.O_WRONLY | os.O_TRUNC
             with os.fdopen(open_file(self.torn_path, flags, mode_of(self._directory)), "wb") as file:
                 file.write(tail)
         except OSError:
-            pass  # no room for it: the warning has to do
+            pass  # the disk may be full: the warning in the log is enough

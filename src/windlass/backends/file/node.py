@@ -1,4 +1,4 @@
-"""One directory, as this process uses it; see ``backend.local.store``."""
+"""The threads and memory of one directory in this process; see ``backend.local.store``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from windlass.engine.verbs import VERBS
 
 
 class Node(LocalStore[FileSettings, FileSession]):
-    """Threads and memory for one (directory, namespace, settings) in this process."""
+    """The threads and memory for one directory, namespace and set of settings in this process."""
 
     name = "file"
     what = "store"
-    open_s = 60.0  # it reads everything that is stored
+    open_s = 60.0  # opening reads the whole log
     waited = {  # noqa: RUF012
         "open": "it is still being opened",
         "lock": "another process is writing, or is stopped in the middle of a step",
@@ -38,7 +38,7 @@ class Node(LocalStore[FileSettings, FileSession]):
         return FileReader(self.session)
 
     def forked(self) -> None:
-        self.session.close_lock()  # else a lock that the parent holds would outlive it
+        self.session.close_lock()  # otherwise the child would keep a lock that the parent holds
 
 
 nodes = OpenStores(Node)

@@ -1,7 +1,4 @@
-"""Hints across processes, as ``backend.local.notify`` describes.
-
-The slow check looks at the length of the log.
-"""
+"""Hints between processes, as ``backend.local.notify`` describes. Polling compares the length of the log."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ log = logging.getLogger("windlass.file")
 
 
 class LogReader(Protocol):
-    """The session that reads the log."""
+    """The session whose log is polled."""
 
     log: Log
 
 
 class FileNotifier(notify.Notifier):
-    """The hints of one ``Directory``."""
+    """The hints of one directory."""
 
     def __init__(self, settings: FileSettings, hub: Hub) -> None:
         super().__init__(
@@ -36,7 +33,7 @@ class FileNotifier(notify.Notifier):
         self._session: LogReader | None = None
 
     def open(self, session: LogReader) -> None:
-        """The store is open."""
+        """Create the sockets. Called when the store is open."""
         self._session = session
         self.open_boxes()
 
@@ -45,7 +42,7 @@ class FileNotifier(notify.Notifier):
 
     @property
     def behind(self) -> tuple[str, int] | None:
-        """Where the log ends, when this process has not read that far; None when it has."""
+        """The path and size of the log if this process has not read all of it; otherwise None."""
         session = self._session
         if session is None:
             return None
@@ -55,10 +52,10 @@ class FileNotifier(notify.Notifier):
                 return None
             return known.path, os.fstat(known.fd).st_size
         except OSError:
-            return None  # the next look may succeed; callers see their own errors
+            return None  # the next poll may succeed, and callers get their own errors
 
-    def complain(self, what: str, exc: Exception) -> None:
-        """Something that concerns no caller went wrong."""
+    def warn(self, what: str, exc: Exception) -> None:
+        """Log an error that concerns no caller."""
         log.warning("%s: %s: %s", self._settings.shown, what, exc)
 
 
@@ -68,7 +65,7 @@ class _Checker(notify.Checker):
         self._seen: tuple[str, int] | None = None
 
     def foreign(self) -> bool:
-        """Whether there is something new that this process did not write."""
+        """Whether the log has grown and this process has not read the new part."""
         before, self._seen = self._seen, self._wake.behind
         return self._seen is not None and self._seen != before
 

@@ -1,8 +1,8 @@
-"""Only what reads back is written to the log.
+"""Refuse requests that could not be read back from the log.
 
-A step is built from a request and from what was read before. So a request is read back, by its declared
-types, before anything is decided: what does not read as its types is refused, with nothing changed. (Reading
-back the step itself would refuse the same, at twice the cost.)
+A step consists of values of a request and of values that were read before. So a request is encoded and
+decoded by its declared types before anything is decided. If that fails, the request is refused and nothing
+changes. Decoding the step itself would find the same mistakes at twice the cost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
 
 
 def check(request: rq.Request[Any]) -> int:
-    """The size of ``request`` in bytes; ``ConfigError`` when a value is not of the type that it declares."""
+    """Return the encoded size of ``request``. Raises ``ConfigError`` if a value is of a wrong type."""
     kind = type(request)
     decoder = _decoders.get(kind)
     if decoder is None:

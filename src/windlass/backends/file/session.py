@@ -1,4 +1,4 @@
-"""The store as this process knows it, and one step of it: lock, read to the tail, decide, append, sync."""
+"""The state of a store in this process. A step is: lock, read to the end, decide, append, unlock, sync."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from windlass.backends.file.notify import FileNotifier
     from windlass.backends.file.settings import FileSettings
 
-#: Between two compactions; after one that failed, ten times as long.
+#: The pause between two compactions; ten times as long after a failed one.
 PAUSE_S = 1.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-#: Bytes that a step may need for each item that a request is about, and besides.
+#: Estimated bytes of a step per item of its requests, and in addition.
 _PER_ITEM = 600
-_BESIDES = 8_192
+_OVERHEAD = 8_192
 
 
 class FileSession:
-    """``acquire`` takes the lock of all processes; ``mutex`` is our own, around ``store`` and ``log``."""
+    """``acquire`` takes the lock between processes; ``mutex`` protects ``store`` and ``log`` in this one."""
 
     _lock: FairLock
     log: Log
@@ -47,11 +47,11 @@ class FileSession:
 
     def __init__(self, settings: FileSettings, wake: FileNotifier) -> None:
         self.mutex = threading.Lock()
-        # The kernel takes all threads of a process for one holder of the lock: they queue here before.
+        # ``flock`` does not exclude threads that share a descriptor, so they take this lock first.
         self._turn = threading.Lock()
         self._flushing = threading.Lock()
-        #: What is in memory is not what the log says: it must be read anew.
-        self._spoilt = False
+        #: The state in memory differs from the log, so the log must be read again.
+        self._must_reload = False
         self._settings = settings
         self._directory = settings.directory
         self._wake = wake
@@ -60,10 +60,10 @@ class FileSession:
         self._compaction: Compaction | None = None
         self._compact_after = 0.0
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- opening and closing ----------------------------------------------------------------------
 
     def open(self) -> None:
-        """Make the store if it is not there, and read it; raises ``StorageError``."""
+        """Create the store if it does not exist, and read it. Raises ``StorageError``."""
         try:
             dr.check_posix()
             dr.prepare(self._settings.path, self._directory, self._settings.mode)
@@ -78,7 +78,7 @@ class FileSession:
 
     def close(self) -> None:
         if self._compaction is not None:
-            self._compaction.give_up()
+            self._compaction.abort()
         with self.mutex:
             if hasattr(self, "log"):
                 self.log.close()
@@ -103,7 +103,8 @@ class FileSession:
             self.release()
 
     def _load(self) -> None:
-        """Read everything anew. Needs no lock: a generation that was given up is read to its end."""
+        """Read the whole log again. Needs no lock."""
+        # Compaction may remove a log between reading ``current`` and opening the log.
         for _ in range(10):
             try:
                 log = Log(self._directory)
@@ -115,13 +116,13 @@ class FileSession:
             raise StorageError(f"{self._settings.shown}: its log is gone; restore a backup")
         store = FileStore()
         log.load(store)
-        self.log, self.store, self._spoilt = log, store, False
+        self.log, self.store, self._must_reload = log, store, False
 
     # --- reading ------------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Take in what other processes wrote. Call it with the mutex."""
-        if self._spoilt:
+        """Apply the steps of other processes. The caller holds the mutex."""
+        if self._must_reload:
             self._load()
         while not self.log.is_current:
             self.log.read(self.store)
@@ -133,17 +134,17 @@ class FileSession:
             except FileNotFoundError:
                 continue  # overtaken by the next generation, or gone: ``is_current`` decides
             except DamagedLogError:
-                self._load()  # a backup was restored, or a new store made: all is read anew
+                self._load()  # a backup was restored, or the store was created again
                 return
             self.log = newer
         self.log.read(self.store)
 
-    def look(self, request: rq.Request[Any]) -> Any:
-        """Answer a request that changes nothing."""
+    def read(self, request: rq.Request[Any]) -> Any:
+        """Answer a request that changes nothing. Raises ``WindlassError``."""
         with self.mutex:
             try:
                 self.catch_up()
-                self._check_place(self.log)
+                self._check_not_replaced(self.log)
                 now_ms = moment(request.now_ms, lambda: self._clock.now_ms(self.store.now_ms))
                 return self.store.apply(request, now_ms)[0]
             except Exception as exc:
@@ -152,7 +153,7 @@ class FileSession:
     # --- one step -----------------------------------------------------------------------------------
 
     def acquire(self) -> None:
-        """Take the lock of all processes, however long that takes."""
+        """Take the lock between processes. Waits without a timeout."""
         self._turn.acquire()
         try:
             self._lock.acquire()
@@ -161,25 +162,26 @@ class FileSession:
                     self._open_lock()  # closing the old one releases it
                     self._lock.acquire()
             except FileNotFoundError:
-                pass  # the directory is gone: the next read fails
+                pass  # the directory was removed: the next read fails
         except BaseException:
             self._turn.release()
             raise
 
     def release(self) -> None:
-        """Release the lock."""
+        """Release the lock between processes."""
         self._lock.release()
         self._turn.release()
 
     def run(self, calls: list[StoreCall[Any]]) -> tuple[list[Answer], set[str], Log | None]:
-        """Decide calls and append what they change; the lock must be held.
+        """Decide calls and append their changes to the log. The lock must be held.
 
-        Returns answers, topics, and the log to ``sync`` before any caller is answered (None: no need).
+        Returns the answers, the topics, and the log to pass to ``finish`` before the calls are answered
+        (None: nothing was appended).
         """
         with self.mutex:
             try:
                 self.catch_up()
-                self.log.mend()
+                self.log.cut_torn_tail()
                 if self.log.flush_failed:
                     self.log.flush_again()
                 reach("file.locked")
@@ -198,8 +200,8 @@ class FileSession:
             if now_ms < last_ms:
                 store.set_back(last_ms, now_ms)
             for group in joined_adds.group_calls(calls):
-                its, touched = self._decide_group(group, now_ms)
-                answers += its
+                group_answers, touched = self._decide_group(group, now_ms)
+                answers += group_answers
                 topics |= touched
             if journal.changes == before:
                 return answers, topics, None
@@ -207,16 +209,16 @@ class FileSession:
             reach("file.decided")
             self._append(body)
         except Exception as exc:
-            self._spoilt = True  # what was decided is not in the log: it did not happen
+            self._must_reload = True  # memory has changes that are not in the log
             self._load()
             if len(calls) == 1 or isinstance(exc, OSError):
                 return [self.failed(call, exc) for call in calls], set(), None
-            return self._decide_apart(calls)
+            return self._decide_separately(calls)
         reach("file.appended")
         return answers, topics, self.log
 
     def _decide_group(self, calls: list[StoreCall[Any]], now_ms: int) -> tuple[list[Answer], set[str]]:
-        """Several adds are decided as one; if that cannot be, each by itself."""
+        """Decide several adds as one request, or each separately if that fails without a change."""
         if len(calls) == 1:
             return self._decide_one(calls[0], now_ms)
         took("file.adds_together")
@@ -226,8 +228,8 @@ class FileSession:
         except Exception:
             if self.store.journal.changes != changes:
                 raise
-            each_apart = [self._decide_one(call, now_ms) for call in calls]
-            return [one for its, _ in each_apart for one in its], set().union(*(t for _, t in each_apart))
+            each = [self._decide_one(call, now_ms) for call in calls]
+            return [answer for found, _ in each for answer in found], set().union(*(t for _, t in each))
         return joined_adds.split_answers(calls, added), touched
 
     def _decide_one(self, call: StoreCall[Any], now_ms: int) -> tuple[list[Answer], set[str]]:
@@ -241,18 +243,18 @@ class FileSession:
         return [(call, value, None)], touched
 
     def _apply(self, request: rq.Request[Any], now_ms: int) -> tuple[Any, set[str]]:
-        size = readback.check(request)  # what would not read back must not be decided
+        size = readback.check(request)
         if self._was_full:
-            self._check_room(size + _PER_ITEM * size_of(request) + _BESIDES)
+            self._check_room(size + _PER_ITEM * size_of(request) + _OVERHEAD)
         return self.store.apply(request, moment(request.now_ms, lambda: now_ms))
 
-    def _decide_apart(self, calls: list[StoreCall[Any]]) -> tuple[list[Answer], set[str], Log | None]:
-        """One of these calls spoils the step of all: each gets a step of its own."""
+    def _decide_separately(self, calls: list[StoreCall[Any]]) -> tuple[list[Answer], set[str], Log | None]:
+        """Run each call in a step of its own, because one of them failed the step of all."""
         answers: list[Answer] = []
         topics: set[str] = set()
         for call in calls:
-            its, touched, _ = self._decide([call])
-            answers += its
+            call_answers, touched, _ = self._decide([call])
+            answers += call_answers
             topics |= touched
         return answers, topics, self.log
 
@@ -265,26 +267,32 @@ class FileSession:
             raise
 
     def _check_room(self, size: int) -> None:
-        """After the disk was full: ask first, for undoing a step costs as much as opening the store."""
+        """Raise ``OSError`` if the disk has too little space for a step.
+
+        Called only after the disk was full: undoing a failed step costs as much as opening the store.
+        """
         found = os.fstatvfs(self.log.fd)
         if found.f_bavail * found.f_frsize < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def sync(self, log: Log) -> None:
-        """Make everything durable that was appended so far. The lock is not needed."""
+        """Make everything durable that was appended to ``log`` so far. Needs no lock. Raises ``OSError``."""
         reach("file.syncing")
         if self._settings.synchronous == "full":
-            with self._flushing:  # of two at once, the system would report an error to the first only
+            with self._flushing:  # of two flushes at once, the kernel reports an error only to the first
                 log.flush()
         reach("file.synced")
 
     def finish(self, answers: list[Answer], log: Log | None) -> list[Answer]:
-        """Sync; if that fails, or the log is not the store's any more, no caller may be answered "done"."""
+        """Sync ``log``, and return the answers to deliver.
+
+        If the sync fails, or the store was replaced, every call fails: its change may not be durable.
+        """
         if log is None:
             return answers
         try:
             self.sync(log)
-            self._check_place(log)
+            self._check_not_replaced(log)
         except OSError as exc:
             error = exc if isinstance(exc, StorageError) else not_flushed(exc, self._settings.shown)
             return [self.failed(call, error) for call, _, _ in answers]
@@ -292,7 +300,7 @@ class FileSession:
             return [self.failed(call, exc) for call, _, _ in answers]
         return answers
 
-    def _check_place(self, log: Log) -> None:
+    def _check_not_replaced(self, log: Log) -> None:
         if not log.counts:
             raise StoreReplacedError(self._settings.shown, log.path)
 
@@ -303,25 +311,25 @@ class FileSession:
 
     @property
     def upkeep_due(self) -> bool:
-        """Whether the log should be made shorter, or that is under way."""
+        """Whether a compaction should start or is in progress."""
         if self._compaction is not None:
             return True
         return is_due(self.log) and time.monotonic() >= self._compact_after
 
     def upkeep(self) -> None:
-        """One piece of that work, short enough to be done between calls."""
+        """Do one short part of a compaction, between calls. Logs errors and tries again later."""
         try:
             if self._compaction is None:
                 self._compaction = Compaction(self)
-            if self._compaction.go_on():
+            if self._compaction.advance():
                 self._compaction = None
                 self._compact_after = time.monotonic() + PAUSE_S
         except Exception as exc:
             if self._compaction is not None:
-                self._compaction.give_up()
+                self._compaction.abort()
             self._compaction = None
             self._compact_after = time.monotonic() + 10 * PAUSE_S
-            self._wake.complain("its log cannot be made shorter for now", exc)
+            self._wake.warn("its log cannot be made shorter for now", exc)
 
     @property
     def directory(self) -> str:

@@ -1,4 +1,4 @@
-"""What a ``file://`` URL says: which directory, which namespace, how durable, how patient."""
+"""The settings of a ``file://`` URL: directory, namespace, durability, timeout, mode."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ Synchronous = Literal["full", "off"]
 
 @dataclass(frozen=True, slots=True)
 class FileSettings:
-    """One directory as one set of clients sees it; equal settings share threads and memory."""
+    """The settings of a store. Clients with equal settings share threads and memory."""
 
     path: str
     namespace: str = DEFAULT_NAMESPACE
     synchronous: Synchronous = "full"
     #: Seconds that a call may wait before it raises ``StorageError``.
     timeout: float = 5.0
-    #: The mode of the files of a store that is not there yet.
+    #: The mode of the files if the store is created.
     mode: int = field(default=PRIVATE, compare=False)
 
     @property
     def directory(self) -> str:
-        """Where this namespace is."""
+        """The directory of this namespace."""
         return os.path.join(self.path, self.namespace)
 
     @property
     def shown(self) -> str:
-        """The directory as people should see it in messages."""
+        """The name of the store in messages."""
         return f"directory {self.path!r}"
 
 
 def parse(url: BackendUrl) -> FileSettings:
-    """The settings of ``url``, or ``ConfigError``."""
+    """Return the settings of ``url``. Raises ``ConfigError``."""
     url.check_options({"mode", "synchronous", "timeout"})
     if url.host:
         raise ConfigError("url", "like file:///absolute/directory (three slashes)", url.text)

@@ -1,7 +1,7 @@
-"""The whole state of a store as effects, in pieces, while the store may keep working between them.
+"""The whole state of a store as effects, in pieces. The store may change between two pieces.
 
-What is made after the first piece is left out where it could come in the wrong order: a process that loads
-the snapshot replays the log from where it began (see ``effects``).
+Jobs that are added after the first piece are left out, because they could come in the wrong order. A process
+that loads the snapshot also replays the log from where the snapshot began (see ``effects``).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Jobs, records or entries in one piece.
+#: Jobs, records or rows in one piece.
 PIECE = 2_000
 
 
 class FileSnapshot:
-    """One pass over a store. Each piece is true at the moment when it is asked for."""
+    """One pass over a store. Each piece has the state at the time when it is requested."""
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
 
     def pieces(self) -> Iterator[list[Any]]:
-        """Effects that make the store anew, in order."""
+        """Yield the effects that rebuild the store, in order."""
         store = self._store
         last_place = store.last_place
         queues = list(store.queues)
@@ -76,7 +76,7 @@ class FileSnapshot:
         yield from self._logs(name, queue.last_event, queue.last_history)
 
     def _logs(self, name: str, last_event: int, last_history: int) -> Iterator[list[Any]]:
-        """Events and history of a queue as of now; what comes while this continues is for the replay."""
+        """Events and history of a queue up to the given numbers; the replay adds the later ones."""
         queue = self._store.queues[name]
         for events in _portions(list(queue.events)):
             yield [(14, name, events)]
@@ -93,7 +93,8 @@ class FileSnapshot:
         for refs in _portions(list(edges.dependents)):
             waiting = ((ref, list(edges.dependents.get(ref, ()))) for ref in refs)
             yield [(11, ref, dependents) for ref, dependents in waiting if len(dependents) > 1]
-        # One piece: the two numbers belong together. Only flows with very many dependents leave ends.
+        # One piece, because the two numbers belong together. The outbox is small: only jobs with very many
+        # dependents are in it.
         yield [(13, journal.relayed_ends), (12, journal.relayed_ends + 1, list(edges.left_ends))]
 
     def _tables(self) -> Iterator[tuple[Table, list[Any]]]:
@@ -120,5 +121,5 @@ def _portions(items: list[T]) -> Iterator[list[T]]:
 
 
 def dump(store: FileStore) -> list[Any]:
-    """The whole state at once, for tests and repairs."""
+    """Return the whole state at once. For tests."""
     return [effect for piece in FileSnapshot(store).pieces() for effect in piece]

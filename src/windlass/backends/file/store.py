@@ -1,4 +1,4 @@
-"""The memory store, whose changes can be written down, applied elsewhere and dumped."""
+"""A memory store that records its changes as effects, and applies effects of other processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from windlass.engine.effects import Cursor, Effects, GroupRow, QueueRow, Table
 from windlass.engine.reads import Verb
 from windlass.engine.unit_of_work import UnitOfWork
 
-#: What the values of each table are.
+#: The type of the values of each table.
 ROWS: dict[Table, Any] = {
     Table.QUEUE: QueueRow,
     Table.GROUP: GroupRow,
@@ -37,7 +37,7 @@ ROWS: dict[Table, Any] = {
     Table.ROLLUP: MetricsRow,
     Table.STUB: JobRecord,
 }
-#: What is known of a job whose newest record cannot be read.
+#: Fields that a job keeps from its last readable record when its newest record cannot be read.
 _KEPT = (
     *("task", "priority", "seq", "place", "turn", "options", "request_id", "enqueued_ms", "ready_ms"),
     *("attempts", "deliveries", "stalls", "manual_retries", "linked"),
@@ -51,7 +51,7 @@ class FileStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.journal = Journal()
-        #: The last time in the log.
+        #: The newest time in the log.
         self.now_ms = 0
         self._apply: dict[type[Any], Callable[[Any], None]] = {
             fx.PutJob: self._put_job,
@@ -73,39 +73,39 @@ class FileStore(MemoryStore):
             fx.TrimHistory: lambda effect: self.trim(effect.queue, effect.oldest),
             fx.SetNumbers: self._set_numbers,
             fx.PutMark: lambda effect: self.put_mark(effect.mark),
-            fx.Unread: self._pass_over,
+            fx.Unread: self._put_bad_record,
         }
 
-    # --- out ------------------------------------------------------------------------------------------
+    # --- recording changes ----------------------------------------------------------------------------
 
     def _run(self, verb: Verb[Any], work: UnitOfWork) -> Any:
         try:
             return super()._run(verb, work)
         except Exception:
             if work.effects:
-                self.journal.changes += 1  # it may have changed a record: what is in memory does not count
+                self.journal.changes += 1  # it may have changed a record, so the session must reload
             raise
 
     def write(self, effects: Effects) -> None:
-        """Take in what a request changed, and note it for the log."""
-        self.journal.add(self, effects, self.keep(effects))
+        """Apply the effects of a request, and add them to the journal."""
+        self.journal.add(self, effects, self.apply_effects(effects))
 
     def take_step(self) -> fx.Written:
-        """What the requests since the last call changed."""
+        """Return the changes of all requests since the last call."""
         return fx.Written(self.now_ms, self.last_place, self.journal.take(self))
 
     def start_times(self, queue: str, group: str | None) -> list[int]:
-        """The start times that count, oldest first."""
+        """The start times that count for the rate limit, oldest first."""
         stored = self.queues[queue]
         if group is None:
             return stored.starts
         found = stored.groups.find(group)
         return found.usage.starts if found is not None else []
 
-    # --- in -------------------------------------------------------------------------------------------
+    # --- applying effects -----------------------------------------------------------------------------
 
     def follow(self, step: fx.LogStep) -> None:
-        """Apply the effects of a step that was decided elsewhere."""
+        """Apply the effects of a step from the log."""
         self.now_ms = step.now_ms or self.now_ms
         self.last_place = max(self.last_place, step.last_place)
         apply = self._apply
@@ -117,12 +117,12 @@ class FileStore(MemoryStore):
         queue = self.queue(job.queue)
         old = queue.jobs.get(job.id)
         if old is None:
-            self.edges.forget(job.ref)  # a snapshot that is ahead may have brought its edges before it
+            self.edges.forget(job.ref)  # a snapshot may contain edges of a job that is added by a later step
         elif old.seq != job.seq:
             if old.seq > job.seq:
                 return
-            self._leave_whole(queue, old)
-        self.enter(job)
+            self._drop_record(queue, old)
+        self.put_job(job)
 
     def _move_job(self, effect: fx.MoveJob) -> None:
         queue = self.queue(effect.queue)
@@ -130,10 +130,13 @@ class FileStore(MemoryStore):
         if job is None or job.seq != effect.seq or bad_records.is_bad(job):
             return
         fx.move(job, effect.moving)
-        self.enter(job)
+        self.put_job(job)
 
-    def _pass_over(self, effect: fx.Unread) -> None:
-        """A record that cannot be read: its job has failed, with those bytes. Every process decides alike."""
+    def _put_bad_record(self, effect: fx.Unread) -> None:
+        """Store a failed job with the bytes of a record that cannot be read.
+
+        Every process that reads the log must get the same result, so this depends on the log alone.
+        """
         names = effect.names()
         if names is None:
             bad_records.log_once(f"an entry of {len(effect.raw)} bytes of the log", effect.why)
@@ -145,7 +148,7 @@ class FileStore(MemoryStore):
         if old is not None and seq is not None and seq < old.seq:
             return
         if old is not None and seq is not None and seq > old.seq:
-            self._leave_whole(queue, old)
+            self._drop_record(queue, old)
             old = None
         seq = self.last_place if seq is None else seq
         known = {} if old is None else {field: getattr(old, field) for field in _KEPT}
@@ -153,11 +156,11 @@ class FileStore(MemoryStore):
             name, job_id, effect.raw, effect.why, **({"seq": seq, "place": seq} | known)
         )
         job.state, job.finished_ms = JobState.FAILED, self.now_ms
-        self.enter(job)
-        if job.options.group is not None:  # it may have made room: the next claim looks
+        self.put_job(job)
+        if job.options.group is not None:  # its group may have room now: let the next claim check
             row = queue.groups.get(job.options.group).row
             queue.groups.put(job.options.group, msgspec.structs.replace(row, next_ms=self.now_ms))
-        if job.linked and old is not None and old.state not in FINISHED:  # a relay notifies its dependents
+        if job.linked and old is not None and old.state not in FINISHED:  # notify its dependents by ``Relay``
             self.edges.left_ends.append(flow_rules.end_of(job))
             self.journal.ends += 1
 
@@ -167,10 +170,11 @@ class FileStore(MemoryStore):
         if job is None:
             self.edges.forget(JobRef(effect.queue, effect.id))
         elif job.seq == effect.seq:
-            self._leave_whole(queue, job)
+            self._drop_record(queue, job)
 
-    def _leave_whole(self, queue: StoredQueue, job: JobRecord) -> None:
-        self.leave(queue, job)
+    def _drop_record(self, queue: StoredQueue, job: JobRecord) -> None:
+        """Remove a record, and the count of its log lines."""
+        self.remove_job(queue, job)
         self.journal.logs.pop(job.ref, None)
 
     def _put_row(self, effect: fx.PutRow) -> None:

@@ -1,4 +1,4 @@
-"""The two threads of a process: one that writes, in groups of calls, and one that answers inspections."""
+"""The two threads of a process: a writer, which serves calls in groups, and a reader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("windlass.file")
 
 
 class FileWriter(WriterThread[FileSession]):
-    """Takes a group of calls into one step; one sync serves them all."""
+    """Executes a group of calls in one step, with one sync for all of them."""
 
     group_calls = 512
 
@@ -39,7 +39,7 @@ class FileWriter(WriterThread[FileSession]):
                 if self._session.upkeep_due and not self._stopping:
                     self.phase = "compact"
                     self._session.upkeep()
-            except Exception as exc:  # whatever it is, this thread must live on
+            except Exception as exc:  # this thread must not end
                 log.exception("a group of calls failed in an unexpected way")
                 self._fail_all(exc)
             self.phase = "idle"
@@ -55,19 +55,20 @@ class FileWriter(WriterThread[FileSession]):
         finally:
             session.release()
         if topics:
-            self._wake.announce(topics)  # others may begin before this is on disk: their own sync covers it
+            # Other processes may act on this before it is on disk. Their own sync then covers it too.
+            self._wake.announce(topics)
         deliver(session.finish(answers, written))
 
 
 class FileReader(ServingThread):
-    """Answers from memory; waits for writers of this process only, never for the lock."""
+    """Answers from memory. It may wait for the writer of this process, but never for other processes."""
 
     def __init__(self, session: FileSession) -> None:
         super().__init__("windlass-file-reader")
         self._session = session
 
     def _open(self) -> None:
-        """The writer has opened the store."""
+        """Do nothing: the writer has opened the store."""
 
     def _serve_all(self) -> None:
         while not self._stopping:
@@ -75,7 +76,7 @@ class FileReader(ServingThread):
 
     def _serve(self, call: StoreCall[Any]) -> Answer:
         try:
-            return call, self._session.look(call.request), None
+            return call, self._session.read(call.request), None
         except WindlassError as exc:
             return call, None, exc
 

@@ -1,9 +1,9 @@
-"""Jobs in this process's memory: the readable reference, for tests and for embedding.
+"""Jobs in the memory of this process: the reference store, for tests and for embedding.
 
-``memory://`` is one store per process; ``memory://name`` and ``?namespace=`` are others. Nothing survives
-the process.
+``memory://`` is one store per process; ``memory://name`` and ``?namespace=`` are others. No job survives the
+process.
 
-What stands where: ``docs/internals/stores.md``.
+``docs/internals/stores.md`` describes the modules.
 """
 
 from windlass.backends.memory.backend import MemoryBackend, from_url

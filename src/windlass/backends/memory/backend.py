@@ -37,7 +37,7 @@ _CAPABILITIES = Capabilities(
 
 
 class _SharedStore:
-    """One store with its lock, clock and listeners; several backends may speak to it."""
+    """One store with its lock, clock and listeners. Several backends may use it."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -47,7 +47,7 @@ class _SharedStore:
         self.hub = Hub()
 
     def now_ms(self) -> int:
-        """The store's time. Call it with the lock."""
+        """The store's time. The caller holds the lock."""
         now_ms = self.clock.now_ms(self.stamp_ms)
         if now_ms < self.stamp_ms:
             self.store.set_back(self.stamp_ms, now_ms)
@@ -60,7 +60,7 @@ _stores_lock = threading.Lock()
 
 
 def _after_fork() -> None:
-    """A child begins with empty stores: jobs that its parent holds would be run twice."""
+    """Start a child with empty stores. Otherwise it would run its parent's jobs a second time."""
     global _stores_lock
     _stores_lock = threading.Lock()
     _stores.clear()
@@ -84,14 +84,14 @@ class MemoryBackend:
 
     @cached_property
     def _shared(self) -> _SharedStore:
-        """Found on first use: a child that was forked before has a store of its own."""
+        """The store. Looked up on first use, so that a process that was forked before then has its own."""
         return self._given or self._find()
 
     async def open(self) -> None:
         """Nothing to do."""
 
     async def close(self) -> None:
-        """Nothing to do: the store lives as long as the process."""
+        """Nothing to do: the store exists as long as the process."""
 
     async def execute(self, request: Request[R]) -> R:
         shared = self._shared
@@ -110,7 +110,7 @@ class MemoryBackend:
 
 
 def from_url(url: BackendUrl) -> MemoryBackend:
-    """The process's store under the URL's name and namespace."""
+    """Return a client of the store with the name and namespace of the URL."""
     url.check_options(set())
     name = check_queue_name(url.host, "store name") if url.host else ""
 

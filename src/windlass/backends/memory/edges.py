@@ -1,4 +1,4 @@
-"""Edges in memory: which job waits for which, and the outbox of ends that are yet to be sent."""
+"""Edges between jobs in memory, and the outbox: ended jobs whose dependents are not notified yet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Edges:
         self.left_ends: deque[ChildEnd] = deque()
 
     def keep(self, edge: Edge) -> None:
-        """Put an edge behind all others, or in the place of the one that was there."""
+        """Add an edge after all others, or replace the edge between the same jobs."""
         before = self.children.get(edge.dependent, {}).get(edge.child)
         if before is not None and before.status is EdgeStatus.OPEN:
             self._open[edge.dependent] -= 1
@@ -33,7 +33,7 @@ class Edges:
             self._open[edge.dependent] = self._open.get(edge.dependent, 0) + 1
 
     def forget(self, ref: JobRef) -> None:
-        """A record goes: its own edges go with it. Those that wait for it keep theirs."""
+        """Remove the edges of a removed job to its children. Its dependents keep their edges."""
         for child in self.children.pop(ref, ()):
             known = self.dependents[child]
             del known[ref]
@@ -42,18 +42,19 @@ class Edges:
         self._open.pop(ref, None)
 
     def order(self, child: JobRef, dependents: list[JobRef]) -> None:
-        """Put those that wait for a job into the order in which they came."""
+        """Put the dependents of a job in the order in which they were added."""
         known = self.dependents.get(child, {})
         for ref in dependents:
             if ref in known:
                 known[ref] = known.pop(ref)
 
-    # --- what verbs read --------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def find(self, dependent: JobRef, child: JobRef) -> Edge | None:
         return self.children.get(dependent, {}).get(child)
 
     def waits(self, dependent: JobRef) -> Waits:
+        """How many edges a job has, and how many of them are open."""
         return Waits(len(self.children.get(dependent, ())), self._open.get(dependent, 0))
 
     def unmet(self, dependent: JobRef) -> list[Edge]:
@@ -62,7 +63,7 @@ class Edges:
         return [edge for edge in edges if edge.status is not EdgeStatus.DONE]
 
     def reachable(self, refs: Iterable[JobRef]) -> dict[JobRef, list[JobRef]]:
-        """Children on open edges of these jobs, of those children, and so on."""
+        """The children on open edges of each job, for these jobs and all jobs that they wait for."""
         found: dict[JobRef, list[JobRef]] = {}
         ahead = list(refs)
         seen: set[JobRef] = set()
@@ -79,7 +80,7 @@ class Edges:
         return found
 
     def unsent(self, asked: UnsentEnds) -> list[Edge]:
-        """Open edges to children that ended, in the order of ends and of their making."""
+        """Open edges to ended children, in the order in which the children ended and the edges were added."""
         found = (
             edge
             for end in asked.ends
@@ -89,7 +90,7 @@ class Edges:
         return list(islice(found, asked.limit))
 
     def of(self, ref: JobRef, *, values: bool, limit: int) -> Dependencies:
-        """The edges of a job, both ways."""
+        """The edges of a job in both directions."""
         dependents = self.dependents.get(ref, {}).values()
         return Dependencies(
             list(_views(self.children.get(ref, {}).values(), values)),

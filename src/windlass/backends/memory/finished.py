@@ -1,6 +1,6 @@
-"""The finished jobs of one queue: who ended first, and who is past its keep (``core.retention``).
+"""The finished jobs of one queue, ordered by when they ended, and which may be removed (``core.retention``).
 
-Nothing here looks at all jobs: what a prune costs depends on what it removes, not on what is stored.
+The cost of a prune depends on how many jobs it removes, not on how many are stored.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from windlass.core.option_values import GRACE_MS
 from windlass.core.retention import keep_until, spare_until
 from windlass.core.states import FINISHED, JobState
 
-#: When it finished and its ``seq``.
+#: The time when a job finished, and its ``seq``.
 _Key = tuple[int, int]
 
 
 class Finished:
-    """See the module."""
+    """An index of the finished jobs of one queue."""
 
     def __init__(self) -> None:
-        #: The jobs in each state, with when they are too old (None: never).
+        #: The jobs in each state, with the time when each becomes too old (None: never).
         self._orders: dict[JobState, Order[int | None]] = {state: Order() for state in FINISHED}
-        #: When a job is too old, and its entry; some count no more.
+        #: A heap of the time when a job becomes too old, and its entry. Some entries are outdated.
         self._aging: list[tuple[int, Entry[int | None]]] = []
-        #: Those that were too old at the last look, with since when.
+        #: Jobs that have left the heap because they were too old, with the time since when.
         self._overdue: Order[int] = Order()
 
     def put(self, job: JobRecord) -> None:
-        """Enter a job that has finished, which is not there."""
+        """Add a finished job that is not in the index."""
         job_id, finished_ms = job.id, job.finished_ms or 0
         key, until_ms = (finished_ms, job.seq), keep_until(job.options, job.state, finished_ms)
         order = self._orders[job.state]
@@ -40,13 +40,13 @@ class Finished:
             heappush(self._aging, (until_ms, order.counted[job_id]))
 
     def remove(self, job_id: str) -> None:
-        """Forget a job, if it is there."""
+        """Remove a job, if it is in the index."""
         for order in self._orders.values():
             order.counted.pop(job_id, None)
         self._overdue.remove(job_id)
 
     def past_keep(self, jobs: Mapping[str, JobRecord], now_ms: int, limit: int) -> list[str]:
-        """The ids of jobs that may go, oldest first: as many as ``limit``, or all if there are fewer."""
+        """The ids of up to ``limit`` jobs that may be removed, oldest first."""
         found = set(islice(self._too_old(now_ms), limit))
         for state in FINISHED:
             found.update(islice(self._too_many(state, jobs, now_ms), limit))
@@ -69,6 +69,6 @@ class Finished:
             return
         for key, job_id, _ in islice(order, len(order.counted) - count):
             if key[0] + GRACE_MS > now_ms:
-                return  # those that follow finished later still
+                return  # the following jobs finished even later
             if spare_until(jobs[job_id].options, key[0]) <= now_ms:
                 yield key, job_id

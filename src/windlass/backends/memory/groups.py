@@ -14,22 +14,22 @@ from windlass.engine.unit_of_work import HOLDING
 
 
 class StoredGroup:
-    """One group."""
+    """One group of a queue."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         #: ``usage`` has the same settings, and the start times.
         self.row = GroupRow()
         self.usage = Usage()
-        #: What each job counts as.
+        #: How each job is counted in ``usage``.
         self._roles: dict[str, tuple[Role, int, bool]] = {}
-        #: The places of those that an ordered group may have to wait for, by what they count as.
+        #: The places of jobs that other jobs of an ordered group wait for, by role.
         self.places: dict[Role, Order[int]] = {role: Order() for role in HOLDING}
         #: The parked jobs by (-priority, place).
         self.parked: Order[JobRecord] = Order()
 
-    def book(self, job: JobRecord) -> None:
-        """Count ``job`` as what it is now."""
+    def count_job(self, job: JobRecord) -> None:
+        """Count ``job`` by its present state."""
         self.forget(job.id)
         role = lm.role_of(job)
         if role is None:
@@ -53,7 +53,7 @@ class StoredGroup:
             self.parked.remove(job_id)
 
     def opens_at(self, limits: GroupLimits, job: JobRecord, now_ms: int) -> int | None:
-        """``core.limit_rules.opens_at`` for ``job``. It is for listings, which leave the group as it is."""
+        """``core.limit_rules.opens_at`` for ``job``. Does not change the group."""
         usage = copy(self.usage)
         if limits.ordered:
             firsts = (self.places[role].head() for role in lm.holds_up(limits))
@@ -66,7 +66,7 @@ class StoredGroup:
         return None if first is None else first[2]
 
     def put(self, row: GroupRow) -> None:
-        """Set the limits of the group, from now on."""
+        """Replace the settings of the group."""
         self.row, usage = row, self.usage
         usage.paused, usage.hold_until_ms = row.paused, row.hold_until_ms
         usage.level, usage.level_ms = row.level, row.level_ms
@@ -77,14 +77,14 @@ class StoredGroups:
 
     def __init__(self) -> None:
         self._groups: dict[str, StoredGroup] = {}
-        #: Those that time lets in, with when.
+        #: Groups whose parked jobs may start at a known time, ordered by that time.
         self.timed: Order[tuple[int, str]] = Order()
 
     def __iter__(self) -> Iterator[StoredGroup]:
         return iter([self._groups[name] for name in sorted(self._groups)])
 
     def get(self, name: str) -> StoredGroup:
-        """The group of that name; created if needed."""
+        """The group of that name. Creates it if needed."""
         found = self._groups.get(name)
         if found is None:
             found = self._groups[name] = StoredGroup(name)
@@ -94,8 +94,11 @@ class StoredGroups:
         return self._groups.get(name)
 
     def put(self, name: str, row: GroupRow | None) -> None:
-        """What is said of a group. None: nothing any more; jobs that it has (in a snapshot that is ahead)
-        still count."""
+        """Replace the settings of a group; None removes them.
+
+        A group that still has jobs stays: a snapshot of the file store may contain jobs that a later step
+        removes.
+        """
         group = self._groups.get(name)
         if row is None:
             self.timed.remove(name)

@@ -1,4 +1,4 @@
-"""Requests that only show what is there."""
+"""Requests that change nothing: one function for each, with the state, the request and the time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def list_jobs(state: State, request: rq.ListJobs, now_ms: int) -> rq.Page:
 
 
 def _by_time(jobs: list[JobRecord], request: rq.ListJobs, now_ms: int) -> rq.Page:
-    """Those that have the time of the order, by it."""
+    """A page of jobs sorted by due or finish time. Jobs without that time are left out."""
     after, down = place_after(request.cursor, newest_first=request.newest_first), request.newest_first
     found = [
         (place, job)

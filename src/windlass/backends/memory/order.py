@@ -1,4 +1,4 @@
-"""Entries in order, where those that no longer count stay until they are passed."""
+"""A sorted list of entries with lazy removal: removed entries are skipped, and dropped later."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-#: A key, by which things are sorted, the name of the thing, the thing: as ``engine.ordered.Ordered``
-#: takes it.
+#: The sort key, the name and the value of an entry, as ``engine.ordered.Ordered`` expects them.
 Entry = tuple[Any, str, T]
 
 _key_of = itemgetter(0)
 
 
 class Order(Generic[T]):
-    """Things by key. ``counted`` has the entry that counts under each name; orders may share it."""
+    """Values ordered by key. ``counted`` has the valid entry of each name; several orders may share it."""
 
     __slots__ = ("_entries", "_start", "counted")
 
@@ -26,10 +25,10 @@ class Order(Generic[T]):
         self._start = 0
 
     def put(self, key: Any, name: str, thing: T) -> None:
-        """Enter a thing, or move it; most come at the end."""
+        """Add a value, or move it to another key."""
         entry = self.counted[name] = (key, name, thing)
         entries = self._entries
-        if not entries or key > entries[-1][0]:
+        if not entries or key > entries[-1][0]:  # the usual case
             entries.append(entry)
         else:
             insort(entries, entry, lo=self._start, key=_key_of)
@@ -38,16 +37,16 @@ class Order(Generic[T]):
             self._start = 0
 
     def remove(self, name: str) -> None:
-        """Take a thing out, if it is there."""
+        """Remove a value, if it exists."""
         self.counted.pop(name, None)
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether there are entries."""
         return bool(self.counted)
 
     def __iter__(self) -> Iterator[Entry[T]]:
-        """Those that count, first to last. Nothing may be put in meanwhile."""
-        self._pass_front()
+        """Iterate over valid entries, first to last. The caller must not call ``put`` meanwhile."""
+        self._skip_removed()
         entries, counted = self._entries, self.counted
         for at in range(self._start, len(entries)):
             entry = entries[at]
@@ -55,12 +54,12 @@ class Order(Generic[T]):
                 yield entry
 
     def head(self) -> Entry[T] | None:
-        """The first that counts."""
-        self._pass_front()
+        """The first valid entry."""
+        self._skip_removed()
         return self._entries[self._start] if self._start < len(self._entries) else None
 
     def backwards(self) -> Iterator[Entry[T]]:
-        """Those that count, last to first."""
+        """Iterate over valid entries, last to first."""
         entries, counted = self._entries, self.counted
         while len(entries) > self._start and counted.get(entries[-1][1]) is not entries[-1]:
             entries.pop()
@@ -68,7 +67,8 @@ class Order(Generic[T]):
             if counted.get(entries[at][1]) is entries[at]:
                 yield entries[at]
 
-    def _pass_front(self) -> None:
+    def _skip_removed(self) -> None:
+        """Move ``_start`` to the first valid entry."""
         entries, counted, start = self._entries, self.counted, self._start
         while start < len(entries) and counted.get(entries[start][1]) is not entries[start]:
             start += 1

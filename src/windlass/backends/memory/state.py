@@ -1,4 +1,4 @@
-"""What the memory store holds, with its indexes, and how effects change it. Nothing is decided here."""
+"""The tables and indexes of the memory store, and how effects change them. The engine makes the decisions."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ _WAITING, _ACTIVE = JobState.WAITING, JobState.ACTIVE
 
 
 class StoredQueue:
-    """One queue: its jobs in order of their adding, what is ready, what is due, its limits, its two logs."""
+    """One queue: its jobs in the order in which they were added, indexes, limits, events and history."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.row = QueueRow()
         self.jobs: dict[str, JobRecord] = {}
-        #: The state that each job was last filed under, and how many are in each.
+        #: The state under which each job is indexed, and the number of jobs in each state.
         self._states: dict[str, JobState] = {}
         self.counts: dict[JobState, int] = dict.fromkeys(JobState, 0)
         self.finished = Finished()
         self.line = WaitingJobs()
-        #: Timed jobs by (due_ms, seq), and those that end when their time passes by (expires_ms, seq).
+        #: Timed jobs by (due_ms, seq), and pending jobs that can expire by (expires_ms, seq).
         self.due: Order[JobRecord] = Order()
         self.expiring: Order[JobRecord] = Order()
         #: Start times within the queue's own rate, oldest first.
         self.starts: list[int] = []
         self.groups = StoredGroups()
-        #: The groups of jobs that hold a key: a later add may move them to another.
+        #: The groups of jobs with a unique key. A later add may move such a job to another group.
         self._groups_of: dict[str, str] = {}
         self.keys: dict[str, KeyEntry] = {}
         self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
@@ -62,7 +62,7 @@ class StoredQueue:
         self.last_history = 0
 
     def index(self, job: JobRecord) -> JobState | None:
-        """Enter ``job`` where its state says it can be found; returns the state that it was filed under."""
+        """Update the indexes for the present state of ``job``; returns the state that it had in them."""
         state, job_id = job.state, job.id
         before, self._states[job_id] = self._states.get(job_id), state
         if before is not state:
@@ -86,11 +86,11 @@ class StoredQueue:
         if job.options.unique is not None:
             self._leave_group(job)
         if job.options.group is not None:
-            self.groups.get(job.options.group).book(job)
+            self.groups.get(job.options.group).count_job(job)
         return before
 
     def _leave_group(self, job: JobRecord) -> None:
-        """A job that holds a key may have got another group by a later add."""
+        """Remove a job from its old group, if a later add under its unique key moved it to another."""
         group, before = job.options.group, self._groups_of.get(job.id)
         if before is not None and before != group:
             self.groups.get(before).forget(job.id)
@@ -99,7 +99,7 @@ class StoredQueue:
             self._groups_of[job.id] = group
 
     def drop(self, job: JobRecord) -> JobState:
-        """Take a record out, and out of the indexes; returns the state that it was filed under."""
+        """Remove a record, also from the indexes; returns the state that it had in them."""
         del self.jobs[job.id]
         self.finished.remove(job.id)
         self.line.remove(job.id)
@@ -122,7 +122,7 @@ class StoredQueue:
 
 
 class State:
-    """All queues of one namespace, and what is not of a queue."""
+    """All queues and other tables of one namespace."""
 
     def __init__(self) -> None:
         self.queues: dict[str, StoredQueue] = {}
@@ -155,30 +155,30 @@ class State:
             Table.STUB: lambda key, row: self.stubs.put(JobRef(*key), row),
         }
 
-    # --- looking ----------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def find(self, ref: JobRef) -> JobRecord | None:
         queue = self.queues.get(ref.queue)
         return queue.jobs.get(ref.id) if queue else None
 
     def look(self, name: str) -> StoredQueue:
-        """The queue, or an empty one that is not kept."""
+        """The queue, or an empty one that is not stored."""
         return self.queues.get(name) or StoredQueue(name)
 
     def row(self, table: Table, key: tuple[Any, ...]) -> Any:
-        """The value of an entry as it is now; None when it is not there."""
+        """The present value of a row; None if it does not exist."""
         return _ROWS[table](self, key)
 
     # --- changing ---------------------------------------------------------------------------------
 
-    def keep(self, effects: Effects) -> dict[str, list[Event]]:
-        """Write the effects to the tables of the store; returns the events, numbered, by queue."""
+    def apply_effects(self, effects: Effects) -> dict[str, list[Event]]:
+        """Apply effects to the tables; returns the new events with their ids, by queue."""
         for job in effects.gone:
             stored = self.find(job.ref)
             if stored is job:
-                self.leave(self.queues[job.queue], job)
+                self.remove_job(self.queues[job.queue], job)
         for job, _ in effects.changed():
-            self.enter(job)
+            self.put_job(job)
         for (table, key), row in effects.rows.items():
             self._put[table](key, row)
         if effects.relayed or not effects.plain:
@@ -229,14 +229,14 @@ class State:
         return noted
 
     def queue(self, name: str) -> StoredQueue:
-        """The queue of that name, made when it is not there."""
+        """The queue of that name. Creates it if needed."""
         found = self.queues.get(name)
         if found is None:
             found = self.queues[name] = StoredQueue(name)
         return found
 
-    def enter(self, job: JobRecord) -> None:
-        """Put a record where its state belongs."""
+    def put_job(self, job: JobRecord) -> None:
+        """Add or replace a record, and update the indexes."""
         queue = self.queues.get(job.queue) or self.queue(job.queue)
         queue.jobs[job.id] = job
         before = queue.index(job)
@@ -245,8 +245,8 @@ class State:
         elif before is _ACTIVE:
             del self.active[job.queue, job.id]
 
-    def leave(self, queue: StoredQueue, job: JobRecord) -> None:
-        """Take a record out of the indexes, with all that is its own."""
+    def remove_job(self, queue: StoredQueue, job: JobRecord) -> None:
+        """Remove a record with its edges to children, live output and log lines."""
         ref = job.ref
         if queue.drop(job) is _ACTIVE:
             del self.active[ref]
@@ -256,7 +256,7 @@ class State:
         self.logs.pop(ref, None)
 
     def put_row(self, table: int, key: tuple[Any, ...], row: Any) -> None:
-        """An entry of a table as it is from now on; None: it goes."""
+        """Set a row of a table; None removes it."""
         self._put[Table(table)](key, row)
 
     def _put_queue(self, key: tuple[str], row: QueueRow | None) -> None:
@@ -276,19 +276,19 @@ class State:
             stored.groups.get(group).usage.starts = starts.times
 
     def forget_events(self, queue: str, upto: int) -> None:
-        """Events of a queue up to this one are no longer kept."""
+        """Delete the events of a queue up to id ``upto``."""
         events = self.queue(queue).events
         while events and events[0].id <= upto:
             events.popleft()
 
     def trim(self, queue: str, oldest: int) -> None:
-        """The history of a queue begins with this record from now on."""
+        """Delete the history of a queue before record ``oldest``."""
         history = self.queue(queue).history
         while history and history[0][0] < oldest:
             history.popleft()
 
     def put_mark(self, mark: Mark) -> None:
-        """Enter a mark, and let the oldest go over the bound."""
+        """Add a mark, and drop the oldest marks beyond the limit."""
         insort(self.marks, (mark.at_ms, mark.id, mark))
         del self.marks[:-MARKS_KEPT]
 
@@ -305,7 +305,7 @@ def _group_row(state: State, key: tuple[Any, ...]) -> GroupRow | None:
     return None if group is None else group.row
 
 
-#: How to find an entry of each table.
+#: How to read a row of each table.
 _ROWS: dict[Table, Callable[[State, tuple[Any, ...]], Any]] = {
     Table.QUEUE: lambda state, key: state.queues[key[0]].row if key[0] in state.queues else None,
     Table.GROUP: _group_row,

@@ -1,8 +1,8 @@
 """The reference store: a small, deterministic state machine over dictionaries.
 
-``apply`` carries out one request at one instant. Time, randomness and ids come in with the request, so the
-same requests always give the same answers; property tests compare every other backend with this one. What
-a request means is decided by the engine; this store loads what it asks for and keeps what it changed.
+``apply`` executes one request at a given time. Time, randomness and ids come with the request, so the same
+requests always give the same answers; property tests compare every other backend with this one. The engine
+makes the decisions. This store loads what the engine asks for, and applies its effects.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MemoryStore(State):
         self.shows: Shows = SHOWS
 
     def apply(self, request: rq.Request[R], now_ms: int) -> tuple[R, set[str]]:
-        """Carry out ``request`` at ``now_ms``; returns its answer and the topics whose listeners to wake."""
+        """Execute ``request`` at ``now_ms``; returns its answer, and the topics whose listeners to wake."""
         show = self.shows.get(type(request))
         if show is not None:
             return cast("R", show(self, request, now_ms)), set()
@@ -57,23 +57,23 @@ class MemoryStore(State):
         return run(verb, self, work)
 
     def set_back(self, from_ms: int, now_ms: int) -> None:
-        """The store's time goes back: see ``engine.timing.set_back``."""
+        """Adjust stored times when the store's clock goes back: see ``engine.timing.set_back``."""
         work = UnitOfWork(now_ms, self.fresh_place)
         self._run(timing.set_back(work, from_ms), work)
 
     def fresh_place(self) -> int:
-        """A place behind all others, in any line."""
+        """A new place behind all others."""
         self.last_place += 1
         return self.last_place
 
     def write(self, effects: Effects) -> None:
         """See ``engine.drive.Port``."""
-        self.keep(effects)
+        self.apply_effects(effects)
 
     # --- loading ----------------------------------------------------------------------------------
 
     def load(self, reads: Reads, work: UnitOfWork) -> None:
-        """See ``engine.reads.Reads`` for what each part is."""
+        """Load everything in ``reads`` into ``work``; see ``engine.reads.Reads``."""
         if reads.ids:
             self._load_jobs(reads.ids, work)
             if self.kept_ids:
@@ -121,7 +121,8 @@ class MemoryStore(State):
             work.queues[name] = QueueView(name)
             return
         counts = stored.counts
-        row, starts = copy_row(stored.row), stored.starts[:]  # by position: names cost in a call of a class
+        row, starts = copy_row(stored.row), stored.starts[:]
+        # Positional arguments, because this is a hot path and keyword arguments are slower.
         work.queues[name] = QueueView(name, row, starts, len(stored.jobs), counts[_ACTIVE], counts[_PARKED])
 
     def _load_group(self, queue: str, name: str, work: UnitOfWork) -> None:
@@ -142,7 +143,7 @@ class MemoryStore(State):
         work.groups[queue, name] = GroupView(queue, name, stored.row, usage, parked, places)
 
     def _with_keys(self, parked: Order[JobRecord], work: UnitOfWork) -> Iterator[Entry[JobRecord]]:
-        """Parked jobs; the key of each is loaded when the line comes to it."""
+        """Yield parked jobs. The unique key of each is loaded only when the engine reaches the job."""
         for entry in parked:
             job = entry[2]
             if job.options.unique is not None:
@@ -233,7 +234,7 @@ class MemoryStore(State):
             work.mark = next((mark for _, mark_id, mark in self.marks if mark_id == reads.mark), None)
 
     def _load_ending(self, work: UnitOfWork) -> None:
-        """Everything that ends by itself."""
+        """Load everything with a stored end time: leases, holds, keys, leaderships, heartbeats."""
         self._find_all(work, self.active.values())
         for name in self.queues:
             self._load_settings(work, name)

@@ -10,14 +10,14 @@ from windlass.core.stream_rules import Chunk, StreamHead, too_much
 
 
 class StoredStreams:
-    """What running jobs have put out so far."""
+    """The live output of all jobs of a store."""
 
     def __init__(self) -> None:
         self.heads: dict[JobRef, StreamHead] = {}
         self.chunks: dict[JobRef, deque[Chunk]] = {}
 
     def append(self, ref: JobRef, head: StreamHead, chunks: list[Chunk]) -> None:
-        """Add what is new, and let the oldest go over the bounds."""
+        """Append chunks, and drop the oldest chunks beyond the limits."""
         self.heads[ref] = head
         kept = self.chunks.setdefault(ref, deque())
         kept.extend(chunks)
@@ -26,7 +26,7 @@ class StoredStreams:
             head.oldest += 1
 
     def keep(self, ref: JobRef, head: StreamHead, chunks: list[Chunk]) -> None:
-        """Take over where a stream stands, with what is new to it."""
+        """Apply an append of another process: set the head, and add the chunks that are new."""
         known = self.heads.get(ref)
         last = known.last if known is not None else 0
         if head.last < last:
@@ -38,12 +38,12 @@ class StoredStreams:
             kept.popleft()
 
     def read(self, ref: JobRef, after: int, limit: int) -> tuple[StreamHead, list[Chunk]]:
-        """Where the stream stands, and chunks after ``after``."""
+        """The head of a stream, and up to ``limit`` chunks after number ``after``."""
         head = self.heads.get(ref) or StreamHead()
         start = max(after + 1 - head.oldest, 0)
         return head, list(islice(self.chunks.get(ref, ()), start, start + limit))
 
     def forget(self, ref: JobRef) -> None:
-        """The job's record goes."""
+        """Remove the output of a removed job."""
         self.heads.pop(ref, None)
         self.chunks.pop(ref, None)

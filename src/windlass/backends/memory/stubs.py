@@ -16,11 +16,11 @@ class Stubs:
         self._stubs: OrderedDict[JobRef, JobRecord] = OrderedDict()
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether there are stubs."""
         return bool(self._stubs)
 
     def put(self, ref: JobRef, stub: JobRecord | None) -> None:
-        """Keep a stub (None: forget it); the oldest makes way when there are too many."""
+        """Store a stub (None: remove it). Drops the oldest stub if there are too many."""
         self._stubs.pop(ref, None)
         if stub is not None:
             self._stubs[ref] = stub
@@ -28,15 +28,15 @@ class Stubs:
                 self._stubs.popitem(last=False)
 
     def find(self, ref: JobRef, now_ms: int = 0) -> JobRecord | None:
-        """The stub that a job left, if its time has not passed."""
+        """The stub of a job, if it has not expired."""
         found = self._stubs.get(ref)
         return None if found is None or is_over(found, now_ms) else found
 
     def past(self, now_ms: int, limit: int) -> list[JobRef]:
-        """Those whose time has passed, the oldest first."""
+        """The refs of up to ``limit`` expired stubs, oldest first."""
         over = takewhile(lambda item: is_over(item[1], now_ms), self._stubs.items())
         return [ref for _, (ref, _) in zip(range(limit), over, strict=False)]
 
     def refs(self) -> list[JobRef]:
-        """The jobs that left one."""
+        """The refs of all stubs."""
         return list(self._stubs)

@@ -1,4 +1,4 @@
-"""Who waits in a queue, in the order in which they start: priority, turn, place (``engine.saving``)."""
+"""The waiting jobs of a queue in the order in which they start: priority, turn, place (``engine.saving``)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class WaitingJobs:
         self._waiting: dict[str, Entry[JobRecord]] = {}
         self._orders: dict[int, Order[JobRecord]] = {}  # by -priority
         self._priorities: list[int] = []  # negated: highest first
-        #: The waiting jobs of a group at a priority, and where each is; kept as soon as turns are counted.
+        #: The waiting jobs of each group and priority, and the key of each job. None until turns are needed.
         self._tails: dict[tuple[int, str], Order[JobRecord]] | None = None
         self._tail_of: dict[str, tuple[int, str]] = {}
 
     def put(self, job: JobRecord) -> None:
-        """Enter ``job`` if it waits, take it out if not."""
+        """Add or move ``job`` if it is waiting; otherwise remove it."""
         if job.id in self._waiting:
             self.remove(job.id)
         if job.state is not _WAITING:
@@ -39,7 +39,7 @@ class WaitingJobs:
             self._add_to_tail(self._waiting[job.id])
 
     def remove(self, job_id: str) -> None:
-        """Take a job out, if it is there."""
+        """Remove a job, if it is in the list."""
         if self._waiting.pop(job_id, None) is None or self._tails is None:
             return
         key = self._tail_of.pop(job_id)
@@ -48,13 +48,13 @@ class WaitingJobs:
             del self._tails[key]
 
     def count_turns(self) -> None:
-        """From now on the last turns of groups are asked for."""
+        """Keep track of the last turn of each group from now on."""
         if self._tails is None:
             self._tails = {}
             for entry in self._waiting.values():
                 self._add_to_tail(entry)
 
-    # --- as ``engine.ordered.StoredWaiting`` ------------------------------------------------------------
+    # --- the interface of ``engine.ordered.StoredWaiting`` ----------------------------------------------
 
     def front(self) -> Iterator[Entry[JobRecord]]:
         if len(self._priorities) == 1:

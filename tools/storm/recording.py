@@ -1,7 +1,7 @@
-"""A backend around the store of one process: it notes what was acknowledged, and can be made to fail.
+"""A backend that wraps the store of one actor, records what was acknowledged, and can be made to fail.
 
-Processes are killed and frozen by signals. Where all of a storm lives in one process (``memory://``), a
-worker is killed and frozen here instead: seen from the store it is the same, nothing comes from it any more.
+Processes are killed and frozen by signals. If all actors are in one process (``memory://``), they are killed
+and frozen here instead. For the store this is the same: it receives no more requests from the actor.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ if TYPE_CHECKING:
     from windlass.backend import Backend
 
 R = TypeVar("R")
-_LOOK_S = 0.02
-#: How many replies one fault takes: more than a single ``add`` asks again for.
+_POLL_S = 0.02
+#: How many replies one fault drops: more than the number of times that ``add`` retries.
 LOST_REPLIES = 4
 
 
 class Switches:
-    """What is wrong with the way to the store, shared by all clients of one process."""
+    """The injected faults between an actor and its store, shared by all its clients."""
 
     def __init__(self) -> None:
-        #: Nothing comes through any more, ever.
+        #: All requests fail from now on.
         self.dead = False
         #: Requests wait until this is False again.
         self.frozen = False
-        #: So many requests that change something are carried out and not answered.
+        #: The number of requests to execute without delivering the answer.
         self.lose = 0
 
     async def pass_through(self) -> None:
-        """Return when a request may go to the store."""
+        """Return when a request may be sent. Raises ``StorageError`` if the actor is dead."""
         while self.frozen and not self.dead:  # noqa: ASYNC110 - set from other threads and loops
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         if self.dead:
             raise StorageError("this process is dead (injected)")
 
     def loses(self, request: rq.Request[Any]) -> bool:
-        """Whether the answer to ``request`` gets lost; counts down."""
+        """Whether to drop the answer to ``request``. Counts down ``lose``."""
         if self.lose <= 0 or not isinstance(request, (rq.Add, rq.Claim, rq.Settle, rq.CancelJobs)):
             return False
         self.lose -= 1
         return True
 
 
-class Witness(BackendWrapper):
-    """Writes down what the store acknowledged to a worker: each settlement with its answer."""
+class RecordingBackend(BackendWrapper):
+    """Writes each acknowledged settlement to the journal, and injects lost replies."""
 
     def __init__(self, inner: Backend, journal: Journal, switches: Switches, clock: str = "node") -> None:
         super().__init__(inner)
@@ -62,7 +62,7 @@ class Witness(BackendWrapper):
     async def execute(self, request: rq.Request[R]) -> R:
         await self._switches.pass_through()
         loses = self._switches.loses(request)
-        answer = await self.carry_out(request)
+        answer = await self.execute_inner(request)
         await self._switches.pass_through()
         if loses:
             self._journal.write("lost", what=type(request).__name__, at=store_ms(self._clock))
@@ -71,8 +71,8 @@ class Witness(BackendWrapper):
             self._note(request, answer)
         return answer
 
-    async def carry_out(self, request: rq.Request[R]) -> R:
-        """The store's part; mutants get in between here."""
+    async def execute_inner(self, request: rq.Request[R]) -> R:
+        """Execute the request on the store. Mutants replace this method."""
         return await self.inner.execute(request)
 
     def _note(self, request: rq.Settle, answer: Any) -> None:
@@ -83,4 +83,4 @@ class Witness(BackendWrapper):
         self._journal.write("settled", ends=ends, at=store_ms(self._clock))
 
     def clone(self) -> Backend:
-        return Witness(self.inner.clone(), self._journal, self._switches, self._clock)
+        return RecordingBackend(self.inner.clone(), self._journal, self._switches, self._clock)

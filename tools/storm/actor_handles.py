@@ -1,4 +1,4 @@
-"""The members of a storm's cast: processes that take signals, or tasks of this process that take switches."""
+"""Handles that start, kill and freeze the actors of a storm, as processes or as tasks of this process."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import msgspec
 
 from tools.storm.actors import Actor, Role
 from tools.storm.proxy import FaultyProxy
-from tools.storm.witness import LOST_REPLIES
+from tools.storm.recording import LOST_REPLIES
 
-_LOOK_S = 0.02
-#: How long a process may take to come to a point where it can be frozen: one that was told stays told.
-_FREEZE_PATIENCE_S = 20.0
+_POLL_S = 0.02
+#: How long to wait until a process reaches a point where it can be frozen.
+_FREEZE_TIMEOUT_S = 20.0
 
 
-class Member:
-    """One actor, wherever it lives."""
+class ActorHandle:
+    """One running actor. The methods have the same effect for processes and for tasks."""
 
-    def __init__(self, role: Role, wire: FaultyProxy | None) -> None:
+    def __init__(self, role: Role, proxy: FaultyProxy | None) -> None:
         self.role = role
-        self.wire = wire
+        self.proxy = proxy
 
     @property
     def name(self) -> str:
@@ -38,64 +38,65 @@ class Member:
 
     @property
     def is_up(self) -> bool:
-        """Whether it has begun: the first line of its journal is there."""
+        """Whether the actor has started: the first line of its journal is written."""
         first = Path(self.role.directory) / f"{self.name}.0000.jsonl"
         return first.exists() and first.stat().st_size > 0
 
     def kill(self) -> None:
-        """End it without a word."""
+        """End it at once, without cleanup."""
         raise NotImplementedError
 
     def crash(self) -> str:
-        """How it ended, if that was neither asked for nor done to it; else an empty text."""
+        """How the actor ended, if it was neither stopped nor killed; otherwise an empty text."""
         raise NotImplementedError
 
     async def freeze(self) -> bool:
-        """Stop it where it is; whether that came about."""
+        """Suspend it; returns whether it is suspended now."""
         raise NotImplementedError
 
     def thaw(self) -> None:
+        """Let it continue after ``freeze``."""
         raise NotImplementedError
 
     def lose_replies(self) -> None:
-        """The next answers of the store do not reach it."""
+        """Drop the next answers of the store to this actor."""
         raise NotImplementedError
 
-    def cramp(self, most_bytes: int | None) -> None:
-        """Let no file of it grow beyond ``most_bytes``; None: no such bound."""
+    def limit_file_size(self, most_bytes: int | None) -> None:
+        """Let no file of the actor grow beyond ``most_bytes``; None: no limit."""
 
     def stop(self) -> None:
-        """Ask it to end well."""
+        """Ask it to finish its work and end."""
         raise NotImplementedError
 
     async def ended(self, timeout: float) -> bool:
-        """Wait for its end; False when it took too long and was killed."""
+        """Wait until it ends; False if it was killed after ``timeout`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self.alive:  # noqa: ASYNC110 - another process, or a task that may be dead
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_POLL_S)
                 return True
         self.kill()
         return False
 
     async def close(self) -> None:
-        """Leave nothing behind."""
-        if self.wire is not None:
-            await self.wire.close()
+        """Kill the actor and release its resources."""
+        if self.proxy is not None:
+            await self.proxy.close()
 
 
-class ProcessMember(Member):
-    """An actor with a process of its own."""
+class ProcessHandle(ActorHandle):
+    """An actor in a process of its own, controlled by signals."""
 
-    def __init__(self, role: Role, wire: FaultyProxy | None) -> None:
-        super().__init__(role, wire)
+    def __init__(self, role: Role, proxy: FaultyProxy | None) -> None:
+        super().__init__(role, proxy)
         self._killed = self._stopped = False
         directory = Path(role.directory)
-        told = directory / f"{role.name}.json"
-        told.write_bytes(msgspec.json.encode(role))
+        role_file = directory / f"{role.name}.json"
+        role_file.write_bytes(msgspec.json.encode(role))
         with (directory / f"{role.name}.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tools.storm.process", str(told)],
+                [sys.executable, "-m", "tools.storm.process", str(role_file)],
                 cwd=Path(__file__).resolve().parents[2],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -135,12 +136,12 @@ class ProcessMember(Member):
         if not self.is_up:
             return False
         self._signal(signal.SIGUSR1)
-        for _ in range(round(_FREEZE_PATIENCE_S / _LOOK_S)):
+        for _ in range(round(_FREEZE_TIMEOUT_S / _POLL_S)):
             if self._is_frozen:
                 return True
             if not self.alive:
                 return False
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         return False
 
     def thaw(self) -> None:
@@ -149,7 +150,7 @@ class ProcessMember(Member):
     def lose_replies(self) -> None:
         self._signal(signal.SIGUSR2)
 
-    def cramp(self, most_bytes: int | None) -> None:
+    def limit_file_size(self, most_bytes: int | None) -> None:
         if not self.alive:
             return
         wanted = resource.RLIM_INFINITY if most_bytes is None else most_bytes
@@ -158,14 +159,14 @@ class ProcessMember(Member):
 
     def stop(self) -> None:
         self._stopped = True
-        self._signal(signal.SIGCONT)  # one that froze late must hear it
+        self._signal(signal.SIGCONT)  # a process that was frozen late could not handle SIGTERM
         self._signal(signal.SIGTERM)
 
     async def ended(self, timeout: float) -> bool:
         give_up = asyncio.get_running_loop().time() + timeout
         while self.alive and asyncio.get_running_loop().time() < give_up:
             self._signal(signal.SIGCONT)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         if not self.alive:
             return True
         self.kill()
@@ -176,11 +177,11 @@ class ProcessMember(Member):
         await super().close()
 
 
-class TaskMember(Member):
-    """An actor that is a task of this process. Dead or frozen, it no longer gets through to the store."""
+class TaskHandle(ActorHandle):
+    """An actor that is a task of this process. While dead or frozen, it cannot reach the store."""
 
-    def __init__(self, role: Role, wire: FaultyProxy | None) -> None:
-        super().__init__(role, wire)
+    def __init__(self, role: Role, proxy: FaultyProxy | None) -> None:
+        super().__init__(role, proxy)
         self._actor = Actor(role)
         self._task = asyncio.create_task(self._actor.run(), name=role.name)
 
