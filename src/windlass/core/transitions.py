@@ -9,7 +9,6 @@ except Valkey, whose Lua implements the same rules a second time: ``docs/interna
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from operator import methodcaller
 
 import msgspec
 
@@ -46,7 +45,7 @@ NO_TURN = -1
 _ACTIVE, _ENQUEUED, _STARTED, _OK = JobState.ACTIVE, EventType.ENQUEUED, EventType.STARTED, Settled.OK
 _NO_IDS: list[str] = []
 #: ``copy.copy`` without the search for a way to copy.
-copy: Callable[[JobRecord], JobRecord] = methodcaller("__copy__")
+copy: Callable[[JobRecord], JobRecord] = JobRecord.__copy__  # type: ignore[attr-defined]
 
 
 class PendingEvent(msgspec.Struct, gc=False):

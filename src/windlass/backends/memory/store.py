@@ -90,7 +90,7 @@ class MemoryStore(State):
             if name not in work.lines:
                 work.load_line(name, self.look(name).line)
         for name in reads.due:
-            work.load_due(name, Ordered(self.look(name).due))
+            work.due[name] = Ordered(self.look(name).due)
         for name in reads.timed:
             work.timed[name] = Ordered(self.look(name).groups.timed)
         if isinstance(reads, MoreReads):

@@ -43,9 +43,8 @@ def load(step: RequestState, reads: Reads, work: UnitOfWork) -> None:
     for name, count in reads.lines.items():
         _load_line(step, name, work, count)
     for name, count in reads.due.items():
-        num = step.queues.num(name)
-        known = Ordered[object]() if num is None else ordered.due(step, name, num, count, work.now_ms)
-        work.load_due(name, known)  # type: ignore[arg-type]
+        queue = step.queues.find(name)
+        work.due[name] = Ordered() if queue is None else ordered.due(step, name, queue, count, work.now_ms)
     for name, count in reads.timed.items():
         queue = step.queues.find(name)
         if queue is None or not queue.special:

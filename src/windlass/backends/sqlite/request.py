@@ -10,7 +10,6 @@ from windlass.backends.sqlite.rows import Row, encode_json, record, storable
 from windlass.backends.sqlite.statements import SPAN
 from windlass.backends.sqlite.tx import Share, Tx, tally_of
 from windlass.core import bad_records
-from windlass.core.clock import moment
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.states import JobState
 
@@ -38,7 +37,7 @@ class RequestState(Share):
     """What one request has loaded and gathered, and the statements that it runs."""
 
     def __init__(self, tx: Tx, now_ms: int | None) -> None:
-        super().__init__(tx, moment(now_ms, lambda: tx.now_ms))
+        super().__init__(tx, tx.now_ms if now_ms is None else now_ms)
         self.tx = tx
         self.conn = tx.conn
         self.sql = tx.sql

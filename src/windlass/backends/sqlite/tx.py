@@ -66,6 +66,7 @@ class QueueState:
 
     __slots__ = (
         *("folded", "last_event", "last_history", "num", "row", "special", "starts", "totals", "unfolded"),
+        "untimed",
     )
 
     def __init__(self, num: int, row: Row) -> None:
@@ -81,6 +82,8 @@ class QueueState:
         self.starts: list[int] = []
         #: How many jobs are in each state (None: not counted yet), except for this transaction.
         self.totals: dict[JobState, int] | None = None
+        #: Whether it is known that no job has a due time.
+        self.untimed = False
 
 
 class Queues:
