@@ -68,16 +68,17 @@ class OutcomeReporter:
         """A job without a handler to call; it is reported when the store has taken ``settlement``."""
         self._unreported[settlement.token] = _Unreported(attempt, ran=False)
 
-    def settled(self, settlement: Settlement, answer: Settled) -> None:
-        """The store has answered for ``settlement``."""
-        unreported = self._unreported.pop(settlement.token, None)
-        if answer not in _TAKEN:
-            log.warning("job %r: the lease was lost before the attempt was settled", settlement.id)
-            reach("worker.lease_lost", job_id=settlement.id)
-            if unreported is not None:
-                self._emitter.emit("lease_lost", unreported.attempt.job)
-        elif unreported is not None:
-            self._taken(unreported, settlement)
+    def settled(self, settlements: list[Settlement], answers: list[Settled]) -> None:
+        """The store has answered for ``settlements``."""
+        for settlement, answer in zip(settlements, answers, strict=True):
+            unreported = self._unreported.pop(settlement.token, None)
+            if answer not in _TAKEN:
+                log.warning("job %r: the lease was lost before the attempt was settled", settlement.id)
+                reach("worker.lease_lost", job_id=settlement.id)
+                if unreported is not None:
+                    self._emitter.emit("lease_lost", unreported.attempt.job)
+            elif unreported is not None:
+                self._taken(unreported, settlement)
 
     def lost(self, attempt: Attempt) -> None:
         """The attempt is over, and its lease was lost before."""

@@ -84,17 +84,19 @@ def _load_ids(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> N
 
 def load_jobs(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> None:
     """Records by queue and id, with their queues, and what is left of those that are gone."""
-    leased, unknown = step.queues.leased, []
+    leased, records, known, queue = step.queues.leased, step.records, work.jobs, None
+    unknown: list[JobRef] = []
     for ref in refs:
-        if ref in work.jobs:
+        if ref in known:
             continue
         job = leased.pop(ref, None)
         if job is None:
             unknown.append(ref)
             continue
-        work.jobs[ref] = step.records[job.seq] = job
-        if ref[0] not in work.queues:
-            load_queue(step, ref[0], work)
+        known[ref] = records[job.seq] = job
+        if ref[0] != queue:
+            queue = ref[0]
+            load_queue(step, queue, work)
     if unknown:
         _find_jobs(step, unknown, work)
 

@@ -124,7 +124,7 @@ class StoredWaitingJobs:
     def _short(self, limit: int, offset: int) -> list[Placed]:
         """As ``_whole`` for a queue that saw no groups, with few columns of most jobs."""
         step = self._step
-        records, models = step.records, dict[str, JobRecord]()
+        records, models = step.records, dict[str | int | None, JobRecord]()
         placed: list[Placed] = []
         rest: list[int] = []
         rows = step.all("job_ready", self._num, limit, offset)
@@ -141,22 +141,26 @@ class StoredWaitingJobs:
         jobs = [records[row[0]] for row in rows]
         return [((-job.priority, 0, job.place), job.id, job) for job in jobs]
 
-    def _job(self, row: Row, models: dict[str, JobRecord]) -> JobRecord | None:
-        """The job of a row of ``job_ready``; None when all of its columns have to be looked at."""
+    def _job(self, row: Row, models: dict[str | int | None, JobRecord]) -> JobRecord | None:
+        """The job of a row of ``job_ready``; None when all of its columns have to be looked at.
+
+        ``models`` has a job for each of the options that were met.
+        """
         seq, job_id, task, payload, enqueued_ms, packed = row
-        rest = None if packed in _SHORT else _read_rest(packed)
         if type(payload) is not bytes or type(task) is not str or type(enqueued_ms) is not int:
             return None
-        text = _SHORT[packed] if rest is None else rest.options
-        model = models.get(text)
+        rest = None if packed in _SHORT else _read_rest(packed)
+        if rest is not None and rest.again:
+            return None
+        key = packed if rest is None else rest.options
+        model = models.get(key)
         if model is None:
-            if rest is not None and (rest.again or _unreadable(text)):
+            text = _SHORT[packed] if rest is None else rest.options
+            if _unreadable(text):
                 return None
             took("sqlite.lease_first")
             options = decode_options(text)
-            model = models[text] = JobRecord(queue=self._name, id="", task="", payload=b"", options=options)
-        elif rest is not None and rest.again:
-            return None
+            model = models[key] = JobRecord(queue=self._name, id="", task="", payload=b"", options=options)
         job = copy(model)  # in half the time of a new one
         job.seq, job.id, job.task, job.payload, job.enqueued_ms = seq, job_id, task, payload, enqueued_ms
         job.errors = []

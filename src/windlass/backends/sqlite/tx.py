@@ -225,7 +225,8 @@ class Tx:
                 log, ids = logs[note.queue], note.job_ids
                 log.events.append((now_ms, note.type, ids[0] if len(ids) == 1 else ids, note.task, note.data))
                 log.noted += len(ids)
-                log.at_ms = max(log.at_ms, now_ms)
+                if now_ms > log.at_ms:
+                    log.at_ms = now_ms
             for name, records in groupby(effects.history, _queue):
                 logs[name].history += records
             for (name, task, outcome), by in effects.counts.items():
