@@ -25,10 +25,10 @@ STEP = 1_000
 class Reads(msgspec.Struct, kw_only=True, gc=False):
     """One batch. Each field is loaded into the field of ``UnitOfWork`` that is named with it."""
 
-    #: Records: ``work.jobs``, None where there is none. With every record comes its queue.
-    jobs: Iterable[JobRef] = ()
+    #: Records by queue and id: ``work.jobs``, None where there is none. With every record comes its queue.
+    jobs: Iterable[tuple[str, str]] = ()
     #: The same, and until when the id of a record that is not there is kept: ``work.kept``.
-    ids: Iterable[JobRef] = ()
+    ids: Iterable[tuple[str, str]] = ()
     #: Entries of tables (not of queues and groups): ``work.rows``, None where there is none.
     rows: Iterable[Entry] = ()
     #: ``work.queues``; also of a queue that the store does not know.

@@ -7,7 +7,6 @@ from itertools import chain
 
 from windlass.backend import requests as rq
 from windlass.core import settle_rules, transitions
-from windlass.core.ids import ref_of
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import Outcome, Settled, Settlement
 from windlass.core.retention import goes_at_once
@@ -29,7 +28,7 @@ _DONE, _MOVED = Kind.COMPLETED, Kind.MOVED
 def settle(work: UnitOfWork, request: rq.Settle) -> Verb[rq.SettleResult]:
     """Reads: 1 for plain jobs, the claim included; with groups, keys or waits 3, then ``relay``."""
     reads = claiming.reads(request.claim) if request.claim else Reads()
-    reads.jobs = [ref_of((end.queue, end.id)) for end in request.items]
+    reads.jobs = [(end.queue, end.id) for end in request.items]
     yield reads
     items = _complete_plain(work, request.items)
     if items is None:

@@ -18,7 +18,7 @@ from windlass.backends.memory.inspection import SHOWS, Shows
 from windlass.backends.memory.order import Entry, Order
 from windlass.backends.memory.state import State, StoredQueue
 from windlass.core import transitions
-from windlass.core.job import WORKER_KEPT_MS, JobRecord, JobRef
+from windlass.core.job import WORKER_KEPT_MS, JobRecord
 from windlass.core.limit_rules import Role, Usage
 from windlass.core.rollups import KEPT_MS
 from windlass.core.states import JobState
@@ -99,7 +99,7 @@ class MemoryStore(State):
             self._load_upkeep(reads, work)
             self._load_logs(reads, work)
 
-    def _load_jobs(self, refs: Iterable[JobRef], work: UnitOfWork) -> None:
+    def _load_jobs(self, refs: Iterable[tuple[str, str]], work: UnitOfWork) -> None:
         found, any_stubs = work.jobs, bool(self.stubs)
         name: str | None = None
         jobs: dict[str, JobRecord] = {}

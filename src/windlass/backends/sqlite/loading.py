@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from windlass.backends.sqlite import ordered, stubs, tables
 from windlass.backends.sqlite.limits import GROUPED, group_of
-from windlass.core.job import JobRef
 from windlass.core.limit_rules import GroupLimits, Usage
 from windlass.core.states import FINISHED, JobState
 from windlass.engine.effects import copy_row
@@ -71,7 +70,7 @@ def load_queue(step: RequestState, name: str, work: UnitOfWork, *, counted: bool
         queue.active, queue.parked = totals[JobState.ACTIVE], totals[JobState.PARKED]
 
 
-def _load_ids(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> None:
+def _load_ids(step: RequestState, refs: Iterable[tuple[str, str]], work: UnitOfWork) -> None:
     """Jobs that are to be added, and until when ids without a record are kept."""
     load_jobs(step, refs, work)
     if step.queues.nothing_kept():
@@ -82,10 +81,10 @@ def _load_ids(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> N
             work.kept[queue, job_id] = until_ms
 
 
-def load_jobs(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> None:
+def load_jobs(step: RequestState, refs: Iterable[tuple[str, str]], work: UnitOfWork) -> None:
     """Records by queue and id, with their queues, and what is left of those that are gone."""
     leased, records, known, queue = step.queues.leased, step.records, work.jobs, None
-    unknown: list[JobRef] = []
+    unknown: list[tuple[str, str]] = []
     for ref in refs:
         if ref in known:
             continue
@@ -101,14 +100,14 @@ def load_jobs(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> N
         _find_jobs(step, unknown, work)
 
 
-def _find_jobs(step: RequestState, refs: list[JobRef], work: UnitOfWork) -> None:
+def _find_jobs(step: RequestState, refs: list[tuple[str, str]], work: UnitOfWork) -> None:
     """``load_jobs`` from the tables."""
-    missing: list[JobRef] = []
+    missing: list[tuple[str, str]] = []
     for queue, ids in by_queue(refs).items():
         load_queue(step, queue, work)
         found = {row[2]: row for row in _rows(step, queue, ids)}
         for job_id in ids:
-            row, ref = found.get(job_id), JobRef(queue, job_id)
+            row, ref = found.get(job_id), (queue, job_id)
             work.jobs[ref] = None if row is None else step.record(row, queue)
             if row is None:
                 missing.append(ref)
