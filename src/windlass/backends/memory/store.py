@@ -18,7 +18,7 @@ from windlass.backends.memory.inspection import SHOWS, Shows
 from windlass.backends.memory.order import Entry, Order
 from windlass.backends.memory.state import State, StoredQueue
 from windlass.core import transitions
-from windlass.core.job import WORKER_KEPT_MS, JobRecord
+from windlass.core.job import WORKER_KEPT_MS, JobRecord, JobRef
 from windlass.core.limit_rules import Role, Usage
 from windlass.core.rollups import KEPT_MS
 from windlass.core.states import JobState
@@ -110,7 +110,7 @@ class MemoryStore(State):
                 self._load_queue(name, work)
                 jobs = self.queues[name].jobs if name in self.queues else {}
             found[ref] = jobs.get(job_id)
-            if any_stubs and (stub := self.stubs.find(ref, work.now_ms)) is not None:
+            if any_stubs and (stub := self.stubs.find(JobRef(queue, job_id), work.now_ms)):
                 work.stubs[ref] = stub
 
     def _load_queue(self, name: str, work: UnitOfWork) -> None:

@@ -27,7 +27,7 @@ class Stubs:
             if len(self._stubs) > STUBS_KEPT:
                 self._stubs.popitem(last=False)
 
-    def find(self, ref: tuple[str, str], now_ms: int = 0) -> JobRecord | None:
+    def find(self, ref: JobRef, now_ms: int = 0) -> JobRecord | None:
         """The stub that a job left, if its time has not passed."""
         found = self._stubs.get(ref)
         return None if found is None or is_over(found, now_ms) else found
