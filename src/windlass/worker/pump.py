@@ -247,7 +247,7 @@ class Pump:
     def is_settling(self, jobs: Iterable[JobRecord]) -> bool:
         """Whether an earlier attempt of one of ``jobs`` is being settled: it was retried at once."""
         under_way = {(end.queue, end.id) for exchange in self._under_way for end in exchange.ends}
-        return any((job.queue, job.id) in under_way for job in jobs)
+        return bool(under_way) and any((job.queue, job.id) in under_way for job in jobs)
 
     def took_offer(self) -> bool:
         """A job that was handed out began; whether no more are left, as far as is known."""

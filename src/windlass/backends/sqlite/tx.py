@@ -37,8 +37,6 @@ _STATES = tuple(JobState)
 
 _queue = attrgetter("queue")
 
-Tally = tuple[str, JobState]
-
 
 class Meta(NamedTuple):
     """The state of the whole store: newest place given out, its clock, and a number that others watch.
@@ -192,7 +190,8 @@ class Share:
         self.last_place = tx.last_place
         #: What its verbs did: the transaction writes the logs and counts of all of its requests together.
         self.gathered: list[Effects] = []
-        self.tallies: dict[Tally, int] = {}
+        #: By queue: by how much the numbers of its jobs in each state change.
+        self.tallies: dict[str, dict[JobState, int]] = {}
         self.made: list[str] = []
         #: Whether all that it did was to add new jobs, the last of which has the newest place and the time.
         self.plain = True
@@ -233,9 +232,10 @@ class Tx:
                 counts = logs[name].counts
                 counts[task, outcome] = counts.get((task, outcome), 0) + by
             self.topics |= effects.topics
-        for (name, state), by in share.tallies.items():
+        for name, moved in share.tallies.items():
             tallies = logs[name].tallies
-            tallies[state] = tallies.get(state, 0) + by
+            for state, by in moved.items():
+                tallies[state] = tallies.get(state, 0) + by
         self.made += share.made
 
     @property
