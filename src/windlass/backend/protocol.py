@@ -150,7 +150,7 @@ class PushedBackend(Protocol):
     Claims are answered at once, so a worker sends them separately from its settlements.
     """
 
-    claims_apart: Literal[True]
+    claims_separately: Literal[True]
 
 
 @runtime_checkable

@@ -10,8 +10,6 @@ import hashlib
 import os
 import re
 import threading
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -40,10 +38,6 @@ class JobRef(NamedTuple):
 
     queue: str
     id: str
-
-
-#: ``JobRef(*pair)`` in half the time.
-ref_of: Callable[[tuple[str, str]], JobRef] = partial(tuple.__new__, JobRef)
 
 
 class _Sequence:

@@ -416,7 +416,6 @@ def attempt_record(
     job: JobRecord,
     outcome: AttemptOutcome,
     now_ms: int,
-    *,
     duration_ms: int | None = None,
     error: ErrorInfo | None = None,
     facts: WorkerFacts | None = None,

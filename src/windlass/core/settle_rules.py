@@ -5,7 +5,7 @@ These are functions on a record without I/O, like those of ``core.transitions``,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from windlass.core.job import (
     ERRORS_KEPT,
@@ -58,16 +58,16 @@ def _record(
 
 
 def _complete(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None:
-    complete_all([(job, end)], recorder)
+    complete_all([job], [end], recorder)
 
 
-def complete_all(ended: Iterable[tuple[JobRecord, Settlement]], recorder: ChangeRecorder) -> None:
+def complete_all(jobs: list[JobRecord], ends: list[Settlement], recorder: ChangeRecorder) -> None:
     """Complete jobs, each with its settlement, in this order. The caller has checked the tokens."""
     now_ms, history = recorder.now_ms, recorder.history
     queue, task, options, until_ms = None, None, None, 0
     ids: list[str] = []
-    for job, end in ended:
-        history.append(attempt_record(job, _COMPLETE, now_ms, duration_ms=end.duration_ms, facts=end.facts))
+    for job, end in zip(jobs, ends, strict=True):
+        history.append(attempt_record(job, _COMPLETE, now_ms, end.duration_ms, None, end.facts))
         if job.options is not options:
             options = job.options
             until_ms = result_until(options, now_ms)

@@ -10,7 +10,6 @@ import msgspec
 
 from windlass.backend import requests as rq
 from windlass.core import change_rules, transitions
-from windlass.core.ids import ref_of
 from windlass.core.job import EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import AddOutcome
 from windlass.engine import flows, unique_keys
@@ -56,11 +55,11 @@ def load(work: UnitOfWork, jobs: list[NewJob], *, besides: Iterable[JobRef] = ()
 
 def _reads(jobs: list[NewJob]) -> Reads:
     """The first batch to read for these jobs."""
-    refs: list[JobRef] = []
+    refs: list[tuple[str, str]] = []
     groups: dict[tuple[str, str], None] = {}
     rows: dict[Entry, None] = {}
     for new in jobs:
-        refs.append(ref_of((new.queue, new.id)))
+        refs.append((new.queue, new.id))
         options = new.options
         if options.group is not None:
             groups[new.queue, options.group] = None

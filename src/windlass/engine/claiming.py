@@ -121,7 +121,8 @@ class _Claim:
         """Lease plain jobs that were taken from the front of the queue. Returns how many."""
         if jobs:
             request = self._request
-            tokens = [f"{request.claim_id}.{job.seq}" for job in jobs]
+            claim_id = request.claim_id
+            tokens = [f"{claim_id}.{job.seq}" for job in jobs]
             transitions.lease_all(jobs, tokens, self._work, worker=request.worker, lease_ms=request.lease_ms)
             save_alike(self._work, queue.name, jobs, _WAITING, _ACTIVE, _LEASED)
             self._count(queue, jobs)

@@ -163,24 +163,24 @@ class WaitingView(Ordered[JobRecord]):
         Only for queues that have never had a group. Returns no job if this request has inserted jobs itself.
         """
         found: list[JobRecord] = []
-        entry = None if self._heap or self._near else self._next or self._base_head()
-        if entry is None:
+        first = None if self._heap or self._near else self._next or self._base_head()
+        if first is None:
             return found
-        base, gone, options = self._base, self._gone, None
-        while entry is not None and len(found) < count:
+        gone, options, entry = self._gone, None, first
+        for entry in chain((first,), self._base):
             job = entry[2]
-            if entry[1] not in gone:
-                if job.expires_ms is not None or (job.options is not options and not is_plain(job.options)):
-                    break
-                options = job.options
-                found.append(job)
-            self._last_key = entry[0]
-            entry = next(base, None)
-        self._next = entry
-        if entry is None:
-            self._ended = True
+            if entry[1] in gone:
+                continue
+            if len(found) >= count or job.expires_ms is not None:
+                break
+            if job.options is not options and not is_plain(job.options):
+                break
+            options = job.options
+            found.append(job)
         else:
-            self._last_key = entry[0]
+            self._next, self._ended, self._last_key = None, True, entry[0]
+            return found
+        self._next, self._last_key = entry, entry[0]
         return found
 
     def served(self, priority: int) -> int | None:

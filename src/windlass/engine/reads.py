@@ -25,11 +25,11 @@ STEP = 1_000
 class Reads(msgspec.Struct, kw_only=True, gc=False):
     """One batch. The comment of each field names the field of ``UnitOfWork`` that the data is loaded into."""
 
-    #: Records: ``work.jobs``, None for a job that does not exist. Its queue and its stub (``work.stubs``) are
-    #: loaded too.
-    jobs: Iterable[JobRef] = ()
+    #: Records by queue and id: ``work.jobs``, None for a job that does not exist. Its queue and its stub
+    #: (``work.stubs``) are loaded too.
+    jobs: Iterable[tuple[str, str]] = ()
     #: Like ``jobs``, and for an id without a record the time until which the id stays known: ``work.kept``.
-    ids: Iterable[JobRef] = ()
+    ids: Iterable[tuple[str, str]] = ()
     #: Entries of tables, except queues and groups: ``work.rows``, None for an entry that does not exist.
     rows: Iterable[Entry] = ()
     #: ``work.queues``, also for a queue that the store does not know.

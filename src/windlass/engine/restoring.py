@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from windlass.backend import requests as rq
-from windlass.core.ids import ref_of
 from windlass.core.job import EventType, JobRecord
 from windlass.core.outcome import AddOutcome
 from windlass.core.queue_time import QueueTime
@@ -20,7 +19,7 @@ from windlass.engine.unit_of_work import UnitOfWork
 def restore(work: UnitOfWork, request: rq.Restore) -> Verb[list[rq.Added]]:
     """Add exported records, unless their id or unique key is in use. Reads: 1 for plain jobs, 2 at most."""
     jobs = request.jobs
-    yield Reads(ids=[ref_of((job.queue, job.id)) for job in jobs])
+    yield Reads(ids=[(job.queue, job.id) for job in jobs])
     yield from prepare(work, jobs)
     return [_restore_one(work, job) for job in jobs]
 

@@ -7,7 +7,6 @@ from itertools import chain
 
 from windlass.backend import requests as rq
 from windlass.core import settle_rules, transitions
-from windlass.core.ids import ref_of
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import Outcome, Settled, Settlement
 from windlass.core.retention import goes_at_once
@@ -32,7 +31,7 @@ def settle(work: UnitOfWork, request: rq.Settle) -> Verb[rq.SettleResult]:
     Reads: 1 for plain jobs, including the claim; with groups, keys or waits 3, then ``notify_dependents``.
     """
     reads = claiming.reads(request.claim) if request.claim else Reads()
-    reads.jobs = [ref_of((end.queue, end.id)) for end in request.items]
+    reads.jobs = [(end.queue, end.id) for end in request.items]
     yield reads
     items = _complete_plain(work, request.items)
     if items is None:
@@ -47,27 +46,27 @@ def settle(work: UnitOfWork, request: rq.Settle) -> Verb[rq.SettleResult]:
 
 def _complete_plain(work: UnitOfWork, items: list[Settlement]) -> list[Settled] | None:
     """``settle_one`` for a batch that completes distinct plain jobs. Returns None for any other batch."""
-    ended: dict[tuple[str, str], tuple[JobRecord, Settlement]] = {}
+    known = work.jobs
+    if len(known) < len(items):
+        return None
+    ended: list[JobRecord] = []
     moved: dict[str, list[JobRecord]] = {}
     jobs: list[JobRecord] = []
     queue, options = None, None
     for end in items:
-        ref = (end.queue, end.id)
-        job = work.jobs[ref]
+        job = known[end.queue, end.id]
         if job is None or end.outcome is not _COMPLETE or not transitions.holds(job, end.token):
             return None
         if job.options is not options or job.queue != queue:
             queue, options = job.queue, job.options
             jobs = moved.setdefault(queue, [])
-            if not is_plain(options) or goes_at_once(options) or work.queues[job.queue].row.grouped:
+            if not is_plain(options) or goes_at_once(options) or work.queues[queue].row.grouped:
                 return None
         if job.linked or end.filled is not None:
             return None
-        ended[ref] = (job, end)
+        ended.append(job)
         jobs.append(job)
-    if len(ended) < len(items):
-        return None
-    settle_rules.complete_all(ended.values(), work)
+    settle_rules.complete_all(ended, items, work)
     for name, jobs in moved.items():
         save_alike(work, name, jobs, _ACTIVE, _COMPLETED, _DONE)
     return [_OK] * len(items)

@@ -175,6 +175,7 @@ class UnitOfWork(ChangeRecorder):
         self.jobs: Loaded[JobRecord | None] = Loaded()
         self.queues: Loaded[QueueView] = Loaded()
         self.lines: Loaded[WaitingView] = Loaded()
+        #: Timed jobs. Verbs read them before they change anything.
         self.due: Loaded[Ordered[JobRecord]] = Loaded()
         self.timed: Loaded[Ordered[tuple[int, str]]] = Loaded()
         #: Ids without a record that stay known, and until when (``keep_id``).
@@ -216,10 +217,6 @@ class UnitOfWork(ChangeRecorder):
                     line.join(job)
                 else:
                     line.remove(job.id)
-
-    def load_due(self, queue: str, due: Ordered[JobRecord]) -> None:
-        """Add the timed jobs of a queue. Verbs read them before they change anything."""
-        self.due[queue] = due
 
     # --- writing -----------------------------------------------------------------------------------
 

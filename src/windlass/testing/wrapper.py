@@ -29,7 +29,7 @@ class BackendWrapper:
         if isinstance(inner, OverlappingBackend):
             self.overlaps: Literal[True] = True  # workers treat it like the inner one
         if isinstance(inner, PushedBackend):
-            self.claims_apart: Literal[True] = True
+            self.claims_separately: Literal[True] = True
 
     @property
     def name(self) -> str:

@@ -239,8 +239,7 @@ class Driver:
             self._answered.set()
             raise
         drained = self._pump.answered(exchange, claimed, sent_ms)
-        for end, answer in zip(exchange.settlements, answers, strict=True):
-            self._running.reporter.settled(end, answer)
+        self._running.reporter.settled(exchange.settlements, answers)
         self._answered.set()
         if relay:
             self._supervisor.start("relay-now", self._relay)

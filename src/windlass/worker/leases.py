@@ -100,11 +100,13 @@ class LeaseKeeper:
 
     def hold(self, token: str, record: JobRecord, lease_ms: int, since_ms: float) -> None:
         """Keep a lease that was granted by a request sent at ``since_ms`` (monotonic)."""
-        held = self._held[token] = _Held(token, record, lease_ms, since_ms + lease_ms)
+        deadline_ms = since_ms + lease_ms
+        self._held[token] = _Held(token, record, lease_ms, deadline_ms)
         if since_ms + lease_ms * _THIRD < self._next_ms:
             self._call_renewal_loop(self._wake_renewal)
-        if held.stop_ms < self._next_stop_ms:
-            self._next_stop_ms = held.stop_ms
+        stop_ms = deadline_ms - margin_ms(lease_ms)
+        if stop_ms < self._next_stop_ms:
+            self._next_stop_ms = stop_ms
             self._watch_wake.set()
 
     def drop(self, token: str) -> bool:

@@ -251,7 +251,7 @@ class Pump:
     def is_settling(self, jobs: Iterable[JobRecord]) -> bool:
         """Whether an earlier attempt of one of ``jobs`` is being settled, because it was retried at once."""
         in_flight = {(end.queue, end.id) for exchange in self._in_flight for end in exchange.settlements}
-        return any((job.queue, job.id) in in_flight for job in jobs)
+        return bool(in_flight) and any((job.queue, job.id) in in_flight for job in jobs)
 
     def took_offer(self) -> bool:
         """An offered job began. Returns whether the queues are drained, as far as the pump knows."""

@@ -69,16 +69,17 @@ class OutcomeReporter:
         """Note a job that could not run here. It is reported when the store has accepted ``settlement``."""
         self._unreported[settlement.token] = _Unreported(attempt, ran=False)
 
-    def settled(self, settlement: Settlement, answer: Settled) -> None:
-        """Report the attempt of ``settlement``, which the store has answered."""
-        unreported = self._unreported.pop(settlement.token, None)
-        if answer not in _ACCEPTED:
-            log.warning("job %r: the lease was lost before the attempt was settled", settlement.id)
-            reach("worker.lease_lost", job_id=settlement.id)
-            if unreported is not None:
-                self._emitter.emit("lease_lost", unreported.attempt.job)
-        elif unreported is not None:
-            self._report(unreported, settlement)
+    def settled(self, settlements: list[Settlement], answers: list[Settled]) -> None:
+        """Report the attempts of ``settlements``, which the store has answered."""
+        for settlement, answer in zip(settlements, answers, strict=True):
+            unreported = self._unreported.pop(settlement.token, None)
+            if answer not in _ACCEPTED:
+                log.warning("job %r: the lease was lost before the attempt was settled", settlement.id)
+                reach("worker.lease_lost", job_id=settlement.id)
+                if unreported is not None:
+                    self._emitter.emit("lease_lost", unreported.attempt.job)
+            elif unreported is not None:
+                self._report(unreported, settlement)
 
     def lost(self, attempt: Attempt) -> None:
         """Report an attempt that ended after its lease was lost."""

@@ -110,8 +110,9 @@ class Running:
                 self._end(record, classify.end(record, Outcome.RELEASE, reason="shutdown"))
             elif (attempt := self._admit(record, lease_ms, since_ms, routes)) is not None:
                 begun.append(attempt)
+        create_task = asyncio.get_running_loop().create_task
         for attempt in begun:
-            attempt.task = asyncio.create_task(attempt.run())
+            attempt.task = create_task(attempt.run())
         self.reporter.started(begun)
 
     def _admit(self, record: JobRecord, lease_ms: int, since_ms: float, routes: _Routes) -> Attempt | None:

@@ -150,7 +150,7 @@ async def fill(path: Path) -> None:
 async def _fill_below(path: Path) -> None:
     async with opened(path) as store:
         await add(store, new("other", id="active"), new("other", id="retrying"), new("other", id="failed"))
-        # A lease that outlives every test: the file is made once, and ``until_swept`` recovers expired leases.
+        # The lease must outlive every test: the file is made once, and ``until_swept`` recovers leases.
         jobs = {job.id: job for job in await claim(store, "other", lease_ms=3_600_000)}
         await settle(
             store,

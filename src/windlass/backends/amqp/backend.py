@@ -85,7 +85,7 @@ class AmqpBackend:
     """A client of a broker."""
 
     name = "amqp"
-    claims_apart: Literal[True] = True
+    claims_separately: Literal[True] = True
 
     def __init__(self, shared: _SharedConnection) -> None:
         self._shared = shared

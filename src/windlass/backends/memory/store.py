@@ -90,7 +90,7 @@ class MemoryStore(State):
             if name not in work.lines:
                 work.load_line(name, self.look(name).line)
         for name in reads.due:
-            work.load_due(name, Ordered(self.look(name).due))
+            work.due[name] = Ordered(self.look(name).due)
         for name in reads.timed:
             work.timed[name] = Ordered(self.look(name).groups.timed)
         if isinstance(reads, MoreReads):
@@ -99,7 +99,7 @@ class MemoryStore(State):
             self._load_upkeep(reads, work)
             self._load_logs(reads, work)
 
-    def _load_jobs(self, refs: Iterable[JobRef], work: UnitOfWork) -> None:
+    def _load_jobs(self, refs: Iterable[tuple[str, str]], work: UnitOfWork) -> None:
         found, any_stubs = work.jobs, bool(self.stubs)
         name: str | None = None
         jobs: dict[str, JobRecord] = {}
@@ -110,7 +110,7 @@ class MemoryStore(State):
                 self._load_queue(name, work)
                 jobs = self.queues[name].jobs if name in self.queues else {}
             found[ref] = jobs.get(job_id)
-            if any_stubs and (stub := self.stubs.find(ref, work.now_ms)) is not None:
+            if any_stubs and (stub := self.stubs.find(JobRef(queue, job_id), work.now_ms)):
                 work.stubs[ref] = stub
 
     def _load_queue(self, name: str, work: UnitOfWork) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from windlass.backends.sqlite import ordered, stubs, tables
 from windlass.backends.sqlite.limits import GROUPED, group_of
-from windlass.core.job import JobRef
 from windlass.core.limit_rules import GroupLimits, Usage
 from windlass.core.states import FINISHED, JobState
 from windlass.engine.effects import copy_row
@@ -43,9 +42,8 @@ def load(step: RequestState, reads: Reads, work: UnitOfWork) -> None:
     for name, count in reads.lines.items():
         _load_line(step, name, work, count)
     for name, count in reads.due.items():
-        num = step.queues.num(name)
-        known = Ordered[object]() if num is None else ordered.due(step, name, num, count, work.now_ms)
-        work.load_due(name, known)  # type: ignore[arg-type]
+        queue = step.queues.find(name)
+        work.due[name] = Ordered() if queue is None else ordered.due(step, name, queue, count, work.now_ms)
     for name, count in reads.timed.items():
         queue = step.queues.find(name)
         if queue is None or not queue.special:
@@ -72,7 +70,7 @@ def load_queue(step: RequestState, name: str, work: UnitOfWork, *, counted: bool
         queue.active, queue.parked = totals[JobState.ACTIVE], totals[JobState.PARKED]
 
 
-def _load_ids(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> None:
+def _load_ids(step: RequestState, refs: Iterable[tuple[str, str]], work: UnitOfWork) -> None:
     """Load the existing jobs and tombstones of ids that are to be added."""
     load_jobs(step, refs, work)
     if step.queues.nothing_kept():
@@ -83,31 +81,33 @@ def _load_ids(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> N
             work.kept[queue, job_id] = until_ms
 
 
-def load_jobs(step: RequestState, refs: Iterable[JobRef], work: UnitOfWork) -> None:
+def load_jobs(step: RequestState, refs: Iterable[tuple[str, str]], work: UnitOfWork) -> None:
     """Load jobs with their queues, and the stubs of removed jobs. Leased jobs come from the cache."""
-    leased, unknown = step.queues.leased, []
+    leased, records, known, queue = step.queues.leased, step.records, work.jobs, None
+    unknown: list[tuple[str, str]] = []
     for ref in refs:
-        if ref in work.jobs:
+        if ref in known:
             continue
         job = leased.pop(ref, None)
         if job is None:
             unknown.append(ref)
             continue
-        work.jobs[ref] = step.records[job.seq] = job
-        if ref[0] not in work.queues:
-            load_queue(step, ref[0], work)
+        known[ref] = records[job.seq] = job
+        if ref[0] != queue:
+            queue = ref[0]
+            load_queue(step, queue, work)
     if unknown:
         _find_jobs(step, unknown, work)
 
 
-def _find_jobs(step: RequestState, refs: list[JobRef], work: UnitOfWork) -> None:
+def _find_jobs(step: RequestState, refs: list[tuple[str, str]], work: UnitOfWork) -> None:
     """Load jobs that are not cached from the tables."""
-    missing: list[JobRef] = []
+    missing: list[tuple[str, str]] = []
     for queue, ids in by_queue(refs).items():
         load_queue(step, queue, work)
         found = {row[2]: row for row in _rows(step, queue, ids)}
         for job_id in ids:
-            row, ref = found.get(job_id), JobRef(queue, job_id)
+            row, ref = found.get(job_id), (queue, job_id)
             work.jobs[ref] = None if row is None else step.record(row, queue)
             if row is None:
                 missing.append(ref)

@@ -94,18 +94,17 @@ class RequestState(Share):
         found = stored.totals.copy()
         for state, by in self.tx.queue_log(queue).tallies.items():
             found[state] += by
-        for (name, state), by in self.tallies.items():
-            if name == queue:
-                found[state] += by
+        for state, by in self.tallies.get(queue, {}).items():
+            found[state] += by
         return found
 
     def tally(self, queue: str, before: JobState | None, state: JobState | None, by: int) -> None:
         """Record that ``by`` jobs moved from ``before`` (None: new) to ``state`` (None: removed)."""
-        tallies = self.tallies
+        tallies = self.tallies.setdefault(queue, {})
         if state is not None:
-            tallies[queue, state] = tallies.get((queue, state), 0) + by
+            tallies[state] = tallies.get(state, 0) + by
         if before is not None:
-            tallies[queue, before] = tallies.get((queue, before), 0) - by
+            tallies[before] = tallies.get(before, 0) - by
 
     def queue(self, name: str) -> int:
         """Return the number of a queue. Creates the queue if it is new."""

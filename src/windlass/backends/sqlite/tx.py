@@ -37,8 +37,6 @@ _STATES = tuple(JobState)
 
 _queue = attrgetter("queue")
 
-Tally = tuple[str, JobState]
-
 
 class Meta(NamedTuple):
     """The state of the whole store: the newest place, the clock, and a number that grows with notifications.
@@ -66,6 +64,7 @@ class QueueState:
 
     __slots__ = (
         *("folded", "last_event", "last_history", "num", "row", "special", "starts", "totals", "unfolded"),
+        "untimed",
     )
 
     def __init__(self, num: int, row: Row) -> None:
@@ -81,6 +80,8 @@ class QueueState:
         self.starts: list[int] = []
         #: Jobs by state without the changes of this transaction. None: not counted yet.
         self.totals: dict[JobState, int] | None = None
+        #: Whether it is known that no job has a due time.
+        self.untimed = False
 
 
 class Queues:
@@ -189,7 +190,8 @@ class Share:
         self.last_place = tx.last_place
         #: The effects of its verbs. The transaction writes the logs and counts of all its requests together.
         self.gathered: list[Effects] = []
-        self.tallies: dict[Tally, int] = {}
+        #: By queue: by how much the numbers of its jobs in each state change.
+        self.tallies: dict[str, dict[JobState, int]] = {}
         self.made: list[str] = []
         #: Whether it only added jobs, and the last of them has the newest place and the current time.
         self.plain = True
@@ -223,16 +225,18 @@ class Tx:
                 log, ids = logs[note.queue], note.job_ids
                 log.events.append((now_ms, note.type, ids[0] if len(ids) == 1 else ids, note.task, note.data))
                 log.noted += len(ids)
-                log.at_ms = max(log.at_ms, now_ms)
+                if now_ms > log.at_ms:
+                    log.at_ms = now_ms
             for name, records in groupby(effects.history, _queue):
                 logs[name].history += records
             for (name, task, outcome), by in effects.counts.items():
                 counts = logs[name].counts
                 counts[task, outcome] = counts.get((task, outcome), 0) + by
             self.topics |= effects.topics
-        for (name, state), by in share.tallies.items():
+        for name, moved in share.tallies.items():
             tallies = logs[name].tallies
-            tallies[state] = tallies.get(state, 0) + by
+            for state, by in moved.items():
+                tallies[state] = tallies.get(state, 0) + by
         self.made += share.made
 
     @property

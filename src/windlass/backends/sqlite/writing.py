@@ -34,6 +34,7 @@ from windlass.errors import StorageError
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.request import RequestState, Upkeep
+    from windlass.backends.sqlite.tx import QueueState
     from windlass.core.job import JobRecord
     from windlass.core.stream_rules import Chunk, StreamHead
     from windlass.engine.effects import Effects, QueueRow, Starts
@@ -155,7 +156,7 @@ def _insert(step: RequestState, jobs: list[JobRecord]) -> None:
                 options_text = encode_options(options)
             plain.append(plain_row(job, num, options_text))
         else:
-            whole.append(whole_row(job, num, grouped=grouped))
+            whole.append(whole_row(job, num, grouped=_may_be_timed(step, job).row.grouped))
     try:
         done = _insert_rows(step, plain, whole)
     except UnicodeEncodeError:
@@ -183,46 +184,55 @@ def _write_payloads(step: RequestState, jobs: list[JobRecord]) -> None:
 
 def _rewrite(step: RequestState, jobs: list[JobRecord]) -> None:
     """Write every column at once, because a STRICT table refuses a row that still has a wrong type."""
-    step.many(
-        "job_rewrite", [whole_row(job, step.queue(job.queue), grouped=_grouped(step, job)) for job in jobs]
-    )
+    rows = []
+    for job in jobs:
+        queue = _may_be_timed(step, job)
+        rows.append(whole_row(job, queue.num, grouped=queue.row.grouped))
+    step.many("job_rewrite", rows)
     step.among("payload_delete", [job.seq for job in jobs])
     _write_payloads(step, [job for job in jobs if len(job.payload) > INLINE_PAYLOAD])
 
 
-def _grouped(step: RequestState, job: JobRecord) -> bool:
-    return step.queues.get(job.queue).row.grouped
+def _may_be_timed(step: RequestState, job: JobRecord) -> QueueState:
+    """The queue of a job that is written with its due time."""
+    queue = step.queues.get(job.queue)
+    queue.untimed = False
+    return queue
 
 
 def _save(step: RequestState, jobs: list[JobRecord]) -> None:
-    step.many("job_save", [changed_row(job, grouped=_grouped(step, job)) for job in jobs])
+    step.many("job_save", [changed_row(job, grouped=_may_be_timed(step, job).row.grouped) for job in jobs])
 
 
 def _lease(step: RequestState, jobs: list[JobRecord]) -> None:
-    """Write jobs that started together with one statement. It adds each job's number to the token."""
-    alike: dict[Row, list[int]] = {}
+    """Write the jobs of one claim, with one statement for all that have the same times.
+
+    The statement makes each job's token from the claim's id and the job's number.
+    """
+    first = jobs[0]
+    claim_id = (first.token or "").rpartition(".")[0]
+    until_ms, expires_ms = first.lease_until_ms, first.expires_ms
+    seqs: list[int] = []
+    alike = {(until_ms, expires_ms): seqs}
     for job in jobs:
-        claim_id = (job.token or "").rpartition(".")[0]
-        key = (claim_id, job.worker, job.started_ms, job.lease_until_ms, job.expires_ms)
-        known = alike.get(key)
-        if known is None:
-            alike[key] = [job.seq]
-        else:
-            known.append(job.seq)
-    for params, seqs in alike.items():
-        step.among("job_lease", seqs, *params)
+        if job.lease_until_ms != until_ms or job.expires_ms != expires_ms:
+            until_ms, expires_ms = job.lease_until_ms, job.expires_ms
+            seqs = alike.setdefault((until_ms, expires_ms), [])
+        seqs.append(job.seq)
+    for times, seqs in alike.items():
+        step.among("job_lease", seqs, claim_id, first.worker, first.started_ms, *times)
 
 
 def _complete(step: RequestState, jobs: list[JobRecord]) -> None:
     """Write jobs with the same options and result with one statement, and all others one by one."""
     alike: dict[tuple[int, bytes | None], list[JobRecord]] = {}
+    options, result = None, None
+    some: list[JobRecord] = []
     for job in jobs:
-        key = (id(job.options), job.result)
-        known = alike.get(key)
-        if known is None:
-            alike[key] = [job]
-        else:
-            known.append(job)
+        if job.options is not options or job.result != result:
+            options, result = job.options, job.result
+            some = alike.setdefault((id(options), result), [])
+        some.append(job)
     took("sqlite.complete")
     single: list[Row] = []
     done = 0

@@ -15,7 +15,7 @@ def apart(slots: int = 1, **options: Any) -> Pump:
     return pump
 
 
-def test_with_claims_apart_the_next_job_is_claimed_while_the_last_end_is_settled() -> None:
+def test_with_claims_separately_the_next_job_is_claimed_while_the_last_end_is_settled() -> None:
     pump = apart()
     give(pump, 1)
     assert shown(pump.next(0)) == ("wait until", POLL_MS)
@@ -26,14 +26,14 @@ def test_with_claims_apart_the_next_job_is_claimed_while_the_last_end_is_settled
     assert pump.next_in_second_lane(0) is None
 
 
-def test_with_claims_apart_each_end_wakes_the_driver() -> None:
+def test_with_claims_separately_each_end_wakes_the_driver() -> None:
     """Others may be on their way to the store: the slot is free, and the next job can come."""
     pump = apart(2)
     give(pump, 2)
     assert [pump.ended(end(token)) for token in "ab"] == [True, True]
 
 
-def test_with_claims_apart_only_so_many_ends_may_be_unsettled() -> None:
+def test_with_claims_separately_only_so_many_ends_may_be_unsettled() -> None:
     pump = apart()
     for number in range(50):
         give(pump, 1)
@@ -47,7 +47,7 @@ def test_with_claims_apart_only_so_many_ends_may_be_unsettled() -> None:
     assert shown(pump.next(0)) == ([], 1)
 
 
-def test_with_claims_apart_a_closing_worker_waits_for_its_settlements() -> None:
+def test_with_claims_separately_a_closing_worker_waits_for_its_settlements() -> None:
     pump = apart()
     give(pump, 1)
     pump.freed("mail")
@@ -61,7 +61,7 @@ def test_with_claims_apart_a_closing_worker_waits_for_its_settlements() -> None:
     assert pump.next(0) is DONE
 
 
-def test_with_claims_apart_nothing_is_settled_before_a_lost_reply_is_reconciled() -> None:
+def test_with_claims_separately_nothing_is_settled_before_a_lost_reply_is_reconciled() -> None:
     pump = apart()
     pump.ended(end("a"))
     pump.step_failed(0)
@@ -81,7 +81,7 @@ def test_with_a_bound_of_a_queue_a_settlement_claims_as_well() -> None:
     assert shown(pump.next(0)) == (["a"], 2)
 
 
-def test_with_claims_apart_time_passes_also_while_an_end_waits_to_be_settled() -> None:
+def test_with_claims_separately_time_passes_also_while_an_end_waits_to_be_settled() -> None:
     """The store may be slow to settle: a job that is due meanwhile must not wait for it."""
     pump = apart(2)
     give(pump, 1)
