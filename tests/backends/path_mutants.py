@@ -153,7 +153,7 @@ def _amqp_add_plain() -> None:
     _put(backend, "_is_plain", lambda new, now_ms: backend._FRESH_ID.match(new.id) is not None)
 
 
-@_mutant("amqp.bell", "pushed messages are dropped", _AMQP_WHOLE, _IDLE)
+@_mutant("amqp.idle_consumer", "pushed messages are dropped", _AMQP_WHOLE, _IDLE)
 def _amqp_bell() -> None:
     from windlass.backends.amqp.intake import Intake
 
@@ -182,7 +182,12 @@ def _amqp_prefetched() -> None:
     _put(Intake, "peek", lambda self, queue, count: whole(self, queue, count + 1)[-count:])
 
 
-@_mutant("amqp.tap", "pushed messages are kept in reverse order", _AMQP_WHOLE, "busy_worker_with_one_slot")
+@_mutant(
+    "amqp.prefetching_consumer",
+    "pushed messages are kept in reverse order",
+    _AMQP_WHOLE,
+    "busy_worker_with_one_slot",
+)
 def _amqp_tap() -> None:
     from windlass.backends.amqp.intake import Intake
 
@@ -296,10 +301,10 @@ def _valkey_news() -> None:
     _put(records, "_completed", lambda news: [_changed(one, result=b"null") for one in whole(news)])
 
 
-_SEATED = f"valkey] and ({_IDLE})"
+_HANDOFF = f"valkey] and ({_IDLE})"
 
 
-@_mutant("valkey.seat_begun", "a started job is also claimed", _VALKEY_WHOLE, _SEATED)
+@_mutant("valkey.handoff_begun", "a started job is also claimed", _VALKEY_WHOLE, _HANDOFF)
 def _valkey_seat_begun() -> None:
     from windlass.backends.valkey.handoff import OfferedJob, WorkerHandoff
 
@@ -319,7 +324,7 @@ def _valkey_seat_begun() -> None:
     _put(WorkerHandoff, "accept", twice)
 
 
-@_mutant("valkey.seat_claimed", "jobs delivered with a message are dropped", _VALKEY_WHOLE, _SEATED)
+@_mutant("valkey.handoff_claimed", "jobs delivered with a message are dropped", _VALKEY_WHOLE, _HANDOFF)
 def _valkey_seat_claimed() -> None:
     from windlass.backends.valkey.handoff import WorkerHandoff
 
@@ -330,7 +335,7 @@ def _valkey_seat_claimed() -> None:
     _put(WorkerHandoff, "take", lose)
 
 
-@_mutant("valkey.seat_given", "the lease of an assigned job is not stored", _VALKEY_WHOLE, _SEATED)
+@_mutant("valkey.handoff_assigned", "the lease of an assigned job is not stored", _VALKEY_WHOLE, _HANDOFF)
 def _valkey_seat_given() -> None:
     _in_lua("79_add_alone", "redis.call('HSET', root .. ':m', id, string.char(MARK.LEAN) .. head)", "")
 
@@ -339,7 +344,9 @@ def _valkey_seat_given() -> None:
 # from :Z, so no job is leased under it. The next registration of that worker overwrites it. A claim ends a
 # registration only while its client knows of one, and the client drops a job that it gets twice. Entries that
 # are left are cleared with all others.
-@_mutant("valkey.seat_taken", "the client forgets that it is registered as idle", _VALKEY_WHOLE, _SEATED)
+@_mutant(
+    "valkey.handoff_registered", "the client forgets that it is registered as idle", _VALKEY_WHOLE, _HANDOFF
+)
 def _valkey_seat_taken() -> None:
     from windlass.backends.valkey.handoff import HandoffClaim
 

@@ -23,14 +23,16 @@ class Path(NamedTuple):
 PATHS: Mapping[str, Path] = MappingProxyType(
     {
         "amqp.add_plain": Path(("amqp",), "new jobs are published without asking the coordinator"),
-        "amqp.bell": Path(("amqp",), "the broker pushes the first message of an idle queue"),
         "amqp.complete": Path(("amqp",), "completions are logged without waiting for the coordinator"),
         "amqp.direct_reply": Path(("amqp",), "results go directly to the waiting client"),
+        "amqp.idle_consumer": Path(("amqp",), "the broker pushes the first message of an idle queue"),
         "amqp.offered": Path(("amqp",), "an idle worker starts a delivered job without a claim"),
         "amqp.prefetched": Path(
             ("amqp",), "a claim is answered from pushed messages on the thread of the worker"
         ),
-        "amqp.tap": Path(("amqp",), "the broker pushes the jobs of the next claims of a busy queue"),
+        "amqp.prefetching_consumer": Path(
+            ("amqp",), "the broker pushes the jobs of the next claims of a busy queue"
+        ),
         "file.adds_together": Path(("file",), "adds of several callers share a transaction"),
         "sqlite.add_rows": Path(("sqlite",), "new plain jobs are inserted without a lookup"),
         "sqlite.adds_together": Path(("sqlite",), "adds of several callers share a transaction"),
@@ -42,12 +44,12 @@ PATHS: Mapping[str, Path] = MappingProxyType(
         ),
         "valkey.add_together": Path(("valkey",), "requests of several callers share one call"),
         "valkey.complete_run": Path(("valkey",), "completions of one queue are settled as one batch"),
+        "valkey.handoff_assigned": Path(("valkey",), "a new plain job is leased directly to an idle worker"),
+        "valkey.handoff_begun": Path(("valkey",), "a job delivered with a message starts at once"),
+        "valkey.handoff_claimed": Path(("valkey",), "a claim is answered from jobs delivered with a message"),
+        "valkey.handoff_registered": Path(("valkey",), "an idle worker registers for the next job"),
         "valkey.lease_plain": Path(("valkey",), "plain jobs are leased without unpacking"),
         "valkey.news": Path(("valkey",), "results arrive with the completion hint"),
-        "valkey.seat_begun": Path(("valkey",), "a job delivered with a message starts at once"),
-        "valkey.seat_claimed": Path(("valkey",), "a claim is answered from jobs delivered with a message"),
-        "valkey.seat_given": Path(("valkey",), "a new plain job is leased directly to an idle worker"),
-        "valkey.seat_taken": Path(("valkey",), "an idle worker registers for the next job"),
         "worker.lane": Path(
             ("amqp", "valkey"), "a second lane settles and claims while the first waits for the store"
         ),

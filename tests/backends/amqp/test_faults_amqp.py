@@ -318,7 +318,7 @@ async def test_a_job_that_runs_for_long_is_kept_by_its_lease_and_not_by_its_mess
 
         async def handler(job: Job[Any]) -> str:
             ran.append(job.id)
-            await until(lambda: watch.count("amqp.lent") > 0, "the job is kept by its lease")
+            await until(lambda: watch.count("amqp.kept_by_lease") > 0, "the job is kept by its lease")
             session = store._shared.link._session
             assert session is not None
             store._shared.link.loop.add_callback_threadsafe(session.reconnect)
@@ -398,7 +398,7 @@ async def test_a_job_that_outlasts_the_consumer_timeout_of_the_broker_completes_
 
             async def handler(job: Job[Any]) -> None:
                 ran.append(job.id)
-                await until(lambda: watch.count("amqp.lent") > 0, "the job is kept by its lease")
+                await until(lambda: watch.count("amqp.kept_by_lease") > 0, "the job is kept by its lease")
                 before = watch.count("amqp.kept_read")
                 await until(lambda: watch.count("amqp.kept_read") >= before + 2, "two timeouts passed")
 

@@ -367,7 +367,7 @@ async def test_a_connection_that_is_not_the_coordinator_writes_no_warnings(
         async with Windlass(url) as first, Windlass(url) as second:
             await first.queue("q").get_job_counts()
             await second.queue("q").get_job_counts()
-            await until(lambda: points.count("amqp.seat_taken") >= 2, "one of them tried twice")
+            await until(lambda: points.count("amqp.not_elected") >= 2, "one of them tried twice")
     finally:
         probe.install(before)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -48,7 +48,12 @@ OWN_SETTINGS = settings(SETTINGS, phases=[Phase.generate])
 #: The special paths that histories by the store's own clock must take.
 OWN_PATHS = (
     *("valkey.add_alone", "valkey.add_plain", "valkey.add_together", "valkey.lease_plain"),
-    *("valkey.complete_run", "valkey.seat_taken", "valkey.seat_given", "valkey.seat_claimed"),
+    *(
+        "valkey.complete_run",
+        "valkey.handoff_registered",
+        "valkey.handoff_assigned",
+        "valkey.handoff_claimed",
+    ),
 )
 
 

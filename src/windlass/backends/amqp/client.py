@@ -282,7 +282,7 @@ class AmqpClient(AmqpSession):
         )
         answer = await self.expect(refused)
         if isinstance(answer, ChannelClosedByBroker) and answer.reply_code == _LOCKED:
-            reach("amqp.seat_taken")
+            reach("amqp.not_elected")
             self.call_later(_ELECTION_RETRY_S, self._retry_election)
             return
         if isinstance(answer, Exception):

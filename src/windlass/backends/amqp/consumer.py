@@ -430,7 +430,7 @@ class Consumer:
         for held in moved:
             held.kept_by_lease = True
         self._client.ack(held.tag for held in moved)
-        reach("amqp.lent", count=len(moved))
+        reach("amqp.kept_by_lease", count=len(moved))
 
     async def extend(self, request: rq.Extend) -> list[Extended]:
         """Renew leases.

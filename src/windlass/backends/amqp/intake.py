@@ -320,7 +320,7 @@ class Intake:
             await client.expect(offers[0])
 
     def _on_idle_message(self, queue: str, delivery: Delivery) -> None:
-        took("amqp.bell")
+        took("amqp.idle_consumer")
         self._client.delivered(delivery)
         if self._open_offers.get(queue):
             self._next_to_offer.setdefault(queue, deque()).append(delivery)
@@ -440,7 +440,7 @@ class Intake:
         If they are fewer, the consumer is cancelled, and the caller must pull the rest. A consumer that is
         too small for the pace of the worker is replaced by a larger one.
         """
-        took("amqp.tap")
+        took("amqp.prefetching_consumer")
         consumer = self._prefetching[queue]
         waiting, larger = self._waiting.setdefault(queue, deque()), 0
         if len(waiting) < count <= consumer.size and consumer.filled is None:

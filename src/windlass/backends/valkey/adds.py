@@ -166,7 +166,7 @@ class Adder:
         if flags & ALONE:
             took("valkey.add_alone")
         if flags & GIVEN_AWAY:
-            took("valkey.seat_given")
+            took("valkey.handoff_assigned")
         answers = [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms)] * len(jobs)
         for at in range(0, len(special), 2):
             answers[special[at] - 1] = added(special[at + 1], now_ms, queue)

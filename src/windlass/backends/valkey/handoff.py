@@ -107,7 +107,7 @@ class WorkerHandoff:
         (record,) = records.leased(self.queue, [news[at + 2 : start]], [news[start:]], [token], lease)
         del self.registrations[claim_id]
         if self.begin is not None and self.begin(record, since_ms):
-            took("valkey.seat_begun")
+            took("valkey.handoff_begun")
             return False
         self.offered.append(OfferedJob(record, since_ms))
         return True
@@ -173,7 +173,7 @@ class HandoffClaim:
                 handoff.registrations.pop(claim_id, None)
         registration = handoff.registrations.get(self._claim_id)
         if registration is not None and turn.left[0] == _TAKEN:
-            took("valkey.seat_taken")
+            took("valkey.handoff_registered")
             registration.taken_ms = turn.now_ms
         elif registration is not None:
             del handoff.registrations[self._claim_id]
@@ -258,7 +258,7 @@ class Handoffs:
         handoff = self._handoff_of(claim)
         if handoff is None or not handoff.offered:
             return None
-        took("valkey.seat_claimed")
+        took("valkey.handoff_claimed")
         jobs, held_ms = handoff.take()
         now_ms = jobs[-1].started_ms or 0
         due_ms = None if handoff.due_ms is None else handoff.due_ms - SYSTEM_CLOCK.monotonic_ms()
