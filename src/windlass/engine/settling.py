@@ -47,7 +47,7 @@ def settle(work: UnitOfWork, request: rq.Settle) -> Verb[rq.SettleResult]:
 def _complete_plain(work: UnitOfWork, items: list[Settlement]) -> list[Settled] | None:
     """``settle_one`` for a batch that completes distinct plain jobs. Returns None for any other batch."""
     known = work.jobs
-    if len(known) < len(items):
+    if len({end.token for end in items}) < len(items):
         return None
     ended: list[JobRecord] = []
     moved: dict[str, list[JobRecord]] = {}
