@@ -342,7 +342,7 @@ def finish(job: JobRecord, state: JobState, recorder: ChangeRecorder, reason: st
     if job.token is not None:
         drop_lease(job)
     job.state = state
-    # Setting a field takes five times as long as reading it.
+    # Setting a field takes three times as long as reading it, and most jobs need none of these changes.
     if job.due_ms is not None:
         job.due_ms = None
     if job.expires_ms is not None:
