@@ -115,6 +115,8 @@ class WriterThread(ServingThread, Generic[S]):
         #: Waiting calls: lease renewals, and all others.
         self._urgent: deque[StoreCall[Any]] = deque()
         self._line: deque[StoreCall[Any]] = deque()
+        #: Calls that were taken from the lines and have no answer yet.
+        self._group: list[StoreCall[Any]] = []
 
     def _line_up(self, *, block: bool) -> None:
         """Move calls from the inbox to the waiting lines; ``block`` as in ``_take``."""
@@ -131,11 +133,18 @@ class WriterThread(ServingThread, Generic[S]):
                 if group and items > self.group_items:
                     break
                 group.append(line.popleft())
-        return [call for call in group if call.begin()]
+        self._group = [call for call in group if call.begin()]
+        return self._group
+
+    def _answer(self, answers: list[Answer]) -> None:
+        """Answer the calls of the group."""
+        deliver(answers)
+        self._group = []
 
     def _fail_all(self, exc: Exception) -> None:
-        left = [*self._urgent, *self._line]
-        deliver([self._session.failed(call, exc) for call in left if call.begin()])
+        """Answer the calls of the group and all waiting calls with an error."""
+        waiting = [call for call in (*self._urgent, *self._line) if call.begin()]
+        self._answer([self._session.failed(call, exc) for call in (*self._group, *waiting)])
         self._urgent.clear()
         self._line.clear()
 

@@ -57,7 +57,7 @@ class FileWriter(WriterThread[FileSession]):
         if topics:
             # Other processes may act on this before it is on disk. Their own sync then covers it too.
             self._wake.announce(topics)
-        deliver(session.finish(answers, written))
+        self._answer(session.finish(answers, written))
 
 
 class FileReader(ServingThread):

@@ -1,6 +1,7 @@
 """The one thread of a process that writes, with group commit.
 
-All calls that wait when a transaction begins share it. Lease renewals come first.
+Calls that wait when a transaction begins share it, up to the limits of a group. Lease renewals come first.
+``WriterThread`` (``backend/local/serving_thread.py``) has the lines of waiting calls and forms the groups.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from windlass.backend.calls import deliver
 from windlass.backend.local.serving_thread import WriterThread
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class SqliteWriter(WriterThread["SqliteSession"]):
                 self._fail_all(exc)
             self.phase = "idle"
 
-    def _drop_dead(self) -> None:
+    def _drop_withdrawn(self) -> None:
         self._urgent = deque(call for call in self._urgent if call.waiting)
         self._line = deque(call for call in self._line if call.waiting)
 
@@ -79,7 +79,7 @@ class SqliteWriter(WriterThread["SqliteSession"]):
         self.phase = "idle"  # before the answers: a caller may send its next call at once
         if topics:
             self._wake.announce(topics)
-        deliver(answers)
+        self._answer(answers)
         if session.upkeep_due:
             self._checkpoint()
 
@@ -113,9 +113,9 @@ class SqliteWriter(WriterThread["SqliteSession"]):
                 if self._session.begin():
                     return True
             except Exception as exc:
-                deliver([self._session.failed(call, exc) for call in self._next_group()])
+                self._answer([self._session.failed(call, exc) for call in self._next_group()])
             time.sleep(BUSY_PAUSES_S[min(attempts, len(BUSY_PAUSES_S) - 1)])
             attempts += 1
             self._line_up(block=False)
-            self._drop_dead()
+            self._drop_withdrawn()
         return False
