@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain
-
 from windlass.backend import requests as rq
 from windlass.core import settle_rules, transitions
 from windlass.core.job import JobRecord, JobRef
@@ -20,22 +17,23 @@ from windlass.engine.reads import MoreReads, Reads, Verb
 from windlass.engine.saving import drop, prepare, save, save_alike
 from windlass.engine.unit_of_work import UnitOfWork
 
-_OK, _COMPLETE, _WAIT = Settled.OK, Outcome.COMPLETE, Outcome.WAIT
+_OK, _OUTCOME_COMPLETE, _OUTCOME_WAIT = Settled.OK, Outcome.COMPLETE, Outcome.WAIT
 _ACTIVE, _COMPLETED, _BLOCKED = JobState.ACTIVE, JobState.COMPLETED, JobState.BLOCKED
-_DONE, _MOVED = Kind.COMPLETED, Kind.MOVED
+_KIND_COMPLETED, _KIND_MOVED = Kind.COMPLETED, Kind.MOVED
 
 
 def settle(work: UnitOfWork, request: rq.Settle) -> Verb[rq.SettleResult]:
     """End attempts, then claim. The answer has one status for each settlement, in order.
 
-    Reads: 1 for plain jobs, including the claim; with groups, keys or waits 3, then ``notify_dependents``.
+    Reads: 1 for plain jobs, including the claim; with groups, keys or waits at most 3, then
+    ``notify_dependents``.
     """
     reads = claiming.reads(request.claim) if request.claim else Reads()
     reads.jobs = [(end.queue, end.id) for end in request.items]
     yield reads
     items = _complete_plain(work, request.items)
     if items is None:
-        yield from _prepare(work, request.items)
+        yield from _load(work, request.items)
         items = [settle_one(work, end) for end in request.items]
     if work.ended:
         yield from flows.notify_dependents(work)  # so that what is unblocked here can be claimed here
@@ -49,13 +47,13 @@ def _complete_plain(work: UnitOfWork, items: list[Settlement]) -> list[Settled] 
     known = work.jobs
     if len({end.token for end in items}) < len(items):
         return None
-    ended: list[JobRecord] = []
+    completed: list[JobRecord] = []
     moved: dict[str, list[JobRecord]] = {}
     jobs: list[JobRecord] = []
     queue, options = None, None
     for end in items:
         job = known[end.queue, end.id]
-        if job is None or end.outcome is not _COMPLETE or not transitions.holds(job, end.token):
+        if job is None or end.outcome is not _OUTCOME_COMPLETE or not transitions.holds(job, end.token):
             return None
         if job.options is not options or job.queue != queue:
             queue, options = job.queue, job.options
@@ -64,25 +62,27 @@ def _complete_plain(work: UnitOfWork, items: list[Settlement]) -> list[Settled] 
                 return None
         if job.linked or end.filled is not None:
             return None
-        ended.append(job)
+        completed.append(job)
         jobs.append(job)
-    settle_rules.complete_all(ended, items, work)
+    settle_rules.complete_all(completed, items, work)
     for name, jobs in moved.items():
-        save_alike(work, name, jobs, _ACTIVE, _COMPLETED, _DONE)
+        save_alike(work, name, jobs, _ACTIVE, _COMPLETED, _KIND_COMPLETED)
     return [_OK] * len(items)
 
 
-def _prepare(work: UnitOfWork, items: list[Settlement]) -> Iterable[Reads]:
-    """Load what these settlements may need. Use it with ``yield from``."""
+def _load(work: UnitOfWork, items: list[Settlement]) -> Verb[None]:
+    """Load what these settlements may need."""
     held: list[JobRecord] = []
     waits: list[JobRef] = []
     for end in items:
         job = work.jobs[end.queue, end.id]
         if job is not None and job.token == end.token:
             held.append(job)
-            if end.outcome is _WAIT:
+            if end.outcome is _OUTCOME_WAIT:
                 waits.append(job.ref)
-    return chain([MoreReads(waits=waits, unmet=waits)], prepare(work, held)) if waits else prepare(work, held)
+    if waits:
+        yield MoreReads(waits=waits, unmet=waits)
+    yield from prepare(work, held)
 
 
 def settle_one(work: UnitOfWork, end: Settlement) -> Settled:
@@ -92,19 +92,19 @@ def settle_one(work: UnitOfWork, end: Settlement) -> Settled:
     status = transitions.check_token(job, end.token)
     if status is not _OK or job is None:
         return status
-    settle_rules.settle(job, flows.weigh(work, job, end) if end.outcome is _WAIT else end, work)
-    kind = _DONE if job.state is _COMPLETED else _MOVED
+    settle_rules.settle(job, flows.weigh(work, job, end) if end.outcome is _OUTCOME_WAIT else end, work)
+    kind = _KIND_COMPLETED if job.state is _COMPLETED else _KIND_MOVED
     save(work, job, _ACTIVE, kind if end.filled is None else Kind.REPLACED)
-    if end.outcome is _WAIT and job.state is _BLOCKED:
+    if end.outcome is _OUTCOME_WAIT and job.state is _BLOCKED:
         flows.review(work, job)
     if end.hold_ms and job.options.group is not None:
         hold_group(work, work.groups[job.queue, job.options.group], end.hold_ms)
     if job.state is _COMPLETED and goes_at_once(job.options):
-        _release(work, job)
+        _replace_with_stub(work, job)
     return status
 
 
-def _release(work: UnitOfWork, job: JobRecord) -> None:
+def _replace_with_stub(work: UnitOfWork, job: JobRecord) -> None:
     """Remove the record of a finished job without retention. A stub stays for repeated requests."""
     drop(work, job)
     stub = work.stubs[job.ref] = stub_of(job)

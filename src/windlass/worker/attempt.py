@@ -1,4 +1,4 @@
-"""One run of one job. The steps are in the order of this file:
+"""One run of one job, in six steps. ``run`` goes through steps 2 to 6; the file has them in this order:
 
 1. decode: the stored bytes become the arguments of the call;
 2. inject: the handler gets the arguments as it annotated them, and its dependencies;
@@ -8,7 +8,8 @@
 6. settle: the worker queues the settlement and frees the slot.
 
 An attempt ends in exactly one settlement, or in none when its lease was lost. A timeout, a cancel or a
-shutdown only sets the attempt's abort signal; step 5 alone decides how the attempt ends.
+shutdown sets the attempt's abort signal and cancels the handler where that is possible (``stop``). How the
+attempt ends is decided in step 5, by the reason of the signal and by what the handler did.
 """
 
 from __future__ import annotations
@@ -146,9 +147,9 @@ class Attempt:
             try:
                 value = await self._begin()
             except BaseException as exc:
-                settlement = self._raised(exc)
+                settlement = self._settle_raised(exc)
             else:
-                settlement = self._completed(value) if self._signal is None else self._returned(value)
+                settlement = self._settle_returned(value)
         except BaseException as fault:  # classifying failed: this counts as a failed attempt
             log.exception("an attempt of job %r could not be concluded", self.record.id)
             self.error = fault if self.error is None else self.error
@@ -247,19 +248,6 @@ class Attempt:
 
     # --- 4. encode -----------------------------------------------------------------------------------
 
-    def _completed(self, value: Any) -> Settlement:
-        """Settle a handler that returned. A value that cannot be stored fails the job without a retry."""
-        record = self.record
-        try:
-            data = self._encode(value)
-        except ResultError as exc:
-            self.error = exc
-            return classify.classify(record, exc, rng=self.tools.rng)
-        self.result = value
-        return Settlement(
-            queue=record.queue, id=record.id, token=record.token or "", outcome=_COMPLETE, result=data
-        )
-
     def _encode(self, value: Any) -> bytes:
         record, codecs = self.record, self.queue.app.codecs
         try:
@@ -280,19 +268,33 @@ class Attempt:
 
     # --- 5. classify ---------------------------------------------------------------------------------
 
-    # If the attempt was asked to stop, the reason decides how it ends, regardless of the attempts left. After
-    # a lost lease there is nothing to settle.
+    # If the attempt was asked to stop, the reason counts. After a lost lease there is nothing to settle. A
+    # timeout is a failed attempt, which is retried like any other. A cancel and a shutdown count only if the
+    # handler raised: a handler that returned has completed its job.
 
-    def _returned(self, value: Any) -> Settlement | None:
+    def _settle_returned(self, value: Any) -> Settlement | None:
         """Settle a handler that returned. That completes the job unless it timed out or lost its lease."""
         match self.stopped_for:
             case StopReason.LOST:
                 return None
             case StopReason.TIMEOUT:
-                return self._failed_by(self._timeout_error())
-        return self._completed(value)
+                return self._settle_failed(self._timeout_error())
+        return self._settle_completed(value)
 
-    def _raised(self, error: BaseException) -> Settlement | None:
+    def _settle_completed(self, value: Any) -> Settlement:
+        """Complete the job with ``value``. A value that cannot be stored fails the job without a retry."""
+        record = self.record
+        try:
+            data = self._encode(value)
+        except ResultError as exc:
+            self.error = exc
+            return classify.classify(record, exc, rng=self.tools.rng)
+        self.result = value
+        return Settlement(
+            queue=record.queue, id=record.id, token=record.token or "", outcome=_COMPLETE, result=data
+        )
+
+    def _settle_raised(self, error: BaseException) -> Settlement | None:
         """Settle a handler that raised ``error``, by itself or because it was cancelled."""
         kind = type(error)  # do not trust ``__class__``, which an exception of the application may override
         match self.stopped_for:
@@ -307,12 +309,12 @@ class Attempt:
             case StopReason.TIMEOUT:
                 timeout = self._timeout_error()
                 timeout.__cause__ = None if issubclass(kind, asyncio.CancelledError) else error
-                return self._failed_by(timeout)
+                return self._settle_failed(timeout)
             case None if issubclass(kind, asyncio.CancelledError) and self.tools.stopping():
                 return self.release("shutdown")  # all tasks of the loop were cancelled
-        return self._failed_by(error)
+        return self._settle_failed(error)
 
-    def _failed_by(self, error: BaseException) -> Settlement:
+    def _settle_failed(self, error: BaseException) -> Settlement:
         self.error = error
         self.error = error = self._check_supported(error)
         return classify.classify(

@@ -106,8 +106,8 @@ def _prefetching() -> tuple[_Client, Intake]:
     """An intake that has prefetched three messages, which no worker claims in time."""
     client = _Client()
     intake = Intake(client)  # type: ignore[arg-type]
-    intake.was_full(QUEUE, 5)
-    intake.was_full(QUEUE, 5)
+    intake.on_full_claim(QUEUE, 5)
+    intake.on_full_claim(QUEUE, 5)
     for number in (1, 2, 3):
         client.takers[0](_message(number))
     client.fire()

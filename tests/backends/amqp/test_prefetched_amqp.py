@@ -26,8 +26,8 @@ def _prefetched(count: int) -> tuple[_Client, Intake]:
     """An intake whose broker has pushed ``count`` messages ahead."""
     client = _Client()
     intake = Intake(client)  # type: ignore[arg-type]
-    intake.was_full(QUEUE, 5)
-    intake.was_full(QUEUE, 5)
+    intake.on_full_claim(QUEUE, 5)
+    intake.on_full_claim(QUEUE, 5)
     for number in range(count):
         client.takers[0](_message(number + 1))
     return client, intake

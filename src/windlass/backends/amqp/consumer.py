@@ -96,10 +96,10 @@ class Consumer:
         self.starts.add(picker.take_starts(), request.now_ms)
         self._offers.claimed(request, len(picker.jobs))
         if len(picker.jobs) < request.limit:
-            self.intake.was_short(names)
+            self.intake.on_short_claim(names)
         for name, count in picker.taken.items():
             if name not in picker.empty:
-                self.intake.was_full(name, count)
+                self.intake.on_full_claim(name, count)
         return rq.Claimed(picker.jobs, picker.now_ms, next_due_in_ms)
 
     def claim_prefetched(self, request: rq.Claim) -> rq.Claimed | None:

@@ -117,8 +117,8 @@ class Intake:
         self._waiting: dict[str, deque[Delivery]] = {}
         #: Queues for which a check is due (see ``_check``).
         self._watched: set[str] = set()
-        #: Queues that got new messages since the last check, and how many were taken since then.
-        self._fresh: set[str] = set()
+        #: Queues whose check was requested again since the last one, and how many messages were taken since.
+        self._rewatched: set[str] = set()
         self._taken: Counter[str] = Counter()
         #: When the last full claim of a queue ended.
         self._full_ms: dict[str, int] = {}
@@ -160,7 +160,7 @@ class Intake:
             if self._waiting.get(queue):
                 self._watch(queue)
 
-    def was_short(self, queues: Iterable[str]) -> None:
+    def on_short_claim(self, queues: Iterable[str]) -> None:
         """Note that a claim got less than it wanted: an idle consumer starts when no claim is running."""
         self._short.update(queues)
 
@@ -249,7 +249,7 @@ class Intake:
     def _watch(self, queue: str) -> None:
         """Check after ``UNCLAIMED_TIMEOUT_S`` whether the messages of a queue are claimed."""
         if queue in self._watched:
-            self._fresh.add(queue)
+            self._rewatched.add(queue)
             return
         self._watched.add(queue)
         self._client.call_later(UNCLAIMED_TIMEOUT_S, lambda: self._check(queue))
@@ -257,12 +257,13 @@ class Intake:
     def _check(self, queue: str) -> None:
         self._last_check_ms = SYSTEM_CLOCK.monotonic_ms()
         waits = len(self._waiting.get(queue, ()))
-        fresh = queue in self._fresh or self._taken.pop(queue, 0) >= waits
+        taken = self._taken.pop(queue, 0)
+        keeps_up = queue in self._rewatched or taken >= waits
         self._watched.discard(queue)
-        self._fresh.discard(queue)
+        self._rewatched.discard(queue)
         if self._client.closed or not (waits or queue in self._prefetching):
             return
-        if self._claiming[queue] or (self._wanted(queue) and fresh):
+        if self._claiming[queue] or (self._wanted(queue) and keeps_up):
             self._watch(queue)
         else:
             self.stop(queue)
@@ -394,7 +395,7 @@ class Intake:
     def is_prefetching(self, queue: str) -> bool:
         return queue in self._prefetching
 
-    def was_full(self, queue: str, count: int) -> None:
+    def on_full_claim(self, queue: str, count: int) -> None:
         """Note that a claim got all of the ``count`` messages that it wanted.
 
         If such claims are frequent, a prefetching consumer starts. If one was cancelled just before, the new
@@ -403,8 +404,8 @@ class Intake:
         now_ms = self._client.clock.now_ms()
         gap_ms = now_ms - self._full_ms.get(queue, 0)
         self._full_ms[queue] = now_ms
-        idle = gap_ms > _BUSY_MS or queue in self._prefetching or queue in self._idle
-        if not idle and self._wanted(queue):
+        busy = gap_ms <= _BUSY_MS and queue not in self._prefetching and queue not in self._idle
+        if busy and self._wanted(queue):
             size = min(count * max(_SETTLING_MS // max(gap_ms, 1), 1), _LARGEST_SIZE)
             last_size, closed_ms = self._last_sizes.pop(queue, (0, 0.0))
             recent = SYSTEM_CLOCK.monotonic_ms() - closed_ms <= _BUSY_MS
