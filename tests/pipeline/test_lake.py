@@ -19,11 +19,11 @@ from deltalake import DeltaTable
 from tests.pipeline.support import attempt, make_table
 from windlass.errors import ConfigError
 from windlass.pipeline import schemas
-from windlass.pipeline.batch import write_literal
 from windlass.pipeline.compact import Retention, compact, prune, vacuum
 from windlass.pipeline.digest import digest, rows_of
 from windlass.pipeline.files import FileEntry, TableWriter, place, read_entries
 from windlass.pipeline.lake import Conflict, Lake, LakeError
+from windlass.pipeline.lake_batch import write_literal
 from windlass.testing.faults import probing
 
 TABLE = schemas.GOLD_BACKLOG

@@ -30,9 +30,9 @@ from windlass.pipeline.lake import Lake
 from windlass.pipeline.payloads import Payloads, select_where
 from windlass.pipeline.replay import select_failed
 from windlass.pipeline.source import HistoryRange, queue_bounds, read_range
+from windlass.pipeline.spark_tasks import AddPayloads, CopyLog
 from windlass.pipeline.sqlquery import query
-from windlass.pipeline.transforms.jobs import job_parts, merged_jobs
-from windlass.pipeline.work import AddPayloads, CopyLog
+from windlass.pipeline.transforms.job_rows import job_parts, merged_jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

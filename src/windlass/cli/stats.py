@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.backend import requests as rq
-from windlass.cli import figures
+from windlass.cli import task_figures
+from windlass.cli.job_views import now_ms
 from windlass.cli.output import Column, Out, make_table, styled
-from windlass.cli.store import StoreOptions, shown_url, store_command
+from windlass.cli.store_commands import StoreOptions, shown_url, store_command
 from windlass.cli.values import DURATION, show_age, show_count, show_rate, show_time, sparkline
-from windlass.cli.views import now_ms
 from windlass.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ async def run(options: StatsOptions, out: Out) -> int:
     """Show the figures once, or until interrupted."""
     async with options.app() as app:
         if options.tasks:
-            await figures.show_tasks(app, options.period, out)
+            await task_figures.show_tasks(app, options.period, out)
             return 0
         if options.days is not None:
-            await figures.show_days(app, options.days, out)
+            await task_figures.show_days(app, options.days, out)
             return 0
         if not options.watch:
             sample = await take(app, None)

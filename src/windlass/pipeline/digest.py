@@ -14,7 +14,7 @@ import msgspec
 
 from windlass.errors import ConfigError
 from windlass.pipeline import schemas
-from windlass.pipeline.transforms import gold
+from windlass.pipeline.transforms import gold_rows
 from windlass.pipeline.transforms.sql import ask, day, engine
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def digest(attempts: pa.Table) -> Digest:
     with engine(attempts=attempts) as connection:
         added = added_days(connection)
         runs, jobs = (hash_column(connection, sql) for sql in (RUN_HASH, JOB_HASH))
-        found = gold.attempt_rows(connection, attempts, schemas.GOLD)
+        found = gold_rows.attempt_rows(connection, attempts, schemas.GOLD)
     parts = [
         part for table, rows in zip(schemas.GOLD, found, strict=True) for part in gold_parts(table, rows)
     ]

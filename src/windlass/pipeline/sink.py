@@ -37,7 +37,7 @@ from windlass.errors import ConfigError, StorageError
 from windlass.pipeline import schemas
 from windlass.pipeline.files import FileEntry, Place, TableWriter, place
 from windlass.pipeline.lake import append_files
-from windlass.pipeline.store import ask_many
+from windlass.pipeline.store_requests import ask_many
 from windlass.pipeline.transforms.grains import GRAIN_MS
 from windlass.serde import JSON, encode_payload
 

@@ -22,11 +22,11 @@ from windlass.core.probe import reach
 from windlass.core.states import JobState
 from windlass.core.text import printable
 from windlass.errors import StorageError
+from windlass.worker.duties import Relayer
 from windlass.worker.lifecycle import PARTS_MS, Parts, Stop
 from windlass.worker.parts import WorkerParts
 from windlass.worker.pump import Check, Exchange, ReconcileStep, Wait
 from windlass.worker.running import Running
-from windlass.worker.services import Relayer
 from windlass.worker.settling import settle_one_by_one
 
 log: Final = logging.getLogger("windlass.worker")

@@ -33,10 +33,10 @@ from windlass.pipeline.files import FileEntry, Place, TableWriter
 from windlass.pipeline.lake import TRIES, TRIM_EVERY, Conflict, Lake, LakeTakenError, snapshot_of
 from windlass.pipeline.payloads import Payloads
 from windlass.pipeline.source import Positions, advance, check_start, log_bounds, split_ranges
-from windlass.pipeline.store import ask_many
-from windlass.pipeline.tables import Workbench
+from windlass.pipeline.spark_tasks import CopyLog, DigestFiles, HashFile, MergeGold, MergeJobs, WriteJobs
+from windlass.pipeline.store_requests import ask_many
 from windlass.pipeline.transforms import attempts as attempts_of
-from windlass.pipeline.work import CopyLog, DigestFiles, HashFile, MergeGold, MergeJobs, WriteJobs
+from windlass.pipeline.workbench import Workbench
 
 OnGap = Literal["fail", "skip"]
 #: Up to this many rows, one task writes a table.

@@ -29,8 +29,8 @@ from windlass.pipeline.files import FileEntry, Place, TableWriter, read_entries
 from windlass.pipeline.hashes import job_hash
 from windlass.pipeline.payloads import Payloads
 from windlass.pipeline.source import HistoryRange, JobsOf, list_jobs, read_range
-from windlass.pipeline.store import ask_many
-from windlass.pipeline.transforms import gold, jobs
+from windlass.pipeline.store_requests import ask_many
+from windlass.pipeline.transforms import gold_rows, job_rows
 from windlass.pipeline.transforms.attempts import as_bronze, days_of
 from windlass.pipeline.transforms.snapshots import snapshot_rows
 from windlass.pipeline.transforms.sql import ask, engine
@@ -168,7 +168,7 @@ class MergeGold:
 
         old = [_table(self.where, self.stored, self.table.names)] if self.stored else []
         rows = pa.concat_tables([*rows_of(self.parts), *(rows.cast(self.table.arrow) for rows in old)])
-        return _written(self.where, self.table, [gold.merged_rows(self.table, rows)])
+        return _written(self.where, self.table, [gold_rows.merged_rows(self.table, rows)])
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ class WriteJobs:
     several: Any
 
     def __call__(self) -> list[FileEntry]:
-        found = _attempts(self.where, self.entries, jobs.PART_COLUMNS, self.batch)
-        rows = (jobs.job_parts(_by_hash(piece, self.several, "NOT IN")) for piece in found)
+        found = _attempts(self.where, self.entries, job_rows.PART_COLUMNS, self.batch)
+        rows = (job_rows.job_parts(_by_hash(piece, self.several, "NOT IN")) for piece in found)
         return _written(self.where, schemas.SILVER_JOBS, rows)
 
 
@@ -204,15 +204,17 @@ class MergeJobs:
     def __call__(self) -> list[FileEntry]:
         import pyarrow as pa
 
-        found = _attempts(self.where, self.entries, jobs.PART_COLUMNS, self.batch)
-        mine = [jobs.job_parts(self._of_shard(_by_hash(piece, self.several, "IN"))) for piece in found]
+        found = _attempts(self.where, self.entries, job_rows.PART_COLUMNS, self.batch)
+        mine = [job_rows.job_parts(self._of_shard(_by_hash(piece, self.several, "IN"))) for piece in found]
         alone = []
         if self.stored:
             old = self._of_shard(_table(self.where, self.stored, schemas.SILVER_JOBS.names))
             mine.append(_by_hash(old, self.several, "IN").cast(schemas.SILVER_JOBS.arrow))
             if self.several is not None:
                 alone = [_by_hash(old, self.several, "NOT IN")]
-        return _written(self.where, schemas.SILVER_JOBS, [*alone, jobs.merged_jobs(pa.concat_tables(mine))])
+        return _written(
+            self.where, schemas.SILVER_JOBS, [*alone, job_rows.merged_jobs(pa.concat_tables(mine))]
+        )
 
     def _of_shard(self, rows: pa.Table) -> pa.Table:
         return _of_shard(rows, self.shard, self.shards)
@@ -278,7 +280,7 @@ class MergeSnapshot:
         old = [_table(self.where, self.stored, names)] if self.stored else []
         rows = pa.concat_tables([part.cast(schema) for part in (*old, seen)])
         rows = _of_shard(rows, self.shard, self.shards)
-        merged = jobs.merged_jobs(_by_hash(rows, self.several, "IN"))
+        merged = job_rows.merged_jobs(_by_hash(rows, self.several, "IN"))
         return _written(self.where, schemas.SILVER_JOBS, [_by_hash(rows, self.several, "NOT IN"), merged])
 
 

@@ -25,15 +25,15 @@ from pyspark.sql import SparkSession
 from windlass.backend import requests as rq
 from windlass.core.probe import reach
 from windlass.pipeline import hashsets, schemas
-from windlass.pipeline.batch import LARGE, PER_MERGE, job_files
 from windlass.pipeline.digest import JOB_HASH, Digest, hashes, joined
 from windlass.pipeline.files import FileEntry
 from windlass.pipeline.lake import TRIES, Conflict, Lake, snapshot_of
+from windlass.pipeline.lake_batch import LARGE, PER_MERGE, job_files
 from windlass.pipeline.source import JobsOf, JobsReader, ReadOptions
-from windlass.pipeline.store import ask_many
-from windlass.pipeline.tables import Workbench
+from windlass.pipeline.spark_tasks import HashFile, MergeSnapshot, SnapshotJobs
+from windlass.pipeline.store_requests import ask_many
 from windlass.pipeline.transforms.grains import GRAIN_MS
-from windlass.pipeline.work import HashFile, MergeSnapshot, SnapshotJobs
+from windlass.pipeline.workbench import Workbench
 
 if TYPE_CHECKING:
     from windlass.pipeline.payloads import Payloads
