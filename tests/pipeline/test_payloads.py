@@ -237,9 +237,9 @@ def test_a_job_keeps_the_arguments_of_the_newest_record_that_has_them() -> None:
     assert (job["last_run_id"], job["records"]) == ("3", 3)
 
 
-def without_payloads(table: schemas.Table) -> schemas.Table:
+def without_payloads(table: schemas.TableSchema) -> schemas.TableSchema:
     columns = tuple(column for column in table.columns if column.name not in COLUMNS)
-    return schemas.Table(table.path, columns, table.keys, table.ranged)
+    return schemas.TableSchema(table.path, columns, table.keys, table.ranged)
 
 
 def test_a_lake_of_an_earlier_release_gets_the_columns(

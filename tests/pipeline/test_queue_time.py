@@ -94,11 +94,11 @@ def in_lake(lake: Path, view: str, names: list[str]) -> Counter[tuple[str, str]]
     return found
 
 
-def without_causes(table: schemas.Table) -> schemas.Table:
+def without_causes(table: schemas.TableSchema) -> schemas.TableSchema:
     """A table as the release before made it."""
     new = {*COLUMNS, *(f"{cause}_sum_ms" for cause in schemas.CAUSES)}
     columns = tuple(column for column in table.columns if column.name not in new)
-    return schemas.Table(table.path, columns, table.keys, table.ranged, table.chunk_ms)
+    return schemas.TableSchema(table.path, columns, table.keys, table.ranged, table.chunk_ms)
 
 
 @pytest.mark.feature("Q2", "Q3", "Q11")

@@ -217,7 +217,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
 
 
-def before_commits_to(table: schemas.Table, action: Callable[[], Any], times: int = 1) -> Action:
+def before_commits_to(table: schemas.TableSchema, action: Callable[[], Any], times: int = 1) -> Action:
     """An action for ``lake.commit``: something else happens first, a few times, of which this is no part."""
     left = [table.path] * times
 
@@ -451,7 +451,7 @@ def test_a_lake_of_an_earlier_release_takes_jobs_without_a_record(
     with monkeypatch.context() as earlier:
         earlier.delitem(schemas.TABLES, schemas.SILVER_ERASED_JOBS.path)
         earlier.setitem(
-            schemas.TABLES, table.path, schemas.Table(table.path, columns, table.keys, table.ranged)
+            schemas.TABLES, table.path, schemas.TableSchema(table.path, columns, table.keys, table.ranged)
         )
         fill_lake(root, {table: ran(START_MS)})
     reading = Lake(root).open().level()

@@ -29,7 +29,7 @@ def silver(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
     return make_df(spark, schemas.SILVER_ATTEMPTS, rows)
 
 
-def rows_in(table: schemas.Table, *rows: dict[str, Any]) -> pa.Table:
+def rows_in(table: schemas.TableSchema, *rows: dict[str, Any]) -> pa.Table:
     """What attempts come to in a gold table."""
     attempts = make_table(schemas.SILVER_ATTEMPTS, rows)
     with engine(attempts=attempts) as connection:
@@ -360,7 +360,7 @@ def test_backlog_counts_arrivals_and_departures_by_the_minute() -> None:
 
 
 @pytest.mark.parametrize("table", schemas.TABLES.values(), ids=lambda table: table.path)
-def test_spark_and_arrow_schemas_say_the_same(table: schemas.Table) -> None:
+def test_spark_and_arrow_schemas_say_the_same(table: schemas.TableSchema) -> None:
     assert table.spark.names == table.arrow.names == table.names
     assert set(table.keys) | set(table.ranged) <= set(table.names)
     assert "date" in table.names

@@ -116,7 +116,7 @@ class DayRebuild:
         changed = [(entry, new) for entry, new in zip(old, found, strict=True) if new != [entry]]
         if changed:
             added = [entry for _, new in changed for entry in new]
-            self.bench.ledger.note_written(added)
+            self.bench.traffic.note_written(added)
             self._replace(schemas.BRONZE_ATTEMPTS, added, [entry for entry, _ in changed])
 
     def attempts(self) -> None:
@@ -159,7 +159,7 @@ class DayRebuild:
             together.mapInArrow(job_rows.merge_partition, schema), schemas.SILVER_JOBS, None
         )
 
-    def _around_day(self, table: schemas.Table) -> list[FileEntry]:
+    def _around_day(self, table: schemas.TableSchema) -> list[FileEntry]:
         """Files with attempts of the day, or of jobs that were added, ready or started on it."""
         end_ms = self.start_ms + _DAY_MS - 1
         return [
@@ -172,7 +172,7 @@ class DayRebuild:
             )
         ]
 
-    def _replace(self, table: schemas.Table, new: list[FileEntry], old: Sequence[FileEntry]) -> None:
+    def _replace(self, table: schemas.TableSchema, new: list[FileEntry], old: Sequence[FileEntry]) -> None:
         note = newest_note(self.lake, table)
         try:
             # Strict even for a day without files: a snapshot may have added some meanwhile.
@@ -180,5 +180,5 @@ class DayRebuild:
         except Conflict as exc:
             raise LakeTakenError(f"a run changed {table.path} meanwhile; start backfill again") from exc
 
-    def _of(self, table: schemas.Table) -> list[FileEntry]:
+    def _of(self, table: schemas.TableSchema) -> list[FileEntry]:
         return self.lake.entries(table, [self.day])

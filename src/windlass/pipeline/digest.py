@@ -153,7 +153,7 @@ def hash_column(connection: DuckDBPyConnection, sql: str) -> bytes:
     return b"".join(chunk.to_numpy(zero_copy_only=False).tobytes() for chunk in column.chunks)
 
 
-def gold_parts(table: schemas.Table, rows: pa.Table) -> Iterable[Part]:
+def gold_parts(table: schemas.TableSchema, rows: pa.Table) -> Iterable[Part]:
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -32,7 +32,11 @@ class Gold:
         self._lake.level()
 
     def rows(
-        self, table: schemas.Table, since_ms: int | None = None, until_ms: int | None = None, **equal: str
+        self,
+        table: schemas.TableSchema,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        **equal: str,
     ) -> list[Row]:
         """Rows of a table whose first ranged column is in ``[since_ms, until_ms)``, in its order."""
         column = table.ranged[0]

@@ -91,7 +91,7 @@ class _Listing:
         self.files = [entry for entries, _, _ in done for entry in entries]
         self.alive = joined([alive for _, alive, _ in done])
         self.ended = joined([ended for _, _, ended in done])
-        bench.ledger.note_written(self.files)
+        bench.traffic.note_written(self.files)
         reach("pipeline.seen")
 
     def _basis(self) -> tuple[int, int]:
@@ -138,7 +138,7 @@ class _Listing:
     def _known(self, digest: Digest) -> tuple[list[FileEntry], list[Any]]:
         """Files that may hold the jobs, and the hashes in each."""
         found = job_files(self.lake, digest)
-        self.bench.ledger.note_read(found)
+        self.bench.traffic.note_read(found)
         return found, self.bench.run([HashFile(self.lake.place, entry, JOB_HASH) for entry in found])
 
     def _unfinished(self, ended: Any, candidates: list[FileEntry], held: list[Any]) -> Any:

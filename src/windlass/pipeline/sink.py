@@ -272,9 +272,9 @@ def row_id(sink: str, keys: Mapping[str, Any]) -> str:
 
 
 @lru_cache(maxsize=8)
-def answers_table(name: str) -> schemas.Table:
+def answers_table(name: str) -> schemas.TableSchema:
     """The table of answers with the given name."""
-    return schemas.Table(name, schemas.SINK_ANSWERS.columns, ranged=schemas.SINK_ANSWERS.ranged)
+    return schemas.TableSchema(name, schemas.SINK_ANSWERS.columns, ranged=schemas.SINK_ANSWERS.ranged)
 
 
 class _Answers:

@@ -145,7 +145,7 @@ class ReadOptions:
         )
 
     @property
-    def schema(self) -> schemas.Table:
+    def schema(self) -> schemas.TableSchema:
         return schemas.JOBS if self.table == "jobs" else schemas.HISTORY
 
     def wants(self, queue: str) -> bool:

@@ -159,7 +159,7 @@ class MergeGold:
     """Merge new rows of a gold table and date with those of the files that they touch."""
 
     where: Place
-    table: schemas.Table
+    table: schemas.TableSchema
     parts: Sequence[Part]
     stored: Sequence[FileEntry]
 
@@ -329,7 +329,7 @@ def _table(where: Place, entries: Sequence[FileEntry], names: Sequence[str]) -> 
     return pa.Table.from_batches(list(read_entries(where, entries, names)))
 
 
-def _written(where: Place, table: schemas.Table, pieces: Any) -> list[FileEntry]:
+def _written(where: Place, table: schemas.TableSchema, pieces: Any) -> list[FileEntry]:
     writer = TableWriter(where, table)
     for rows in pieces:
         if rows.num_rows:

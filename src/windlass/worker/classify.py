@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from windlass.core.backoff import MAX_DELAY_MS, Strategy, backoff_ms, default_ms
+from windlass.core.backoff import MAX_DELAY_MS, BackoffStrategy, backoff_ms, default_ms
 from windlass.core.job import ErrorInfo, JobRecord, error_info
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.text import clean_text, printable
@@ -84,7 +84,7 @@ def classify(
     error: BaseException,
     *,
     discarded: bool = False,
-    strategies: Mapping[str, Strategy] | None = None,
+    strategies: Mapping[str, BackoffStrategy] | None = None,
     rng: random.Random,
 ) -> Settlement:
     """Return the settlement of an attempt that raised ``error``. Never raises."""
@@ -130,7 +130,7 @@ def _signalled(job: JobRecord, error: BaseException) -> Settlement | None:
 
 
 def _waits(
-    job: JobRecord, error: BaseException, strategies: Mapping[str, Strategy], rng: random.Random
+    job: JobRecord, error: BaseException, strategies: Mapping[str, BackoffStrategy], rng: random.Random
 ) -> Settlement:
     """Block the job until its children have ended. The delay applies if it has no children."""
     failures = job.attempts + 1
@@ -144,7 +144,7 @@ def _failed(
     job: JobRecord,
     error: BaseException,
     discarded: bool,
-    strategies: Mapping[str, Strategy],
+    strategies: Mapping[str, BackoffStrategy],
     rng: random.Random,
 ) -> Settlement:
     kind = type(error)

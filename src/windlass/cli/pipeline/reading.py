@@ -23,7 +23,7 @@ from windlass.cli.values import DURATION
 from windlass.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from windlass.pipeline.report import Report
+    from windlass.pipeline.report import LakeReport
 
 
 @pipeline_command("status", examples="windlass pipeline status --lake lake")
@@ -84,7 +84,7 @@ def report(out: Out, *, lake: str, last: float | None, html: Path | None) -> int
     return 0
 
 
-def _show_report(out: Out, built: Report) -> None:
+def _show_report(out: Out, built: LakeReport) -> None:
     from windlass.pipeline.report import NUMBERS, show_time, status_lines, tables
 
     if built.is_empty:
