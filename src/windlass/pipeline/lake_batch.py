@@ -1,13 +1,13 @@
 """One batch: new records of a store's log become rows of every table. Each table has its own commit.
 
 Bronze is committed first: the records as they were read, with the offsets in the commit. All other tables
-follow from bronze alone. Silver adds the attempts that it does not have, and gold adds the new silver rows
-to the dates that they touch. If a run dies, the next one finds tables that lack a batch of bronze, derives
-them as the first run would have, and skips tables that have the batch.
+are derived from bronze alone. Silver adds the attempts that it does not have yet. Gold adds the figures of
+these attempts to the dates that they touch. If a run dies, the next one finds the tables that lack a batch of
+bronze and derives them as the first run would have. It skips tables that have the batch.
 
-Rows are read once: tasks that copy the log also digest it. The driver holds the digests, about 30 bytes for
-each record, and passes them to the tasks that write gold. A run that finishes the batch of another run
-digests the files first.
+Rows are read once: the tasks that copy the log also compute a digest of it (see ``digest``), which already
+has the rows for gold. The driver holds the digests, about 30 bytes for each record, and passes them to the
+tasks that write gold. A run that finishes the batch of another run digests the files first.
 
 Test points: ``pipeline.bronze``, ``pipeline.silver``, after these tables are committed.
 """

@@ -1,4 +1,6 @@
-"""The work of tasks on files of a lake, on any executor. Rows stay in Arrow.
+"""The Spark tasks of the pipeline: callables that read and write files of a lake on any executor.
+
+Rows stay in Arrow and never pass through the JVM.
 
 Test points: ``task.read``, after each piece of a log; ``task.written``, after files are written and before
 the driver knows of them.

@@ -118,5 +118,5 @@ class Assembly:
             case "stop":
                 self.lifecycle.begin_close()
             case "dump":
-                log.warning("what runs here now:\n%s", self._stacks.take(), extra={"lines": True})
+                log.warning("stacks of threads and tasks:\n%s", self._stacks.take(), extra={"lines": True})
                 self._shared.supervisor.run_now("heartbeat")  # sends the stacks at once

@@ -151,7 +151,7 @@ class Attempt:
             else:
                 settlement = self._settle_returned(value)
         except BaseException as fault:  # classifying failed: this counts as a failed attempt
-            log.exception("an attempt of job %r could not be concluded", self.record.id)
+            log.exception("the outcome of an attempt of job %r could not be determined", self.record.id)
             self.error = fault if self.error is None else self.error
             settlement = classify.broken(self.record, self.error, fault)
         finally:
