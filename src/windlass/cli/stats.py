@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 #: Number of samples in a sparkline.
 _BARS = 24
 _RATES = ("enqueued", "completed", "failed", "retrying")
+#: The columns of ``_now_cells``: a queue and its jobs at this moment.
+_NOW_COLUMNS = (
+    Column("queue", cut=True),
+    Column("waiting", right=True, style="cyan"),
+    Column("later", right=True),
+    Column("active", right=True, style="bold green"),
+    Column("oldest", right=True),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,11 +220,7 @@ def _workers_line(sample: Sample) -> str:
 
 def _totals_table(sample: Sample, width: int) -> RenderableType:
     columns = [
-        Column("queue", cut=True),
-        Column("waiting", right=True, style="cyan"),
-        Column("later", right=True),
-        Column("active", right=True, style="bold green"),
-        Column("oldest", right=True),
+        *_NOW_COLUMNS,
         Column("added", right=True),
         Column("completed", right=True, style="green"),
         Column("retried", right=True, style="yellow"),
@@ -239,11 +243,7 @@ def _totals_table(sample: Sample, width: int) -> RenderableType:
 
 def _rates_table(sample: Sample, trails: dict[str, deque[float]], width: int) -> RenderableType:
     columns = [
-        Column("queue", cut=True),
-        Column("waiting", right=True, style="cyan"),
-        Column("later", right=True),
-        Column("active", right=True, style="bold green"),
-        Column("oldest", right=True),
+        *_NOW_COLUMNS,
         Column("added/s", right=True),
         Column("done/s", right=True, style="green"),
         Column("retry/s", right=True, style="yellow", drop=1),
