@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from windlass import __version__
-from windlass.cli.store import loop_factory
+from windlass.cli.store_commands import loop_factory
 
 T = TypeVar("T")
 

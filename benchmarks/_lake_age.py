@@ -26,7 +26,7 @@ _BARE = schemas.GOLD_BACKLOG
 WARM_UP = 2
 
 
-def past_files(lake: Lake, table: schemas.Table, before: date, days: int) -> list[FileEntry]:
+def past_files(lake: Lake, table: schemas.TableSchema, before: date, days: int) -> list[FileEntry]:
     """An empty file for each day of the past."""
     first = empty_file(lake, table, DrivenDays(0))
     found = []

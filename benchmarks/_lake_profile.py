@@ -16,7 +16,7 @@ from typing import Any
 
 from windlass.backend import requests as rq
 from windlass.pipeline import hashsets, schemas
-from windlass.pipeline.batch import gold_shares
+from windlass.pipeline.arrow_records import attempts_batch
 from windlass.pipeline.digest import (
     COLUMNS,
     JOB_HASH,
@@ -30,13 +30,13 @@ from windlass.pipeline.digest import (
 )
 from windlass.pipeline.files import FileEntry, TableWriter
 from windlass.pipeline.lake import Lake
-from windlass.pipeline.records import attempts_batch
+from windlass.pipeline.lake_batch import gold_shares
 from windlass.pipeline.source import PAGE, log_bounds
-from windlass.pipeline.store import ask_many
-from windlass.pipeline.transforms import gold
+from windlass.pipeline.spark_tasks import HashFile, MergeGold, WriteJobs
+from windlass.pipeline.store_requests import ask_many
+from windlass.pipeline.transforms import gold_rows
 from windlass.pipeline.transforms.attempts import as_bronze
 from windlass.pipeline.transforms.sql import engine
-from windlass.pipeline.work import HashFile, MergeGold, WriteJobs
 
 
 class Costs:
@@ -125,7 +125,9 @@ def digest_piece(costs: Costs, rows: Any) -> Digest:
         rollups = tuple(schemas.ROLLUPS.values())  # together: they share what is worked out of attempts
         for tables in (rollups, *((table,) for table in schemas.GOLD if table not in rollups)):
             with costs.of(f"{', '.join(table.path for table in tables)}: rows of a task"):
-                for table, found in zip(tables, gold.attempt_rows(connection, rows, tables), strict=True):
+                for table, found in zip(
+                    tables, gold_rows.attempt_rows(connection, rows, tables), strict=True
+                ):
                     parts += list(gold_parts(table, found))
     return Digest(joined([]).engine, runs, jobs, added, parts)
 

@@ -93,7 +93,7 @@ def join_day(lake: Lake, clock: DrivenDays) -> None:
         lake.commit(table, [empty_file(lake, table, clock)], old, note=note)
 
 
-def empty_file(lake: Lake, table: schemas.Table, clock: DrivenDays) -> FileEntry:
+def empty_file(lake: Lake, table: schemas.TableSchema, clock: DrivenDays) -> FileEntry:
     path = f"date={clock.date}/part-{new_id()}.parquet"
     file = Path(lake.url) / table.path / path
     file.parent.mkdir(parents=True, exist_ok=True)

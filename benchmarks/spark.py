@@ -138,9 +138,9 @@ def day_records(day: int, per_queue: int) -> Callable[[str, int], Iterator[Attem
 
 def ingest(spark: Any, url: str, folder: Path) -> None:
     """Log to the Parquet files of bronze, which no commit names."""
-    from windlass.pipeline.batch import copy_records, plan_batch
     from windlass.pipeline.lake import Lake
-    from windlass.pipeline.tables import Workbench
+    from windlass.pipeline.lake_batch import copy_records, plan_batch
+    from windlass.pipeline.workbench import Workbench
 
     plan = plan_batch(url, {}, 10**9)
     copy_records(Workbench(spark, Lake(str(folder))), url, "bench", 1, plan)
@@ -161,11 +161,11 @@ def bronze_files(folder: Path) -> list[Any]:
 def spark_gold(spark: Any, folder: Path) -> None:
     """Every gold table, and what a batch needs to find repeats, from bronze Parquet to Parquet."""
     from windlass.pipeline import schemas
-    from windlass.pipeline.batch import gold_shares, merge_gold
     from windlass.pipeline.digest import joined
     from windlass.pipeline.lake import Lake
-    from windlass.pipeline.tables import Workbench
-    from windlass.pipeline.work import DigestFiles
+    from windlass.pipeline.lake_batch import gold_shares, merge_gold
+    from windlass.pipeline.spark_tasks import DigestFiles
+    from windlass.pipeline.workbench import Workbench
 
     bench = Workbench(spark, Lake(str(folder)))
     digest = joined(bench.run([DigestFiles(bench.lake.place, [file]) for file in bronze_files(folder)]))
@@ -174,11 +174,11 @@ def spark_gold(spark: Any, folder: Path) -> None:
 
 def spark_minute(spark: Any, folder: Path) -> None:
     """The minute table alone, by the code of the pipeline, from bronze Parquet to Parquet."""
-    from windlass.pipeline.batch import gold_shares, merge_gold
     from windlass.pipeline.digest import joined
     from windlass.pipeline.lake import Lake
+    from windlass.pipeline.lake_batch import gold_shares, merge_gold
     from windlass.pipeline.schemas import GOLD_MINUTE
-    from windlass.pipeline.tables import Workbench
+    from windlass.pipeline.workbench import Workbench
 
     bench, files = Workbench(spark, Lake(str(folder))), bronze_files(folder)
     tasks = spark.sparkContext.parallelize(files, len(files))
@@ -194,7 +194,7 @@ def minute_parts(place: Any, file: Any) -> list[Any]:
     from windlass.pipeline.digest import gold_parts
     from windlass.pipeline.files import read_entries
     from windlass.pipeline.schemas import CAUSES, GOLD_MINUTE
-    from windlass.pipeline.transforms.gold import attempt_rows
+    from windlass.pipeline.transforms.gold_rows import attempt_rows
     from windlass.pipeline.transforms.sql import engine
 
     names = ["source", "queue", "task", "outcome", "finished_ms", "wait_ms", "duration_ms"]

@@ -13,8 +13,8 @@ from windlass.api.metrics import DayTotals, roll_up
 from windlass.backend import metric_requests as mq
 from windlass.core.rollups import BACKLOG, Step, total
 from windlass.testing.clock import START_MS
+from windlass.worker.duties import Aggregator
 from windlass.worker.duty import all_steps
-from windlass.worker.services import Aggregator
 from windlass_conformance.harness import Harness
 from windlass_conformance.stage import QUEUE, Gate, Stage
 

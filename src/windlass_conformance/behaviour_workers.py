@@ -17,7 +17,7 @@ from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.testing.faults import probing
-from windlass.worker.health import HealthServer
+from windlass.worker.health_server import HealthServer
 from windlass_conformance.harness import Harness
 from windlass_conformance.needs import needs
 from windlass_conformance.stage import QUEUE, Gate, Stage, eventually, live

@@ -18,7 +18,7 @@ from windlass.backend import requests as rq
 from windlass.cli import enqueue, queues
 from windlass.cli.main import COMMANDS, tree
 from windlass.cli.output import Out
-from windlass.cli.store import StoreOptions, shown_url
+from windlass.cli.store_commands import StoreOptions, shown_url
 from windlass.core.job import WorkerInfo
 
 pytestmark = pytest.mark.feature("X3")

@@ -10,8 +10,8 @@ import pytest
 from tests.cli.support import Cli
 from windlass import Windlass
 from windlass.cli import worker as worker_module
-from windlass.cli.settings import settings_of, variable_of
 from windlass.cli.worker import WorkerCommandOptions, make_worker
+from windlass.cli.worker_settings import settings_of, variable_of
 from windlass.worker import WorkerOptions
 
 

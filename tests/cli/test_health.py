@@ -11,7 +11,7 @@ import pytest
 
 from windlass import Worker
 from windlass.telemetry import PrometheusMetrics
-from windlass.worker.health import HealthServer
+from windlass.worker.health_server import HealthServer
 
 pytestmark = pytest.mark.feature("R6")
 backend_name = "memory"

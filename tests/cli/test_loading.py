@@ -10,7 +10,7 @@ import click
 import pytest
 
 from tests.cli.support import SHOP, Cli
-from windlass.cli.loading import LoadError, load_app
+from windlass.cli.app_loading import LoadError, load_app
 
 pytestmark = pytest.mark.feature("X2")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from windlass.cli.main import tree
-from windlass.cli.settings import settings_of, variable_of
 from windlass.cli.worker import command as worker
+from windlass.cli.worker_settings import settings_of, variable_of
 
 ROOT = Path(__file__).resolve().parents[2]
 #: The name of a variable as code reads it: a whole text, or the beginning of one.

@@ -28,7 +28,7 @@ from windlass.cli.new import write_project
 from windlass.cli.values import parse_duration
 from windlass.telemetry import PrometheusMetrics
 from windlass.worker import WorkerOptions
-from windlass.worker.health import HealthServer
+from windlass.worker.health_server import HealthServer
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _FENCE = re.compile(r"^```(?P<kind>\w+)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -149,13 +149,13 @@ def test_refused_requests_are_counted_and_a_sample_is_written() -> None:
     now = 0.0
     log = AuditLog(None, lambda: now)
     for number in range(100):
-        log.add(entry(str(number), who="", status=401), let_in=False)
-    log.add(entry("reader", who="bob", status=403), let_in=False)
+        log.add(entry(str(number), who="", status=401), admitted=False)
+    log.add(entry("reader", who="bob", status=403), admitted=False)
     page = log.page(0, 1_000, refused=True)
     assert page.refused == {"401": 100, "403": 1}
     assert [item.target for item in page.items] == [str(number) for number in reversed(range(20))]
     now = 1_000.0
-    log.add(entry("later", who="", status=401), let_in=False)
+    log.add(entry("later", who="", status=401), admitted=False)
     newest = log.page(0, 1, refused=True).items[0]
     assert (newest.target, newest.facts["unwritten_before"]) == ("later", 81)
     assert log.page(0, 10).items == []

@@ -257,16 +257,16 @@ async def test_a_stream_ends_when_the_application_refuses_its_user() -> None:
         return Identity("ada", "reader") if "ada" in users else None
 
     async with Windlass(f"memory://hook?namespace={new_id()}", clock=clock) as app:
-        reception = create_app(app, auth=who).reception
+        authenticator = create_app(app, auth=who).authenticator
         scope: dict[str, Any] = {}
-        scope["windlass.identity"] = await reception.identify(scope, Headers([]))
-        assert await reception.still_knows(scope)
+        scope["windlass.identity"] = await authenticator.identify(scope, Headers([]))
+        assert await authenticator.still_knows(scope)
         await clock.advance(61)
-        assert await reception.still_knows(scope)
+        assert await authenticator.still_knows(scope)
         users.clear()
-        assert await reception.still_knows(scope), "it is asked once a minute"
+        assert await authenticator.still_knows(scope), "it is asked once a minute"
         await clock.advance(61)
-        assert not await reception.still_knows(scope)
+        assert not await authenticator.still_knows(scope)
 
 
 @pytest.mark.parametrize(
@@ -281,11 +281,11 @@ async def test_a_stream_ends_when_the_application_refuses_its_user() -> None:
 async def test_a_stream_ends_when_its_user_would_see_other_queues(now: Identity, known: bool) -> None:
     clock, users = ManualClock(), [Identity("ada", "reader", ("mail", "ops")), now]
     async with Windlass(f"memory://hook?namespace={new_id()}", clock=clock) as app:
-        reception = create_app(app, auth=lambda scope: users.pop(0)).reception
+        authenticator = create_app(app, auth=lambda scope: users.pop(0)).authenticator
         scope: dict[str, Any] = {}
-        scope["windlass.identity"] = await reception.identify(scope, Headers([]))
+        scope["windlass.identity"] = await authenticator.identify(scope, Headers([]))
         await clock.advance(61)
-        assert await reception.still_knows(scope) is known
+        assert await authenticator.still_knows(scope) is known
 
 
 # --- hidden queues ---------------------------------------------------------------------------------

@@ -216,14 +216,14 @@ def _count() -> Iterable[int]:
 _numbers = iter(_count())
 
 
-def make_df(spark: SparkSession, table: schemas.Table, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
+def make_df(spark: SparkSession, table: schemas.TableSchema, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
     """Rows of a table; its ``date`` follows from ``finished_ms`` unless given."""
     return spark.createDataFrame(
         [tuple(_value(row, name) for name in table.names) for row in rows], table.spark
     )
 
 
-def make_table(table: schemas.Table, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+def make_table(table: schemas.TableSchema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """``make_df`` in Arrow."""
     import pyarrow as pa
 
@@ -239,7 +239,9 @@ def _value(row: Mapping[str, Any], name: str) -> Any:
     return row.get(name)
 
 
-def fill_lake(root: str, rows: Mapping[schemas.Table, pa.Table], queues: Mapping[str, int] = {}) -> Lake:
+def fill_lake(
+    root: str, rows: Mapping[schemas.TableSchema, pa.Table], queues: Mapping[str, int] = {}
+) -> Lake:
     """A lake after its first batch, which has read ``queues`` so far, without Spark."""
     from windlass.pipeline.files import TableWriter
     from windlass.pipeline.lake import Lake

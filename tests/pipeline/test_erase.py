@@ -18,14 +18,14 @@ from windlass.cli.pipeline import command
 from windlass.errors import ConfigError
 from windlass.pipeline import schemas
 from windlass.pipeline.backfill import rebuild
-from windlass.pipeline.batch import plan_batch, run_batch
 from windlass.pipeline.compact import vacuum
 from windlass.pipeline.erase import Erased, erase
 from windlass.pipeline.gold import Gold
 from windlass.pipeline.lake import Lake, LakeError
+from windlass.pipeline.lake_batch import plan_batch, run_batch
 from windlass.pipeline.report import build_report
 from windlass.pipeline.sqlquery import connect, query
-from windlass.pipeline.transforms import jobs
+from windlass.pipeline.transforms import job_rows
 from windlass.testing.faults import probing
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def literal_lake(root: str) -> Lake:
     filled = {
         schemas.BRONZE_ATTEMPTS: attempts,
         schemas.SILVER_ATTEMPTS: attempts,
-        schemas.SILVER_JOBS: jobs.job_parts(attempts).take([0, 2, 4, 6]),
+        schemas.SILVER_JOBS: job_rows.job_parts(attempts).take([0, 2, 4, 6]),
         schemas.GOLD_ERRORS: errors,
     }
     return fill_lake(root, filled, {"mail": 8})

@@ -19,11 +19,11 @@ from deltalake import DeltaTable
 from tests.pipeline.support import attempt, make_table
 from windlass.errors import ConfigError
 from windlass.pipeline import schemas
-from windlass.pipeline.batch import write_literal
 from windlass.pipeline.compact import Retention, compact, prune, vacuum
 from windlass.pipeline.digest import digest, rows_of
 from windlass.pipeline.files import FileEntry, TableWriter, place, read_entries
 from windlass.pipeline.lake import Conflict, Lake, LakeError
+from windlass.pipeline.lake_batch import write_literal
 from windlass.testing.faults import probing
 
 TABLE = schemas.GOLD_BACKLOG
@@ -207,7 +207,7 @@ def test_readers_take_the_newest_batch_that_all_tables_hold(root: str) -> None:
     def note(number: int) -> dict[str, Any]:
         return {"source": "s", "batch": number, "offsets": {"s": {"q": number}}, "gaps": []}
 
-    def batch(number: int, tables: list[schemas.Table]) -> None:
+    def batch(number: int, tables: list[schemas.TableSchema]) -> None:
         lake.commit(BRONZE, [], batches={"s": number}, note=note(number))
         for table in tables:
             if table is TABLE:
@@ -253,7 +253,7 @@ def test_a_note_is_for_the_version_that_it_was_made_from(tmp_path: Path) -> None
 # --- the log ----------------------------------------------------------------------------------------------
 
 
-def commit_many(lake: Lake, tables: Sequence[schemas.Table], numbers: Iterable[int]) -> None:
+def commit_many(lake: Lake, tables: Sequence[schemas.TableSchema], numbers: Iterable[int]) -> None:
     """Batches without rows."""
     for number in numbers:
         for table in tables:
@@ -267,7 +267,7 @@ def age_logs(lake: Lake, hours: int = 8) -> None:
         os.utime(path, (then, then))
 
 
-def log_of(lake: Lake, table: schemas.Table) -> list[str]:
+def log_of(lake: Lake, table: schemas.TableSchema) -> list[str]:
     return sorted(path.name for path in (Path(lake.url) / table.path / "_delta_log").glob("*.json"))
 
 
@@ -340,7 +340,7 @@ def test_reading_does_not_write(tmp_path: Path) -> None:
 
 def test_columns_of_a_newer_release_are_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = schemas.TABLES[TABLE.path]
-    fewer = schemas.Table(
+    fewer = schemas.TableSchema(
         TABLE.path, tuple(c for c in whole.columns if c.name != "wait_max_ms"), whole.keys, whole.ranged
     )
     monkeypatch.setitem(schemas.TABLES, TABLE.path, fewer)
@@ -442,7 +442,7 @@ def test_bronze_and_silver_attempts_have_the_same_columns() -> None:
 def test_files_without_a_newer_column_are_read_with_null(root: str) -> None:
     lake = Lake(root).create()
     whole = schemas.TABLES[TABLE.path]
-    fewer = schemas.Table(
+    fewer = schemas.TableSchema(
         TABLE.path, tuple(c for c in whole.columns if c.name != "wait_max_ms"), whole.keys, whole.ranged
     )
     writer = TableWriter(lake.place, fewer)

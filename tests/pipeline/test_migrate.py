@@ -46,7 +46,7 @@ def carry(spark: SparkSession, old: Path, new: Path | str, progress: Any = lambd
     return Lake(str(new)).open().level()
 
 
-def rows_of(lake: Lake, table: schemas.Table) -> Rows:
+def rows_of(lake: Lake, table: schemas.TableSchema) -> Rows:
     rows: Rows = lake.delta(table).to_pyarrow_dataset().to_table().to_pylist()
     return [{**row, "date": str(row["date"])} for row in rows]
 

@@ -30,9 +30,9 @@ from windlass.pipeline.lake import Lake
 from windlass.pipeline.payloads import Payloads, select_where
 from windlass.pipeline.replay import select_failed
 from windlass.pipeline.source import HistoryRange, queue_bounds, read_range
+from windlass.pipeline.spark_tasks import AddPayloads, CopyLog
 from windlass.pipeline.sqlquery import query
-from windlass.pipeline.transforms.jobs import job_parts, merged_jobs
-from windlass.pipeline.work import AddPayloads, CopyLog
+from windlass.pipeline.transforms.job_rows import job_parts, merged_jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -237,9 +237,9 @@ def test_a_job_keeps_the_arguments_of_the_newest_record_that_has_them() -> None:
     assert (job["last_run_id"], job["records"]) == ("3", 3)
 
 
-def without_payloads(table: schemas.Table) -> schemas.Table:
+def without_payloads(table: schemas.TableSchema) -> schemas.TableSchema:
     columns = tuple(column for column in table.columns if column.name not in COLUMNS)
-    return schemas.Table(table.path, columns, table.keys, table.ranged)
+    return schemas.TableSchema(table.path, columns, table.keys, table.ranged)
 
 
 def test_a_lake_of_an_earlier_release_gets_the_columns(

@@ -14,12 +14,12 @@ from windlass.backend import requests as rq
 from windlass.core.job import AttemptOutcome, AttemptRecord
 from windlass.core.queue_time import QueueTime
 from windlass.pipeline import schemas
+from windlass.pipeline.arrow_records import attempts_batch
 from windlass.pipeline.backfill import rebuild
 from windlass.pipeline.gold import Gold
-from windlass.pipeline.records import attempts_batch
 from windlass.pipeline.report import build_report, tables
 from windlass.pipeline.sqlquery import connect
-from windlass.pipeline.transforms import gold
+from windlass.pipeline.transforms import gold_rows
 from windlass.pipeline.transforms.sql import engine
 
 if TYPE_CHECKING:
@@ -65,12 +65,12 @@ def test_roll_ups_add_up_what_is_known() -> None:
     for rows in (known[:1], known[1:], [attempt()]):
         attempts = make_table(schemas.SILVER_ATTEMPTS, rows)
         with engine(attempts=attempts) as connection:
-            parts += gold.attempt_rows(connection, attempts, [table])
+            parts += gold_rows.attempt_rows(connection, attempts, [table])
     import pyarrow as pa
 
     sums = [[row[name] for name in names] for part in parts for row in part.to_pylist()]
     assert sums == [[1, 2, 3, 4], [1, 2, 3, 8], [None] * 4]
-    (merged,) = gold.merged_rows(table, pa.concat_tables(parts)).to_pylist()
+    (merged,) = gold_rows.merged_rows(table, pa.concat_tables(parts)).to_pylist()
     assert (merged["attempts"], [merged[name] for name in names]) == (3, [2, 4, 6, 12])
 
 
@@ -94,11 +94,11 @@ def in_lake(lake: Path, view: str, names: list[str]) -> Counter[tuple[str, str]]
     return found
 
 
-def without_causes(table: schemas.Table) -> schemas.Table:
+def without_causes(table: schemas.TableSchema) -> schemas.TableSchema:
     """A table as the release before made it."""
     new = {*COLUMNS, *(f"{cause}_sum_ms" for cause in schemas.CAUSES)}
     columns = tuple(column for column in table.columns if column.name not in new)
-    return schemas.Table(table.path, columns, table.keys, table.ranged, table.chunk_ms)
+    return schemas.TableSchema(table.path, columns, table.keys, table.ranged, table.chunk_ms)
 
 
 @pytest.mark.feature("Q2", "Q3", "Q11")

@@ -26,17 +26,17 @@ from windlass.core.states import JobState
 from windlass.dashboard import create_app
 from windlass.errors import ConfigError, HistoryTrimmedError
 from windlass.pipeline import schemas
-from windlass.pipeline.batch import write_literal
+from windlass.pipeline.arrow_records import attempts_batch
 from windlass.pipeline.gold import Gold
 from windlass.pipeline.lake import Lake
-from windlass.pipeline.records import attempts_batch
+from windlass.pipeline.lake_batch import write_literal
 from windlass.pipeline.replay import replay, select_failed
 from windlass.pipeline.report import build_report, show_ms, to_html
 from windlass.pipeline.sqlquery import query, query_spark
 from windlass.pipeline.status import note_failure
 from windlass.pipeline.transforms.attempts import as_bronze
 from windlass.pipeline.transforms.grains import GRAIN_MS
-from windlass.pipeline.transforms.jobs import job_parts
+from windlass.pipeline.transforms.job_rows import job_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,12 +15,12 @@ from windlass.backend import requests as rq
 from windlass.cli.pipeline import command
 from windlass.core.outcome import Outcome
 from windlass.errors import ConfigError, HistoryTrimmedError
-from windlass.pipeline import batch as batch_module
+from windlass.pipeline import lake_batch as batch_module
 from windlass.pipeline import schemas
 from windlass.pipeline.backfill import rebuild
-from windlass.pipeline.batch import plan_batch, run_batch
 from windlass.pipeline.compact import compact
 from windlass.pipeline.lake import Lake
+from windlass.pipeline.lake_batch import plan_batch, run_batch
 from windlass.pipeline.run import Pipeline, RunOptions
 from windlass.pipeline.sqlquery import VIEWS, connect
 from windlass.pipeline.status import lake_status

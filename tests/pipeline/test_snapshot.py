@@ -25,19 +25,19 @@ from windlass.core.probe import Action
 from windlass.core.states import JobState
 from windlass.pipeline import schemas
 from windlass.pipeline.backfill import DayRebuild, rebuild
-from windlass.pipeline.batch import plan_batch, run_batch
 from windlass.pipeline.compact import vacuum
 from windlass.pipeline.erase import Erased, erase
 from windlass.pipeline.gold import Gold
+from windlass.pipeline.job_snapshot import is_due, take_snapshot
 from windlass.pipeline.lake import Lake, LakeTakenError, snapshot_of
+from windlass.pipeline.lake_batch import plan_batch, run_batch
 from windlass.pipeline.payloads import Payloads
 from windlass.pipeline.report import build_report, tables, to_html
 from windlass.pipeline.run import Pipeline, RunOptions
-from windlass.pipeline.snapshot import is_due, take_snapshot
 from windlass.pipeline.sqlquery import query
-from windlass.pipeline.tables import Workbench
-from windlass.pipeline.transforms.jobs import job_parts, merged_jobs
+from windlass.pipeline.transforms.job_rows import job_parts, merged_jobs
 from windlass.pipeline.transforms.snapshots import snapshot_parts, snapshot_rows
+from windlass.pipeline.workbench import Workbench
 from windlass.testing.faults import probing
 
 if TYPE_CHECKING:
@@ -148,13 +148,13 @@ def test_a_snapshot_that_dies_leaves_nothing_and_is_taken_by_the_next_run(
 def test_jobs_that_are_listed_by_many_tasks_come_out_the_same(
     spark: SparkSession, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from windlass.pipeline import snapshot
+    from windlass.pipeline import job_snapshot
 
     alive_store(bench)
     small, large = tmp_path / "small", tmp_path / "large"
     run(spark, bench, small).take_snapshot()
-    monkeypatch.setattr(snapshot, "LARGE", 0)
-    monkeypatch.setattr(snapshot, "PER_MERGE", 2)
+    monkeypatch.setattr(job_snapshot, "LARGE", 0)
+    monkeypatch.setattr(job_snapshot, "PER_MERGE", 2)
     run(spark, bench, large).take_snapshot()
     assert contents(large)["silver/jobs"] == contents(small)["silver/jobs"]
 
@@ -217,7 +217,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
 
 
-def before_commits_to(table: schemas.Table, action: Callable[[], Any], times: int = 1) -> Action:
+def before_commits_to(table: schemas.TableSchema, action: Callable[[], Any], times: int = 1) -> Action:
     """An action for ``lake.commit``: something else happens first, a few times, of which this is no part."""
     left = [table.path] * times
 
@@ -284,9 +284,9 @@ def test_jobs_that_are_erased_during_a_snapshot_stay_away(
 def test_a_run_whose_snapshot_always_comes_second_continues_and_takes_it_later(
     no_spark: Any, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from windlass.pipeline import snapshot
+    from windlass.pipeline import job_snapshot
 
-    monkeypatch.setattr(snapshot, "TRIES", 2)
+    monkeypatch.setattr(job_snapshot, "TRIES", 2)
     alive_store(bench)
     lake = str(tmp_path / "lake")
     run(no_spark, bench, lake, snapshot=False)
@@ -451,7 +451,7 @@ def test_a_lake_of_an_earlier_release_takes_jobs_without_a_record(
     with monkeypatch.context() as earlier:
         earlier.delitem(schemas.TABLES, schemas.SILVER_ERASED_JOBS.path)
         earlier.setitem(
-            schemas.TABLES, table.path, schemas.Table(table.path, columns, table.keys, table.ranged)
+            schemas.TABLES, table.path, schemas.TableSchema(table.path, columns, table.keys, table.ranged)
         )
         fill_lake(root, {table: ran(START_MS)})
     reading = Lake(root).open().level()

@@ -16,8 +16,8 @@ from windlass.core.outcome import Outcome
 from windlass.core.queue_time import QueueTime
 from windlass.errors import ConfigError, HistoryTrimmedError, StorageError, UnsupportedByBackendError
 from windlass.pipeline import schemas, source
-from windlass.pipeline.batch import BatchPlan, Gap, plan_batch
-from windlass.pipeline.records import attempts_batch
+from windlass.pipeline.arrow_records import attempts_batch
+from windlass.pipeline.lake_batch import BatchPlan, Gap, plan_batch
 from windlass.pipeline.source import (
     HistoryRange,
     HistoryStreamReader,
@@ -26,7 +26,7 @@ from windlass.pipeline.source import (
     advance,
     queue_bounds,
 )
-from windlass.pipeline.store import absolute_url
+from windlass.pipeline.store_requests import absolute_url
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from tests.pipeline.support import DAY_MS, START_MS, arrow_rows, attempt, make_d
 from tools import lake_columns
 from windlass.pipeline import histogram as h
 from windlass.pipeline import schemas
-from windlass.pipeline.transforms import attempts, gold, jobs
+from windlass.pipeline.transforms import attempts, gold_rows, job_rows
 from windlass.pipeline.transforms.sql import ask, day, engine, window
 
 if TYPE_CHECKING:
@@ -29,16 +29,16 @@ def silver(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
     return make_df(spark, schemas.SILVER_ATTEMPTS, rows)
 
 
-def rows_in(table: schemas.Table, *rows: dict[str, Any]) -> pa.Table:
+def rows_in(table: schemas.TableSchema, *rows: dict[str, Any]) -> pa.Table:
     """What attempts come to in a gold table."""
     attempts = make_table(schemas.SILVER_ATTEMPTS, rows)
     with engine(attempts=attempts) as connection:
-        (found,) = gold.attempt_rows(connection, attempts, [table])
+        (found,) = gold_rows.attempt_rows(connection, attempts, [table])
         return found
 
 
 def jobs_of(*rows: dict[str, Any]) -> pa.Table:
-    return jobs.merged_jobs(jobs.job_parts(make_table(schemas.SILVER_ATTEMPTS, rows)))
+    return job_rows.merged_jobs(job_rows.job_parts(make_table(schemas.SILVER_ATTEMPTS, rows)))
 
 
 def joined(*tables: pa.Table) -> pa.Table:
@@ -150,8 +150,8 @@ def test_merging_jobs_again_gives_what_merging_at_once_gives() -> None:
         )
         for n in range(1, 5)
     ]
-    late = jobs.job_parts(make_table(schemas.SILVER_ATTEMPTS, rows[2:]))
-    assert jobs.merged_jobs(joined(late, jobs_of(*rows[:2]))).equals(jobs_of(*rows))
+    late = job_rows.job_parts(make_table(schemas.SILVER_ATTEMPTS, rows[2:]))
+    assert job_rows.merged_jobs(joined(late, jobs_of(*rows[:2]))).equals(jobs_of(*rows))
 
 
 def test_a_job_cancelled_in_the_millisecond_of_its_failure_is_cancelled() -> None:
@@ -193,7 +193,7 @@ def test_nothing_measured_is_null_not_zero() -> None:
     merged = rows_in(schemas.GOLD_DAY, nothing)
     names = ("attempts", "wait_count", "wait_max_ms", "wait_avg_ms", "wait_p95_ms", "wait_hist")
     assert arrow_rows(merged, *names) == [(1, 0, None, None, None, [])]
-    twice = gold.merged_rows(schemas.GOLD_DAY, joined(merged, merged))
+    twice = gold_rows.merged_rows(schemas.GOLD_DAY, joined(merged, merged))
     assert arrow_rows(twice, *names) == [(2, 0, None, None, None, [])]
     mixed = rows_in(schemas.GOLD_DAY, nothing, attempt(wait_ms=7, task="another"), nothing)
     assert arrow_rows(mixed, "task", "wait_p95_ms") == [("another", 7.0), ("send", None)]
@@ -208,7 +208,7 @@ def test_a_merged_day_is_within_two_percent_of_the_exact_percentiles() -> None:
         for n, wait in enumerate(waits)
     ]
     early, late = (rows_in(schemas.GOLD_DAY, *rows[at::2]) for at in (0, 1))
-    (day,) = gold.merged_rows(schemas.GOLD_DAY, joined(late, early)).to_pylist()
+    (day,) = gold_rows.merged_rows(schemas.GOLD_DAY, joined(late, early)).to_pylist()
     assert (day["attempts"], day["wait_sum_ms"], day["wait_max_ms"]) == (1_500, sum(waits), max(waits))
     assert day["wait_hist"] == h.as_entries(h.build(waits))
     for name, per_mille in h.PERCENTILES.items():
@@ -240,7 +240,7 @@ def test_windows_are_in_the_order_of_their_keys_whatever_the_order_of_attempts()
     found = rows_in(schemas.GOLD_MINUTE, *rows)
     assert [tuple(row.values()) for row in found.select(schemas.GOLD_MINUTE.keys).to_pylist()] == sorted(keys)
     first = rows_in(schemas.GOLD_MINUTE, *rows[::2])
-    assert gold.merged_rows(
+    assert gold_rows.merged_rows(
         schemas.GOLD_MINUTE, joined(first, rows_in(schemas.GOLD_MINUTE, *rows[1::2]))
     ).equals(found)
     for row in found.to_pylist():
@@ -264,7 +264,7 @@ def test_one_attempt_in_a_far_future_leaves_the_windows_of_all_others_as_they_ar
         assert arrow_rows(found, "source", "window_start", "attempts", "wait_hist") == [
             (f"s{n:03}", far_start if n == 7 else DAY, 1, h.as_entries(h.build([n]))) for n in range(300)
         ]
-        twice = gold.merged_rows(table, joined(found, found))
+        twice = gold_rows.merged_rows(table, joined(found, found))
         assert arrow_rows(twice, "source", "window_start") == arrow_rows(found, "source", "window_start")
         assert {*arrow_rows(twice, "attempts")} == {(2,)}
 
@@ -282,7 +282,7 @@ def test_stored_rows_of_gold_meet_new_ones_without_a_trace() -> None:
     rows += [attempt(task="rare", finished_ms=START_MS + DAY_MS), attempt(task="never", duration_ms=None)]
     for table in schemas.GOLD:
         early, late = (rows_in(table, *part) for part in (rows[:5], rows[5:]))
-        assert gold.merged_rows(table, joined(late, early)).equals(rows_in(table, *rows)), table.path
+        assert gold_rows.merged_rows(table, joined(late, early)).equals(rows_in(table, *rows)), table.path
 
 
 # --- errors, workers, backlog -----------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def test_errors_of_one_fingerprint_are_one_row_a_day() -> None:
         ("TimedOut", "TimedOut", 1, 1, START_MS + 30, START_MS + 30),
         ("f", "E", 2, 1, START_MS, START_MS + 5),
     ]
-    again = gold.merged_rows(schemas.GOLD_ERRORS, joined(merged, merged))
+    again = gold_rows.merged_rows(schemas.GOLD_ERRORS, joined(merged, merged))
     assert sorted(row[0] for row in arrow_rows(again, "occurrences")) == [2, 4]
 
 
@@ -360,7 +360,7 @@ def test_backlog_counts_arrivals_and_departures_by_the_minute() -> None:
 
 
 @pytest.mark.parametrize("table", schemas.TABLES.values(), ids=lambda table: table.path)
-def test_spark_and_arrow_schemas_say_the_same(table: schemas.Table) -> None:
+def test_spark_and_arrow_schemas_say_the_same(table: schemas.TableSchema) -> None:
     assert table.spark.names == table.arrow.names == table.names
     assert set(table.keys) | set(table.ranged) <= set(table.names)
     assert "date" in table.names

@@ -23,7 +23,7 @@ from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.backend.urls import DEFAULT_URL, open_backend
 from windlass.core import foreign_names
-from windlass.core.backoff import Strategy
+from windlass.core.backoff import BackoffStrategy
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.foreign_names import ForeignNames
 from windlass.core.ids import check_task_name, is_text, new_id
@@ -33,8 +33,7 @@ from windlass.core.option_values import check_int, check_spelling, instant_to_ms
 from windlass.core.options import DEFAULT_OPTIONS, JobOptions
 from windlass.core.probe import reach
 from windlass.core.rollups import Mark
-from windlass.core.schedule_rules import Schedule, to_schedule
-from windlass.core.schedule_rules import Strategy as ScheduleStrategy
+from windlass.core.schedule_rules import Schedule, ScheduleStrategy, to_schedule
 from windlass.errors import ConfigError
 from windlass.jobs.interfaces import open_apps_with
 from windlass.schedules.verbs import DeclaredSchedules, ScheduleInfo, list_schedules, make_record
@@ -70,7 +69,7 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         accept: Iterable[str | Codec] = (),
         compress: bool = False,
         max_payload_bytes: int = DEFAULT_MAX_BYTES,
-        backoff_strategies: Mapping[str, Strategy] | None = None,
+        backoff_strategies: Mapping[str, BackoffStrategy] | None = None,
         schedule_strategies: Mapping[str, ScheduleStrategy] | None = None,
         context: Any = None,
         clock: Clock = SYSTEM_CLOCK,
@@ -102,7 +101,7 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         if result_codec is not None:
             self.defaults = self.defaults.merged({"result_codec": _as_codec(result_codec, compress).name})
         self.defaults.check()
-        self.backoff_strategies: dict[str, Strategy] = dict(backoff_strategies or {})
+        self.backoff_strategies: dict[str, BackoffStrategy] = dict(backoff_strategies or {})
         check_spelling(to_backoff(self.defaults.backoff), self.backoff_strategies)
         #: Custom schedule rules by name: functions from a datetime to the next slot after it.
         self.schedule_strategies: dict[str, ScheduleStrategy] = dict(schedule_strategies or {})

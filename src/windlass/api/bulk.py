@@ -56,11 +56,7 @@ class BulkVerbs:
         ``search`` filters them as in ``search_jobs``, by ``name``, ``tag``, ``error``, ``data`` and
         ``query``: ``retry_jobs(error="SMTPError")``.
         """
-        done = 0
-        async for refs in self._chunks(state, search, count):
-            answers = await self.store.execute(rq.RetryJobs(refs=refs))
-            done += sum(answer.status is Changed.OK for answer in answers)
-        return done
+        return await self._change(self._chunks(state, search, count), rq.RetryJobs)
 
     async def remove_jobs(
         self, /, *, state: States, count: int | None = None, **search: Unpack[SearchOptions]
@@ -69,11 +65,7 @@ class BulkVerbs:
 
         ``search`` filters them as in ``search_jobs``.
         """
-        done = 0
-        async for refs in self._chunks(state, search, count):
-            answers = await self.store.execute(rq.RemoveJobs(refs=refs))
-            done += sum(answer.status is Changed.OK for answer in answers)
-        return done
+        return await self._change(self._chunks(state, search, count), rq.RemoveJobs)
 
     async def promote_jobs(
         self,
@@ -105,6 +97,16 @@ class BulkVerbs:
         async for refs in self._chunks(state, search, count):
             answers = await self.store.execute(rq.CancelJobs(refs=refs, reason=reason))
             done += sum(answer in (CancelResult.CANCELLED, CancelResult.CANCELLING) for answer in answers)
+        return done
+
+    async def _change(
+        self, chunks: AsyncIterator[list[JobRef]], request: type[rq.RetryJobs] | type[rq.RemoveJobs]
+    ) -> int:
+        """Send one ``request`` for each chunk. Returns how many jobs were changed."""
+        done = 0
+        async for refs in chunks:
+            answers = await self.store.execute(request(refs=refs))
+            done += sum(answer.status is Changed.OK for answer in answers)
         return done
 
     def _chunks(self, state: States, search: SearchOptions, count: int | None) -> AsyncIterator[list[JobRef]]:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from windlass.core.job import QueueInfo, WorkerInfo
 from windlass.core.options import JobOptions
-from windlass.core.schedule_rules import Strategy as ScheduleStrategy
+from windlass.core.schedule_rules import ScheduleStrategy
 from windlass.flows.interfaces import FlowApp
 from windlass.handlers.hooks import Hooks
 from windlass.jobs.job import Job

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from windlass._version import __version__
 from windlass.cli.output import Out, styled
-from windlass.cli.store import shown_url
+from windlass.cli.store_commands import shown_url
 from windlass.cli.values import show_span
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.cli.output import Column, Out
-from windlass.cli.store import StoreOptions, shown_url, sqlite_path, store_command
+from windlass.cli.store_commands import StoreOptions, shown_url, sqlite_path, store_command
 from windlass.cli.values import show_rate, show_span
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import new_id

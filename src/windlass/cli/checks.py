@@ -13,7 +13,7 @@ from windlass.api.health import HEALTH_CHECKS, CheckContext, every_job
 from windlass.backend import requests as rq
 from windlass.backend.health import Finding, fact, problem, warning
 from windlass.backend.urls import parse_url
-from windlass.cli.store import shown_url, sqlite_path
+from windlass.cli.store_commands import shown_url, sqlite_path
 from windlass.cli.values import show_bytes
 from windlass.core import bad_records
 from windlass.core.states import FINISHED, JobState

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from windlass.cli.output import Out
-from windlass.cli.store import carry_out, examples_epilog
+from windlass.cli.store_commands import carry_out, examples_epilog
 
 _HOW = {
     "bash": 'eval "$(windlass completion bash)"           in ~/.bashrc',

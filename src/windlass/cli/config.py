@@ -9,7 +9,9 @@ import click
 from click.core import ParameterSource
 
 from windlass.cli.output import Column, Out
-from windlass.cli.settings import (
+from windlass.cli.store_commands import carry_out, examples_epilog, shown_url
+from windlass.cli.worker import command as worker
+from windlass.cli.worker_settings import (
     ENVIRONMENT,
     misspelt_variables,
     project_file,
@@ -17,8 +19,6 @@ from windlass.cli.settings import (
     settings_of,
     variable_of,
 )
-from windlass.cli.store import carry_out, examples_epilog, shown_url
-from windlass.cli.worker import command as worker
 
 _EXAMPLES = """
 windlass config                                     what 'windlass worker' would do here

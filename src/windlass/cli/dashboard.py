@@ -13,7 +13,7 @@ import click
 from windlass._renamed import old_names
 from windlass.cli.dashboard_options import DashboardOptions
 from windlass.cli.output import Out
-from windlass.cli.store import shown_url, store_command
+from windlass.cli.store_commands import shown_url, store_command
 from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def is_loopback(host: str) -> bool:
 
 def make(options: DashboardOptions) -> Guard | StoresDashboard:
     """Build the application. Raises ``ConfigError`` if other machines could use it without a sign-in."""
-    from windlass.cli.access import sign_in_options
+    from windlass.cli.signin_settings import sign_in_options
     from windlass.dashboard import DEFAULT_MASK, create_app, create_stores_app
 
     shared: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from windlass.cli.store import StoreOptions
+from windlass.cli.store_commands import StoreOptions
 
 
 @dataclass(frozen=True, kw_only=True)

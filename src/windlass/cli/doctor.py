@@ -12,9 +12,9 @@ from windlass.backend import health
 from windlass.backend.health import Finding, problem
 from windlass.cli.checks import CHECKS, set_aside
 from windlass.cli.deployment import DEPLOYMENT_CHECKS
+from windlass.cli.job_views import now_ms
 from windlass.cli.output import Out, styled
-from windlass.cli.store import StoreOptions, store_command
-from windlass.cli.views import now_ms
+from windlass.cli.store_commands import StoreOptions, store_command
 from windlass.core.text import many
 from windlass.errors import WindlassError
 

@@ -9,7 +9,7 @@ import click
 from windlass.cli.clear import ClearOptions
 from windlass.cli.clear import run as clear
 from windlass.cli.output import Out
-from windlass.cli.store import store_command
+from windlass.cli.store_commands import store_command
 
 
 async def run(options: ClearOptions, out: Out) -> int:

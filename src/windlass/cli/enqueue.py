@@ -16,10 +16,10 @@ import msgspec
 
 from windlass.api.queue import Queue
 from windlass.backend import requests as rq
+from windlass.cli.job_views import job_view
 from windlass.cli.output import Out
-from windlass.cli.store import StoreOptions, app_option, store_command
+from windlass.cli.store_commands import StoreOptions, app_option, store_command
 from windlass.cli.values import DURATION, parse_json, parse_pairs
-from windlass.cli.views import job_view
 from windlass.core.edges import check_cycle
 from windlass.core.ids import JobRef
 from windlass.core.job import JobRecord

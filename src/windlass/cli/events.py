@@ -11,7 +11,7 @@ import click
 
 from windlass.backend import requests as rq
 from windlass.cli.output import STATE_STYLES, Out, styled
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store_commands import StoreOptions, store_command
 from windlass.cli.values import show_time
 from windlass.core.job import EventType
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.cli.output import Out, state_text
-from windlass.cli.store import StoreOptions, find_queue, store_command
+from windlass.cli.store_commands import StoreOptions, find_queue, store_command
 from windlass.core.edges import EdgeStatus
 
 if TYPE_CHECKING:

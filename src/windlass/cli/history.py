@@ -9,7 +9,7 @@ import click
 
 from windlass.backend import requests as rq
 from windlass.cli.output import STATE_STYLES, Column, Out, styled
-from windlass.cli.store import StoreOptions, find_queue, store_command
+from windlass.cli.store_commands import StoreOptions, find_queue, store_command
 from windlass.cli.values import show_span, show_time
 from windlass.errors import HistoryTrimmedError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.cli.output import Column, Out
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store_commands import StoreOptions, store_command
 
 if TYPE_CHECKING:
     from windlass.api.app import Windlass

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
+from windlass.cli.job_views import job_view, now_ms, readable, runs
 from windlass.cli.output import Out, state_text, styled
-from windlass.cli.store import StoreOptions, app_option, find_queue, store_command
+from windlass.cli.store_commands import StoreOptions, app_option, find_queue, store_command
 from windlass.cli.values import show_age, show_span, show_time
-from windlass.cli.views import job_view, now_ms, readable, runs
 from windlass.core.states import JobState
 from windlass.errors import JobNotFoundError
 

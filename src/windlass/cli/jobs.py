@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from windlass.cli.job_views import job_view, now_ms, runs, when_text
 from windlass.cli.output import Column, Out, state_text, styled
-from windlass.cli.store import StoreOptions, app_option, find_queue, store_command
+from windlass.cli.store_commands import StoreOptions, app_option, find_queue, store_command
 from windlass.cli.values import parse_pairs, show_age
-from windlass.cli.views import job_view, now_ms, runs, when_text
 from windlass.core.states import JobState
 from windlass.errors import ConfigError
 from windlass.jobs.exported import export_job

@@ -13,7 +13,7 @@ import click
 
 from windlass._version import __version__
 from windlass.cli.output import Out
-from windlass.cli.store import carry_out, examples_epilog
+from windlass.cli.store_commands import carry_out, examples_epilog
 
 #: Template -> target path; ``{module}`` and ``{name}`` are replaced.
 _FILES = {

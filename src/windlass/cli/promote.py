@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from windlass.cli.changes import Answers, each
+from windlass.cli.job_changes import Answers, each
 from windlass.cli.selecting import Selection, check_selection, selects
-from windlass.cli.store import find_queue, store_command
+from windlass.cli.store_commands import find_queue, store_command
 from windlass.errors import JobNotFoundError
 
 if TYPE_CHECKING:

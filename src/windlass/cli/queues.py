@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from windlass.cli.job_views import now_ms
 from windlass.cli.output import Column, Out, styled
-from windlass.cli.store import StoreOptions, shown_url, store_command
+from windlass.cli.store_commands import StoreOptions, shown_url, store_command
 from windlass.cli.values import show_age, show_count
-from windlass.cli.views import now_ms
 
 if TYPE_CHECKING:
     from windlass.core.job import QueueInfo

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from windlass.cli.changes import Answers, each
+from windlass.cli.job_changes import Answers, each
 from windlass.cli.output import Out
 from windlass.cli.selecting import Selection, check_selection, selects
-from windlass.cli.store import find_queue, store_command
+from windlass.cli.store_commands import find_queue, store_command
 from windlass.core.states import JobState
 
 

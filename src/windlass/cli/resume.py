@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from windlass.cli.output import Out
-from windlass.cli.store import StoreOptions, find_queue, store_command
+from windlass.cli.store_commands import StoreOptions, find_queue, store_command
 
 
 @dataclass(frozen=True, kw_only=True)

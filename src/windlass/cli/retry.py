@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from windlass.cli.changes import Answers, each
+from windlass.cli.job_changes import Answers, each
 from windlass.cli.output import Out
 from windlass.cli.selecting import Selection, check_selection, selects
-from windlass.cli.store import find_queue, store_command
+from windlass.cli.store_commands import find_queue, store_command
 from windlass.core.states import JobState
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from windlass.cli.job_views import now_ms
 from windlass.cli.output import Column, Out, styled
-from windlass.cli.store import StoreOptions, app_option, shown_url, store_command
+from windlass.cli.store_commands import StoreOptions, app_option, shown_url, store_command
 from windlass.cli.values import show_age, show_count, show_time
-from windlass.cli.views import now_ms
 from windlass.errors import ScheduleNotFoundError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from windlass.api.search import SearchOptions
-from windlass.cli.store import StoreOptions
+from windlass.cli.store_commands import StoreOptions
 from windlass.cli.values import parse_pairs
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])

@@ -9,7 +9,7 @@ from typing import Any
 
 from windlass.backend import requests as rq
 from windlass.cli.output import Out
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store_commands import StoreOptions, store_command
 from windlass.errors import StorageError, UnsupportedByBackendError
 
 #: How often to check that this process still takes part in the election, and to prune.

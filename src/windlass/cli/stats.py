@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.backend import requests as rq
-from windlass.cli import figures
+from windlass.cli import task_figures
+from windlass.cli.job_views import now_ms
 from windlass.cli.output import Column, Out, make_table, styled
-from windlass.cli.store import StoreOptions, shown_url, store_command
+from windlass.cli.store_commands import StoreOptions, shown_url, store_command
 from windlass.cli.values import DURATION, show_age, show_count, show_rate, show_time, sparkline
-from windlass.cli.views import now_ms
 from windlass.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 #: Number of samples in a sparkline.
 _BARS = 24
 _RATES = ("enqueued", "completed", "failed", "retrying")
+#: The columns of ``_now_cells``: a queue and its jobs at this moment.
+_NOW_COLUMNS = (
+    Column("queue", cut=True),
+    Column("waiting", right=True, style="cyan"),
+    Column("later", right=True),
+    Column("active", right=True, style="bold green"),
+    Column("oldest", right=True),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +104,10 @@ async def run(options: StatsOptions, out: Out) -> int:
     """Show the figures once, or until interrupted."""
     async with options.app() as app:
         if options.tasks:
-            await figures.show_tasks(app, options.period, out)
+            await task_figures.show_tasks(app, options.period, out)
             return 0
         if options.days is not None:
-            await figures.show_days(app, options.days, out)
+            await task_figures.show_days(app, options.days, out)
             return 0
         if not options.watch:
             sample = await take(app, None)
@@ -212,11 +220,7 @@ def _workers_line(sample: Sample) -> str:
 
 def _totals_table(sample: Sample, width: int) -> RenderableType:
     columns = [
-        Column("queue", cut=True),
-        Column("waiting", right=True, style="cyan"),
-        Column("later", right=True),
-        Column("active", right=True, style="bold green"),
-        Column("oldest", right=True),
+        *_NOW_COLUMNS,
         Column("added", right=True),
         Column("completed", right=True, style="green"),
         Column("retried", right=True, style="yellow"),
@@ -239,11 +243,7 @@ def _totals_table(sample: Sample, width: int) -> RenderableType:
 
 def _rates_table(sample: Sample, trails: dict[str, deque[float]], width: int) -> RenderableType:
     columns = [
-        Column("queue", cut=True),
-        Column("waiting", right=True, style="cyan"),
-        Column("later", right=True),
-        Column("active", right=True, style="bold green"),
-        Column("oldest", right=True),
+        *_NOW_COLUMNS,
         Column("added/s", right=True),
         Column("done/s", right=True, style="green"),
         Column("retry/s", right=True, style="yellow", drop=1),

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from windlass.cli.job_views import now_ms
 from windlass.cli.output import Out, state_text
-from windlass.cli.store import StoreOptions, find_queue, store_command
+from windlass.cli.store_commands import StoreOptions, find_queue, store_command
 from windlass.cli.values import show_age
-from windlass.cli.views import now_ms
 from windlass.core.text import printable
 
 if TYPE_CHECKING:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from windlass.cli.app_loading import LoadError, add_current_folder, load_app
 from windlass.cli.banner import announce
-from windlass.cli.loading import LoadError, add_current_folder, load_app
 from windlass.cli.output import Out
-from windlass.cli.settings import ENVIRONMENT, ConfiguredCommand, misspelt_variables
-from windlass.cli.signals import Stopper
-from windlass.cli.store import carry_out, examples_epilog, loop_factory, url_option
-from windlass.cli.supervisor import INTERRUPTED, ProcessPlan, ProcessSupervisor
+from windlass.cli.process_supervisor import INTERRUPTED, ProcessPlan, ProcessSupervisor
+from windlass.cli.stop_signals import Stopper
+from windlass.cli.store_commands import carry_out, examples_epilog, loop_factory, url_option
 from windlass.cli.values import DURATION, parse_duration
+from windlass.cli.worker_settings import ENVIRONMENT, ConfiguredCommand, misspelt_variables
 from windlass.core.limit_rules import to_rate
 from windlass.errors import ClosedError
 from windlass.telemetry import logs
@@ -206,7 +206,7 @@ def queue_specs(app: Windlass, options: WorkerCommandOptions) -> dict[str, Queue
 async def _start_health(worker: Worker, options: WorkerCommandOptions) -> Any:
     if options.health_port is None:
         return None
-    from windlass.worker.health import HealthServer
+    from windlass.worker.health_server import HealthServer
 
     server = HealthServer(worker, options.health_port, host=options.health_host)
     try:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import click
 import msgspec
 
-from windlass.cli.changes import Answers
+from windlass.cli.job_changes import Answers
+from windlass.cli.job_views import now_ms
 from windlass.cli.output import Column, Out, styled
-from windlass.cli.store import StoreOptions, store_command
+from windlass.cli.store_commands import StoreOptions, store_command
 from windlass.cli.values import show_age, show_bytes
-from windlass.cli.views import now_ms
 from windlass.core.job import Action
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from typing import Any
 from windlass.api.app import Windlass
 from windlass.api.queue import Queue
 from windlass.api.sync import PORTAL
-from windlass.cli.loading import load_app
+from windlass.cli.app_loading import load_app
 from windlass.core.ids import new_id
 from windlass.errors import ConfigError
 from windlass.jobs.job import Job

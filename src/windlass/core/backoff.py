@@ -25,7 +25,7 @@ import msgspec
 
 log: Final = logging.getLogger("windlass.backoff")
 
-Strategy = Callable[[int, BaseException], float | None]
+BackoffStrategy = Callable[[int, BaseException], float | None]
 
 #: 100 years: the maximum of all delays. With it, times fit into the integers of every store.
 MAX_DELAY_MS = 100 * 366 * 86_400_000
@@ -49,7 +49,7 @@ def backoff_ms(
     policy: Backoff,
     failures: int,
     error: BaseException,
-    strategies: Mapping[str, Strategy],
+    strategies: Mapping[str, BackoffStrategy],
     rng: random.Random,
 ) -> int | None:
     """Milliseconds until the next attempt; ``None`` when a custom strategy gives up."""
@@ -66,7 +66,7 @@ def backoff_ms(
 
 
 def _custom_ms(
-    name: str, failures: int, error: BaseException, strategies: Mapping[str, Strategy]
+    name: str, failures: int, error: BaseException, strategies: Mapping[str, BackoffStrategy]
 ) -> int | None:
     strategy = strategies.get(name)
     if strategy is None:

@@ -43,7 +43,7 @@ _MIN_EVERY_MS = 100
 Missed = Literal["skip", "once", "all"]
 Overlap = Literal["allow", "skip"]
 #: A custom rule: returns the first slot after a time (given in the schedule's time zone), or None.
-Strategy = Callable[[datetime], datetime | None]
+ScheduleStrategy = Callable[[datetime], datetime | None]
 
 ALIASES = {
     "@yearly": "0 0 1 1 *",
@@ -226,7 +226,11 @@ def check_cron(expression: object) -> None:
 
 
 def next_slot(
-    rule: Rule, after_ms: int, *, grid_ms: int | None = None, strategies: Mapping[str, Strategy] | None = None
+    rule: Rule,
+    after_ms: int,
+    *,
+    grid_ms: int | None = None,
+    strategies: Mapping[str, ScheduleStrategy] | None = None,
 ) -> int | None:
     """The first slot after ``after_ms``; None if there is none.
 
@@ -249,7 +253,9 @@ def next_slot(
     return None if slot is None else round(slot.timestamp() * 1000)
 
 
-def _after_strategy(rule: Rule, after: datetime, strategies: Mapping[str, Strategy]) -> datetime | None:
+def _after_strategy(
+    rule: Rule, after: datetime, strategies: Mapping[str, ScheduleStrategy]
+) -> datetime | None:
     strategy = strategies.get(rule.strategy or "")
     if strategy is None:
         raise ConfigError("strategy", f"one that this app knows ({', '.join(strategies)})", rule.strategy)
@@ -293,7 +299,7 @@ def _jump_over(wall: datetime, tz: tzinfo) -> datetime:
 
 
 def first_slot(
-    schedule: ScheduleRecord, now_ms: int, strategies: Mapping[str, Strategy] | None = None
+    schedule: ScheduleRecord, now_ms: int, strategies: Mapping[str, ScheduleStrategy] | None = None
 ) -> int | None:
     """The first slot of a schedule that is stored now."""
     start_ms = schedule.rule.start_ms
@@ -304,7 +310,7 @@ def first_slot(
 
 
 def slot_after(
-    schedule: ScheduleRecord, after_ms: int, strategies: Mapping[str, Strategy] | None = None
+    schedule: ScheduleRecord, after_ms: int, strategies: Mapping[str, ScheduleStrategy] | None = None
 ) -> int | None:
     """The first slot of a stored schedule after ``after_ms``."""
     grid_ms = schedule.next_ms if schedule.next_ms is not None else schedule.last_ms
@@ -325,7 +331,7 @@ class Firing(msgspec.Struct, frozen=True):
 
 
 def plan_firing(
-    schedule: ScheduleRecord, now_ms: int, strategies: Mapping[str, Strategy] | None = None
+    schedule: ScheduleRecord, now_ms: int, strategies: Mapping[str, ScheduleStrategy] | None = None
 ) -> Firing:
     """The slots of a due schedule to fire now, at most ``SLOTS_PER_STEP``. ``next_ms`` may be due already."""
     due_ms = schedule.next_ms

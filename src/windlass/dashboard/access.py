@@ -1,6 +1,11 @@
-"""Authorisation: each handler declares what access it needs, and ``Authority`` checks it after routing.
+"""Authorisation: who may call which route, and on which queues.
 
-A handler that does not declare ``access=...`` prevents the server from starting.
+Each route declares the access that it needs (``access=of_queue("cancel")``). ``AccessGuard`` checks it after
+routing and before the handler runs; for a queue in the path, ``check_queue`` decides. ``Grant`` has the
+rights of one request: the rights of the caller's role and of the rules (``Rule``) that match the caller. A
+handler that finds queues in the body asks ``StoreView.queue``, which calls ``check_queue`` too.
+
+The server does not start if a route declares no access.
 """
 
 from __future__ import annotations
@@ -19,12 +24,12 @@ from windlass.core.patterns import matches
 from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.headers import CSRF_HEADER, Headers, headers_of
 from windlass.dashboard.problems import ApiError, not_found
-from windlass.dashboard.scope import LET_IN, SAFE, client_of, identity_of
+from windlass.dashboard.scope import ADMITTED, SAFE, client_of, identity_of
 from windlass.dashboard.settings import Action, DashboardSettings
 from windlass.dashboard.users import Identity
 from windlass.errors import ConfigError
 
-_LOOKING: frozenset[str] = frozenset({"read", "audit"})
+_READ_ACTIONS: frozenset[str] = frozenset({"read", "audit"})
 #: What a request is about: nothing secret, a page without data, a page or data, the queue in the path, the
 #: queues that the response or the body names, the store as a whole.
 Subject = Literal["nothing", "page", "page or queues", "page or queue", "queue", "queues", "store"]
@@ -93,11 +98,11 @@ class Grant:
             return False
         return any(_matches(queue, patterns) for patterns in self._patterns(action))
 
-    def somewhere(self, action: Action) -> bool:
+    def may_somewhere(self, action: Action) -> bool:
         """Whether there can be a queue on which the caller may perform the action."""
         return self._role_allows(action) and bool(self._patterns(action))
 
-    def everywhere(self, action: Action) -> bool:
+    def may_everywhere(self, action: Action) -> bool:
         """Whether the caller may perform the action on every queue."""
         return self._role_allows(action) and any("*" in patterns for patterns in self._patterns(action))
 
@@ -106,9 +111,9 @@ class Grant:
         return tuple(sorted(set(self._patterns("read")))) if self._role_allows("read") else ()
 
     def _role_allows(self, action: Action) -> bool:
-        if self.identity is None or (self.settings.read_only and action not in _LOOKING):
+        if self.identity is None or (self.settings.read_only and action not in _READ_ACTIONS):
             return False
-        return self.identity.role == "operator" or action in _LOOKING
+        return self.identity.role == "operator" or action in _READ_ACTIONS
 
     def _patterns(self, action: Action) -> list[tuple[str, ...]]:
         rules = self.settings.rules
@@ -134,8 +139,8 @@ def grant_of(scope: Any) -> Grant:
     return found
 
 
-class Authority:
-    """The guard of every route. It runs after routing and before the body is read."""
+class AccessGuard:
+    """The Litestar guard of every route. It runs after routing and before the body is read."""
 
     def __init__(self, settings: DashboardSettings, allowance: Allowance) -> None:
         self._settings = settings
@@ -157,7 +162,7 @@ class Authority:
             self._check_change(headers)
         if access.subject != "nothing" and not scope[_PAGE]:
             self._check_grant(access, grant, connection.path_params.get("queue"))
-        scope[LET_IN] = True
+        scope[ADMITTED] = True
 
     def _is_open(self, access: Access, a_page: bool) -> bool:
         return access.subject == "nothing" or (a_page and self._settings.has_form)
@@ -190,15 +195,20 @@ class Authority:
             )
 
     def _check_grant(self, access: Access, grant: Grant, queue: str | None) -> None:
+        """Refuse a caller without the rights that the route needs.
+
+        If the path names a queue, ``check_queue`` checks the action on it. Otherwise the caller must have the
+        right for at least one queue, or for the whole store.
+        """
         actions = access.actions or (access.action,)
-        if self._settings.read_only and not _LOOKING.intersection(actions):
+        if self._settings.read_only and not _READ_ACTIONS.intersection(actions):
             raise ApiError(403, "read_only", "this dashboard is read-only", "Use one that is not.")
         if access.subject == "store":
-            allowed = grant.everywhere(access.action)
+            allowed = grant.may_everywhere(access.action)
         elif access.subject.endswith("queue"):
-            allowed = grant.somewhere("read")
+            allowed = grant.may_somewhere("read")
         else:
-            allowed = any(grant.somewhere(action) for action in actions)
+            allowed = any(grant.may_somewhere(action) for action in actions)
         if not allowed:
             raise forbidden(access.action)
         if queue is not None:
@@ -252,5 +262,5 @@ def _check_handler(route: HTTPRoute, handler: HTTPRouteHandler) -> None:
     if access.subject.endswith("queue") != named and access.subject != "page":
         raise ConfigError("access", f"of a queue exactly where the path names one: {route.path}")
     changing = not set(handler.http_methods) <= SAFE
-    if changing and access.subject != "nothing" and {access.action, *access.actions} & _LOOKING:
+    if changing and access.subject != "nothing" and {access.action, *access.actions} & _READ_ACTIONS:
         raise ConfigError("access", f"more than reading for a change: {route.path}")

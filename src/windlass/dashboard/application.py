@@ -203,7 +203,7 @@ def make_litestar(guard: Guard, openapi: OpenAPIConfig | None = None) -> Litesta
     app = Litestar(
         route_handlers=[handler for module in _MODULES for handler in module.HANDLERS],
         dependencies={"store_view": Provide(store_view_of, sync_to_thread=False), **fixed},
-        guards=[guard.authority],
+        guards=[guard.access_guard],
         exception_handlers={
             ApiError: problems.on_refusal,
             WindlassError: problems.on_ours,

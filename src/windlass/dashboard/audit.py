@@ -112,9 +112,9 @@ class AuditLog:
         self._counts: Counter[str] = Counter()
         self._unwritten = 0
 
-    def add(self, entry: AuditEntry, *, let_in: bool) -> None:
-        """Record a request. ``let_in`` is False if it was refused before its handler, or has no route."""
-        if not let_in or entry.status in REFUSED or not entry.who:
+    def add(self, entry: AuditEntry, *, admitted: bool) -> None:
+        """Record a request. ``admitted`` is False if it was refused before its handler, or has no route."""
+        if not admitted or entry.status in REFUSED or not entry.who:
             self._add_refused(entry)
         else:
             self._report(entry)

@@ -1,7 +1,7 @@
-"""The outer ASGI layer of the API: checks the form of a request, identifies the caller, writes the audit log.
+"""The outer ASGI layer of the API: validates requests, identifies the caller and writes the audit log.
 
-Each handler declares the access that it needs; ``access`` decides about it. A refusal is a problem document
-like any other error.
+It does not decide what the caller may do: ``access.AccessGuard`` does that after routing. A refusal is a
+problem document, like any other error.
 """
 
 from __future__ import annotations
@@ -12,14 +12,24 @@ from contextlib import ExitStack
 from typing import Any
 
 from windlass.dashboard import problems
-from windlass.dashboard.access import Authority
+from windlass.dashboard.access import AccessGuard
 from windlass.dashboard.allowance import Allowance
 from windlass.dashboard.audit import entry_of, is_recorded
 from windlass.dashboard.headers import Headers, check_path, inside, read_head
 from windlass.dashboard.identity import Authenticator
 from windlass.dashboard.problems import ApiError
 from windlass.dashboard.request_checks import HeadRequest
-from windlass.dashboard.scope import AT_END, BASE, IDENTITY, LET_IN, ASGIApp, Receive, Scope, Send, client_of
+from windlass.dashboard.scope import (
+    ADMITTED,
+    AT_END,
+    BASE,
+    IDENTITY,
+    ASGIApp,
+    Receive,
+    Scope,
+    Send,
+    client_of,
+)
 from windlass.dashboard.settings import DashboardSettings
 from windlass.dashboard.store_view import StoreView
 
@@ -41,7 +51,7 @@ _HEADERS = (
 
 
 class Guard:
-    """The ASGI application that servers and other applications call."""
+    """The ASGI application that ``create_app`` returns. It wraps the Litestar application (``inner``)."""
 
     def __init__(self, store_view: StoreView) -> None:
         self.store_view = store_view
@@ -50,8 +60,8 @@ class Guard:
         self.on_shutdown: Callable[[], Awaitable[None]] | None = None
         self._settings = store_view.settings
         self.allowance = Allowance(store_view.settings.limits, store_view.app.clock.monotonic_ms)
-        self.reception = Authenticator(store_view, self.allowance)
-        self.authority = Authority(store_view.settings, self.allowance)
+        self.authenticator = Authenticator(store_view, self.allowance)
+        self.access_guard = AccessGuard(store_view.settings, self.allowance)
 
     @property
     def settings(self) -> DashboardSettings:
@@ -98,7 +108,7 @@ class Guard:
         finally:  # also if the server cancels the request: its changes stay
             if is_recorded(found, watched.status):
                 entry = entry_of(found, watched.status, self.store_view.now_ms())
-                self.store_view.audit.add(entry, let_in=found.get(LET_IN, False))
+                self.store_view.audit.add(entry, admitted=found.get(ADMITTED, False))
 
     def count_stream(self, scope: Any) -> None:
         """Count a stream until its request ends, even if nothing is sent. Raises 429 for too many streams."""
@@ -118,11 +128,11 @@ class Guard:
                 await self.inner(scope, receive, send)
 
     async def _check(self, scope: Scope) -> None:
-        """Checks for every request. ``Authority`` checks what the route needs."""
+        """Run the checks that do not depend on the route. ``AccessGuard`` runs the others."""
         headers = read_head(scope, self._settings.proxy)
         check_path(scope)
         self._check_size(scope, headers)
-        scope[IDENTITY] = await self.reception.identify(scope, headers)
+        scope[IDENTITY] = await self.authenticator.identify(scope, headers)
 
     def _check_size(self, scope: Scope, headers: Headers) -> None:
         limits = self._settings.limits

@@ -17,7 +17,7 @@ ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
 BASE = "windlass.base"
 IDENTITY = "windlass.identity"
 #: Whether the route's access check has passed.
-LET_IN = "windlass.let_in"
+ADMITTED = "windlass.admitted"
 #: The option of handlers with streamed responses. They are not compressed, because that would delay them.
 STREAMED = "streamed"
 #: An ``ExitStack`` that is closed when the request has ended, also after an error.

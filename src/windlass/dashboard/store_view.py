@@ -51,14 +51,14 @@ class StoreView:
         mine.mask = self.mask.seeing(mine.shows)
         return mine
 
-    def doing(self, action: Action) -> StoreView:
-        """A store view for an action that the body of the request names."""
+    def with_action(self, action: Action) -> StoreView:
+        """A store view that checks ``action``, for routes where the body of the request names the action."""
         return self.granted(replace(self.grant, action=action))
 
     @property
     def sees_all(self) -> bool:
         """Whether the caller sees every queue of the store."""
-        return self.settings.queues is None and self.grant.everywhere("read")
+        return self.settings.queues is None and self.grant.may_everywhere("read")
 
     def shows(self, queue: str) -> bool:
         """Whether the caller may see a queue."""

@@ -20,7 +20,7 @@ from windlass.engine.saving import drop, prepare, refuses, save, save_alike
 from windlass.engine.unit_of_work import QueueView, UnitOfWork
 from windlass.engine.views import view
 
-#: The counter of added jobs has one value for each of these.
+#: Added jobs are counted by queue and task.
 _counted = attrgetter("queue", "task")
 _placed = attrgetter("queue", "state")
 _QUEUED, _MADE = AddOutcome.QUEUED, Kind.MADE
@@ -200,7 +200,7 @@ def _add_flow(work: UnitOfWork, jobs: list[NewJob]) -> Verb[list[rq.Added]]:
 def _answer_made(work: UnitOfWork, new: NewJob) -> rq.Added:
     """The answer for the second mention of a job in a flow: a duplicate, even if the job has ended."""
     old = work.known(JobRef(new.queue, new.id))
-    assert old is not None, "it was just made"
+    assert old is not None, "this request has created it"
     answer = _answer_known(work, old, new, AddOutcome.DUPLICATE)
-    assert answer is not None, "it does not make way"
+    assert answer is not None, "a job of this request is never replaced"
     return answer

@@ -55,7 +55,7 @@ def pick(work: UnitOfWork, request: rq.Claim) -> Verb[rq.Claimed]:
 
 
 class _Claim:
-    """The progress of one claim."""
+    """The state of one claim while it runs."""
 
     __slots__ = ("_request", "_work", "cut", "further", "jobs", "passed", "queues", "taken")
 
@@ -198,7 +198,7 @@ def may_start(work: UnitOfWork, job: JobRecord) -> bool:
 
     The caller saves the job.
     """
-    assert job.options.group is not None, "its group decides"
+    assert job.options.group is not None, "only jobs of a group are checked"
     group = work.groups[job.queue, job.options.group]
     limits = limits_of(work, group)
     if not limits.takes(job.options.cost):

@@ -74,7 +74,7 @@ class GroupRow(msgspec.Struct, array_like=True):
     #: The level of its bucket, and when it was computed: see ``core.limit_rules.Usage``.
     level: int | None = None
     level_ms: int = 0
-    #: When time alone may let in the first job of its line.
+    #: The time from which the first parked job may have room, without any other change.
     next_ms: int | None = None
 
 
@@ -142,7 +142,7 @@ class LazyPart(Generic[P]):
 
     def __get__(self, owner: object, kind: type[object]) -> P:
         made = self._make()
-        setattr(owner, self._name, made)  # and is found before this is asked again
+        setattr(owner, self._name, made)  # later accesses find it without this descriptor
         owner.plain = False  # type: ignore[attr-defined]
         return made
 

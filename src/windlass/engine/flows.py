@@ -183,7 +183,7 @@ def _make(work: UnitOfWork, dependent: JobRecord, wanted: Dependency) -> Edge:
 
 
 def _link(work: UnitOfWork, job: JobRecord) -> None:
-    if not job.linked and work.jobs[job.ref] is not None:  # nothing more is written of a stub
+    if not job.linked and work.jobs[job.ref] is not None:  # a stub is not written again
         job.linked = True
         work.put(job, job.state)
 
@@ -317,7 +317,7 @@ def _there(work: UnitOfWork, refs: Iterable[JobRef]) -> list[JobRecord]:
 def _tell_one(work: UnitOfWork, stored: Edge, end: ChildEnd) -> None:
     job = work.jobs[stored.dependent]
     if job is None:
-        return  # it went in this very request, with its edges
+        return  # this request has removed it, with its edges
     edge = copy(stored)
     settle_edge(edge, end)
     _put(work, edge)

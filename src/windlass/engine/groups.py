@@ -117,7 +117,7 @@ def restore_task(work: UnitOfWork, request: lrq.RestoreTask) -> Verb[bool]:
 
 def _set_revoked(work: UnitOfWork, name: str, task: str, revocation: lm.Revocation | None) -> None:
     limits = lm.without_past(work.queues[name].row.limits, work.now_ms)
-    limits = lm.with_revoked(limits, task, revocation)  # or it is refused
+    limits = lm.with_revoked(limits, task, revocation)  # raises if too many tasks are revoked
     _known(work, name).row.limits = limits
 
 

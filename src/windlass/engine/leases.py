@@ -44,7 +44,7 @@ def reconcile(work: UnitOfWork, request: rq.Reconcile) -> Verb[int]:
 
 
 def recover(work: UnitOfWork, request: rq.Recover) -> Verb[rq.Recovered]:
-    """Take back jobs with expired leases, and expire pending jobs past their deadline.
+    """Take back active jobs whose lease has expired, and fail pending jobs that did not start in time.
 
     Reads: 1, with groups or unique keys 2.
     """
@@ -65,14 +65,14 @@ def take_back(work: UnitOfWork, job: JobRecord) -> bool:
 
 
 def end_late(work: UnitOfWork, job: JobRecord) -> None:
-    """Expire a pending job. The caller has called ``prepare``."""
+    """Fail a pending job that did not start in time. The caller has called ``prepare``."""
     before = job.state
     transitions.expire(job, work)
     save(work, job, before)
 
 
 def _end_overdue(work: UnitOfWork, limit: int) -> list[JobRecord]:
-    """Expire pending jobs past their deadline, the earliest first, including jobs just recovered."""
+    """Fail pending jobs that did not start in time, the earliest first, including jobs just recovered."""
     late = sorted([*work.overdue, *work.found], key=lambda job: (job.expires_ms or 0, job.seq))
     ended: list[JobRecord] = []
     for job in late:

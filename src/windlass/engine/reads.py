@@ -56,10 +56,10 @@ class MoreReads(Reads, kw_only=True, gc=False):
     every_queue: bool = False
     #: The jobs that a worker has leased: ``work.found``.
     leased_by: str | None = None
-    #: Jobs with expired leases, the earliest first, at most this many: ``work.found``.
+    #: Active jobs whose lease has expired, the earliest first, at most this many: ``work.found``.
     expired: int = 0
-    #: Pending jobs past their deadline (``transitions.is_expired``), the earliest first, at most this many:
-    #: ``work.overdue``.
+    #: Pending jobs that did not start in time (``transitions.is_expired``), the
+    #: earliest first, at most this many: ``work.overdue``.
     overdue: int = 0
     #: Edges by dependent and child: ``work.edges``, None for an edge that does not exist.
     pairs: Iterable[tuple[JobRef, JobRef]] = ()

@@ -27,7 +27,7 @@ def restore(work: UnitOfWork, request: rq.Restore) -> Verb[list[rq.Added]]:
 def _restore_one(work: UnitOfWork, job: JobRecord) -> rq.Added:
     ref, ended = (job.queue, job.id), job.state in FINISHED
     if job.options.group is not None:
-        work.groups[job.queue, job.options.group].counted.pop(job.id, None)  # it is not there yet
+        work.groups[job.queue, job.options.group].counted.pop(job.id, None)  # it is not stored yet
     known = work.jobs.get(ref) or work.stubs.get(ref)
     if known is not None:
         same = known.request_id == job.request_id
@@ -41,7 +41,7 @@ def _restore_one(work: UnitOfWork, job: JobRecord) -> rq.Added:
     job.seq = work.fresh_place()
     job.place = -job.seq if job.options.lifo else job.seq
     job.turn, job.token, job.settled_token, job.linked = NO_TURN, None, None, False
-    job.queue_time = None if ended else QueueTime(work.now_ms)  # what it waited for elsewhere is not known
+    job.queue_time = None if ended else QueueTime(work.now_ms)  # its earlier waits are not exported
     work.jobs[ref] = job
     keep_queue(work, work.queues[job.queue])
     if not ended:

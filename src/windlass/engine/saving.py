@@ -155,7 +155,7 @@ def drop(work: UnitOfWork, job: JobRecord) -> None:
 def _save_and_notify(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind) -> None:
     """Write a job in its new state, and collect the notifications."""
     state = job.state
-    if job.turn < 0 and state is _WAITING:  # it has none yet
+    if job.turn < 0 and state is _WAITING:  # it has no turn yet
         job.turn = _fresh_turn(work, job) if work.queues[job.queue].row.grouped else 0
     work.put(job, before, kind)
     if job.options.unique is not None:
@@ -255,7 +255,7 @@ def _leave(group: GroupView, job_id: str) -> None:
 def _enter(work: UnitOfWork, group: GroupView, job: JobRecord, before: JobState | None, kind: Kind) -> None:
     """Count a job in its group by its new state, and write it."""
     queue = work.queues[job.queue]
-    if not queue.row.grouped:  # also while the job is parked or due later: a claim asks whether any is parked
+    if not queue.row.grouped:  # set even if the job is parked or due later: claims then look for parked jobs
         queue.row.grouped = True
         work.put_queue(queue)
     _save_and_notify(work, job, before, kind)

@@ -36,7 +36,7 @@ def settle(work: UnitOfWork, request: rq.Settle) -> Verb[rq.SettleResult]:
         yield from _load(work, request.items)
         items = [settle_one(work, end) for end in request.items]
     if work.ended:
-        yield from flows.notify_dependents(work)  # so that what is unblocked here can be claimed here
+        yield from flows.notify_dependents(work)  # first: the claim may take jobs that are unblocked
     left = work.left
     claimed = (yield from claiming.pick(work, request.claim)) if request.claim else None
     return rq.SettleResult(items, claimed, relay=left)

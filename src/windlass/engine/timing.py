@@ -1,5 +1,6 @@
-"""Effects of time: promote due jobs, let in parked jobs of groups that have room, correct clocks that were
-ahead."""
+"""What time alone changes: due jobs are promoted, parked jobs of groups get room, and a clock that was ahead
+is corrected.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +163,7 @@ def set_back(work: UnitOfWork, from_ms: int) -> Verb[None]:
     for group in work.groups.values():
         if lm.set_usage_back(group.usage, from_ms, work.now_ms):
             work.cut_starts(group.queue, group.name, group.usage.starts)
-        work.claiming = True  # the caller is a worker: no other needs notice
+        work.claiming = True  # the caller is a worker itself, so no other worker has to be notified
         wait_until(work, group, None if group.next_ms is None else min(group.next_ms, work.now_ms))
         work.put_group(group)
 

@@ -31,7 +31,7 @@ _WAITING, _PARKED, _ACTIVE = JobState.WAITING, JobState.PARKED, JobState.ACTIVE
 
 
 class NotLoadedError(LookupError):
-    """A verb uses data that it did not read."""
+    """A verb uses data that it has not read."""
 
 
 class Loaded(dict[Any, V]):
@@ -40,7 +40,7 @@ class Loaded(dict[Any, V]):
     __slots__ = ()
 
     def __missing__(self, key: Any) -> V:
-        raise NotLoadedError(f"{key!r} was not read before it is asked for")
+        raise NotLoadedError(f"the verb uses {key!r} but has not read it")
 
 
 class QueueView:

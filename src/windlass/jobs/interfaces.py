@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar, Unpack, cast
 
 from windlass.backend.store import Store
-from windlass.core.backoff import Strategy
+from windlass.core.backoff import BackoffStrategy
 from windlass.core.clock import Clock
 from windlass.core.ids import JobRef
 from windlass.core.job import JobRecord, LogLine, NewJob
@@ -31,7 +31,7 @@ class JobApp(Protocol):
     codecs: Codecs
     max_payload_bytes: int
     messages: MessageMask
-    backoff_strategies: dict[str, Strategy]
+    backoff_strategies: dict[str, BackoffStrategy]
 
     def queue(self, name: str) -> JobQueue:
         """Return the queue of that name."""

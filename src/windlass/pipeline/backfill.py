@@ -20,16 +20,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from windlass.pipeline import schemas
-from windlass.pipeline.batch import gold_shares, merge_gold, without_erased
 from windlass.pipeline.compact import newest_note
 from windlass.pipeline.digest import joined
 from windlass.pipeline.files import FileEntry
 from windlass.pipeline.lake import Conflict, Lake, LakeTakenError
+from windlass.pipeline.lake_batch import gold_shares, merge_gold, without_erased
 from windlass.pipeline.payloads import Payloads
-from windlass.pipeline.tables import Workbench, files_for
-from windlass.pipeline.transforms import attempts, jobs
+from windlass.pipeline.spark_tasks import AddPayloads, DaysWithPayloads, DigestFiles
+from windlass.pipeline.transforms import attempts, job_rows
 from windlass.pipeline.transforms.grains import GRAIN_MS
-from windlass.pipeline.work import AddPayloads, DaysWithPayloads, DigestFiles
+from windlass.pipeline.workbench import Workbench, files_for
 
 _DAY_MS = GRAIN_MS["day"]
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -116,7 +116,7 @@ class DayRebuild:
         changed = [(entry, new) for entry, new in zip(old, found, strict=True) if new != [entry]]
         if changed:
             added = [entry for _, new in changed for entry in new]
-            self.bench.ledger.note_written(added)
+            self.bench.traffic.note_written(added)
             self._replace(schemas.BRONZE_ATTEMPTS, added, [entry for entry, _ in changed])
 
     def attempts(self) -> None:
@@ -146,18 +146,20 @@ class DayRebuild:
     def _jobs(self) -> list[FileEntry]:
         """Jobs that were added on the day, from all their attempts and from snapshots."""
         entries, old = self._around_day(schemas.SILVER_ATTEMPTS), self._of(schemas.SILVER_JOBS)
-        rows = self.bench.read(schemas.SILVER_ATTEMPTS, entries).select(*jobs.PART_COLUMNS)
+        rows = self.bench.read(schemas.SILVER_ATTEMPTS, entries).select(*job_rows.PART_COLUMNS)
         added = rows.where(F.col("enqueued_ms").between(self.start_ms, self.start_ms + _DAY_MS - 1))
         seen = self.bench.read(schemas.SILVER_JOBS, old).where(F.col("seen_ms").isNotNull())
         schema = schemas.SILVER_JOBS.spark
-        parts = added.mapInArrow(jobs.parts_of_partition, schema).union(
-            seen.mapInArrow(jobs.snapshot_parts_of_partition, schema)
+        parts = added.mapInArrow(job_rows.parts_of_partition, schema).union(
+            seen.mapInArrow(job_rows.snapshot_parts_of_partition, schema)
         )
         files = files_for(sum(entry.rows for entry in entries))
         together = parts.repartition(files, *schemas.SILVER_JOBS.keys)
-        return self.bench.write(together.mapInArrow(jobs.merge_partition, schema), schemas.SILVER_JOBS, None)
+        return self.bench.write(
+            together.mapInArrow(job_rows.merge_partition, schema), schemas.SILVER_JOBS, None
+        )
 
-    def _around_day(self, table: schemas.Table) -> list[FileEntry]:
+    def _around_day(self, table: schemas.TableSchema) -> list[FileEntry]:
         """Files with attempts of the day, or of jobs that were added, ready or started on it."""
         end_ms = self.start_ms + _DAY_MS - 1
         return [
@@ -170,7 +172,7 @@ class DayRebuild:
             )
         ]
 
-    def _replace(self, table: schemas.Table, new: list[FileEntry], old: Sequence[FileEntry]) -> None:
+    def _replace(self, table: schemas.TableSchema, new: list[FileEntry], old: Sequence[FileEntry]) -> None:
         note = newest_note(self.lake, table)
         try:
             # Strict even for a day without files: a snapshot may have added some meanwhile.
@@ -178,5 +180,5 @@ class DayRebuild:
         except Conflict as exc:
             raise LakeTakenError(f"a run changed {table.path} meanwhile; start backfill again") from exc
 
-    def _of(self, table: schemas.Table) -> list[FileEntry]:
+    def _of(self, table: schemas.TableSchema) -> list[FileEntry]:
         return self.lake.entries(table, [self.day])

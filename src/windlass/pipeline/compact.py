@@ -31,7 +31,7 @@ class Retention:
     silver_days: int | None = 400
     gold_days: int | None = 5 * 366
 
-    def days_for(self, table: schemas.Table) -> int | None:
+    def days_for(self, table: schemas.TableSchema) -> int | None:
         if table is schemas.SILVER_ERASED_JOBS:
             return None  # a store may keep a job longer than the lake does
         return {"bronze": self.bronze_days, "silver": self.silver_days, "gold": self.gold_days}[
@@ -39,7 +39,7 @@ class Retention:
         ]
 
 
-def small_groups(lake: Lake, slack: int = SLACK) -> Iterator[tuple[schemas.Table, list[str]]]:
+def small_groups(lake: Lake, slack: int = SLACK) -> Iterator[tuple[schemas.TableSchema, list[str]]]:
     """Each table with the dates for which it has more files than it needs."""
     for table in schemas.TABLES.values():
         groups: defaultdict[str, list[int]] = defaultdict(list)
@@ -65,7 +65,7 @@ def compact(
     return gone
 
 
-def _join_day(lake: Lake, table: schemas.Table, day: str) -> int:
+def _join_day(lake: Lake, table: schemas.TableSchema, day: str) -> int:
     """Replace the files of a day by as few as possible; returns by how many their number fell.
 
     This does not use Delta's own compaction, because Delta accepts two compactions of the same files at once
@@ -81,7 +81,7 @@ def _join_day(lake: Lake, table: schemas.Table, day: str) -> int:
     raise LakeTakenError(f"runs changed {table.path} all the while; start compact again")
 
 
-def _joined(lake: Lake, table: schemas.Table, entries: Sequence[FileEntry]) -> list[FileEntry]:
+def _joined(lake: Lake, table: schemas.TableSchema, entries: Sequence[FileEntry]) -> list[FileEntry]:
     """Write the rows of ``entries`` to as few files as they need."""
     import pyarrow as pa
 
@@ -94,7 +94,9 @@ def _joined(lake: Lake, table: schemas.Table, entries: Sequence[FileEntry]) -> l
     return writer.close()
 
 
-def _replace(lake: Lake, table: schemas.Table, new: Sequence[FileEntry], old: Sequence[FileEntry]) -> bool:
+def _replace(
+    lake: Lake, table: schemas.TableSchema, new: Sequence[FileEntry], old: Sequence[FileEntry]
+) -> bool:
     """Commit, retrying while others add to the table. Returns False if one of the old files is gone."""
     for _ in range(TRIES):
         there = {entry.path for entry in lake.entries(table, {entry.date for entry in old})}
@@ -135,7 +137,7 @@ def prune(lake: Lake, retention: Retention, today: date) -> list[FileEntry]:
     return gone
 
 
-def newest_note(lake: Lake, table: schemas.Table) -> dict[str, object] | None:
+def newest_note(lake: Lake, table: schemas.TableSchema) -> dict[str, object] | None:
     """The newest note, to repeat in a commit: logs are trimmed, and the offsets must not be lost."""
     return (lake.note() or None) if table is schemas.BRONZE_ATTEMPTS else None
 

@@ -14,7 +14,7 @@ import msgspec
 
 from windlass.errors import ConfigError
 from windlass.pipeline import schemas
-from windlass.pipeline.transforms import gold
+from windlass.pipeline.transforms import gold_rows
 from windlass.pipeline.transforms.sql import ask, day, engine
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def digest(attempts: pa.Table) -> Digest:
     with engine(attempts=attempts) as connection:
         added = added_days(connection)
         runs, jobs = (hash_column(connection, sql) for sql in (RUN_HASH, JOB_HASH))
-        found = gold.attempt_rows(connection, attempts, schemas.GOLD)
+        found = gold_rows.attempt_rows(connection, attempts, schemas.GOLD)
     parts = [
         part for table, rows in zip(schemas.GOLD, found, strict=True) for part in gold_parts(table, rows)
     ]
@@ -153,7 +153,7 @@ def hash_column(connection: DuckDBPyConnection, sql: str) -> bytes:
     return b"".join(chunk.to_numpy(zero_copy_only=False).tobytes() for chunk in column.chunks)
 
 
-def gold_parts(table: schemas.Table, rows: pa.Table) -> Iterable[Part]:
+def gold_parts(table: schemas.TableSchema, rows: pa.Table) -> Iterable[Part]:
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -104,7 +104,7 @@ class _Erasure:
         rows = [{"source": key[0], "job_hash": key[1], **facts} for key in hidden if key not in known]
         self._commit(table, self._literal(table, rows), [])
 
-    def _literal(self, table: schemas.Table, rows: list[dict[str, Any]]) -> list[FileEntry]:
+    def _literal(self, table: schemas.TableSchema, rows: list[dict[str, Any]]) -> list[FileEntry]:
         import pyarrow as pa
 
         writer = TableWriter(self.lake.place, table)
@@ -112,7 +112,7 @@ class _Erasure:
             writer.write(pa.Table.from_pylist(rows, schema=table.arrow))
         return writer.close()
 
-    def _hashes(self, table: schemas.Table) -> set[tuple[Any, ...]]:
+    def _hashes(self, table: schemas.TableSchema) -> set[tuple[Any, ...]]:
         """The keys of rows that were erased before."""
         rows = self.lake.delta(table).to_pyarrow_dataset().to_table(columns=list(table.keys))
         return {tuple(row.values()) for row in rows.to_pylist()}
@@ -128,16 +128,16 @@ class _Erasure:
         )
         self._rewrite(schemas.GOLD_ERRORS, self.lake.entries(schemas.GOLD_ERRORS), changed)
 
-    def remove(self, table: schemas.Table) -> None:
+    def remove(self, table: schemas.TableSchema) -> None:
         """Drop the rows of the chosen jobs from a table."""
         kept = f"SELECT * FROM rows ANTI JOIN chosen USING ({', '.join(_KEYS)})"
         self._rewrite(table, self._candidates(table), kept)
 
-    def _candidates(self, table: schemas.Table) -> list[FileEntry]:
+    def _candidates(self, table: schemas.TableSchema) -> list[FileEntry]:
         entries = self.lake.entries(table)
         return [entry for entry in entries if entry.overlaps("enqueued_ms", self.low, self.high)]
 
-    def _rewrite(self, table: schemas.Table, entries: list[FileEntry], sql: str) -> None:
+    def _rewrite(self, table: schemas.TableSchema, entries: list[FileEntry], sql: str) -> None:
         """Rewrite the files whose rows ``sql`` changes."""
         writer, old = TableWriter(self.lake.place, table), []
         for entry in entries:
@@ -160,7 +160,7 @@ class _Erasure:
         self.connection.register("rows", rows)
         return self.connection.sql(sql).to_arrow_table()
 
-    def _commit(self, table: schemas.Table, new: list[FileEntry], old: list[FileEntry]) -> None:
+    def _commit(self, table: schemas.TableSchema, new: list[FileEntry], old: list[FileEntry]) -> None:
         if not new and not old:
             return
         try:

@@ -21,7 +21,7 @@ import msgspec
 
 from windlass.core.ids import new_id
 from windlass.errors import ConfigError
-from windlass.pipeline.schemas import PARTITION, TABLES, Table
+from windlass.pipeline.schemas import PARTITION, TABLES, TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,11 +63,11 @@ class Place:
     def is_folder(self) -> bool:
         return "://" not in self.url
 
-    def table(self, table: Table) -> str:
+    def table(self, table: TableSchema) -> str:
         """The URL of a table."""
         return f"{self.url}/{table.path}"
 
-    def files(self, table: Table) -> Any:
+    def files(self, table: TableSchema) -> Any:
         """The files of a table as a pyarrow file system. Paths are those in its log."""
         from pyarrow import fs
 
@@ -77,7 +77,7 @@ class Place:
 
         return fs.PyFileSystem(DeltaStorageHandler(self.table(table), dict(self.options)))
 
-    def copy(self, entry: FileEntry, table: Table) -> FileEntry:
+    def copy(self, entry: FileEntry, table: TableSchema) -> FileEntry:
         """Copy a file to another table with the same columns. In a folder this makes a hard link."""
         target = f"{entry.path.rpartition('/')[0]}/part-{new_id()}.parquet"
         if self.is_folder:
@@ -176,7 +176,7 @@ class TableWriter:
     """
 
     def __init__(
-        self, where: Place, table: Table, *, parted: bool = True, rows_per_file: int = ROWS_PER_FILE
+        self, where: Place, table: TableSchema, *, parted: bool = True, rows_per_file: int = ROWS_PER_FILE
     ) -> None:
         import pyarrow as pa
 

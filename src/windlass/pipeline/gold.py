@@ -1,4 +1,6 @@
-"""Reads gold without a JVM, through Arrow. The dashboard and reports use it.
+"""Reads the gold tables without a JVM, through Arrow. The dashboard and reports use it.
+
+``transforms.gold_rows`` computes the rows, and ``spark_tasks.MergeGold`` writes them.
 
 Only files whose windows overlap the query are opened. All tables are read as of the newest batch that every
 one of them holds. Files that a run replaces stay until ``vacuum`` deletes them, so a reader can finish.
@@ -32,7 +34,11 @@ class Gold:
         self._lake.level()
 
     def rows(
-        self, table: schemas.Table, since_ms: int | None = None, until_ms: int | None = None, **equal: str
+        self,
+        table: schemas.TableSchema,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        **equal: str,
     ) -> list[Row]:
         """Rows of a table whose first ranged column is in ``[since_ms, until_ms)``, in its order."""
         column = table.ranged[0]

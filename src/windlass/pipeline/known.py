@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from windlass.pipeline.files import FileEntry
-from windlass.pipeline.schemas import PARTITION, Table
+from windlass.pipeline.schemas import PARTITION, TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class KnownTable:
     """The state of a table at ``version``."""
 
-    def __init__(self, table: Table, delta: DeltaTable) -> None:
+    def __init__(self, table: TableSchema, delta: DeltaTable) -> None:
         self.version = delta.version()
         #: The newest note in the table's log; None: not read yet.
         self.note: dict[str, Any] | None = None

@@ -42,7 +42,7 @@ from windlass.pipeline.schemas import (
     SILVER_ERASED_JOBS,
     SILVER_JOBS,
     TABLES,
-    Table,
+    TableSchema,
 )
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Lake:
             self._add_settings(table)
         return self
 
-    def _load(self, table: Table) -> DeltaTable:
+    def _load(self, table: TableSchema) -> DeltaTable:
         from deltalake import DeltaTable
 
         with self._store_errors():
@@ -165,7 +165,7 @@ class Lake:
             advice = f"of Delta tables: 'windlass pipeline migrate --from {self.url} --lake NEW' makes them"
             raise ConfigError("lake", advice, self.url)
 
-    def _add_columns(self, table: Table) -> None:
+    def _add_columns(self, table: TableSchema) -> None:
         from deltalake import Field, Schema
 
         delta = self.delta(table)
@@ -179,7 +179,7 @@ class Lake:
                 delta.alter.drop_column_not_null(item.name)
         delta.update_incremental()
 
-    def _add_settings(self, table: Table) -> None:
+    def _add_settings(self, table: TableSchema) -> None:
         """Add settings that a lake of an earlier release lacks. Settings that a user chose stay."""
         delta = self.delta(table)
         known = delta.metadata().configuration
@@ -190,11 +190,11 @@ class Lake:
 
     # --- reading ----------------------------------------------------------------------------------------
 
-    def delta(self, table: Table) -> DeltaTable:
+    def delta(self, table: TableSchema) -> DeltaTable:
         """A table at the version that was last loaded."""
         return self._tables[table.path]
 
-    def refresh(self, *tables: Table) -> None:
+    def refresh(self, *tables: TableSchema) -> None:
         """Load the newest version of ``tables``, or of all tables without an argument."""
         with self._store_errors():
             for table in tables or TABLES.values():
@@ -209,7 +209,7 @@ class Lake:
                 self.delta(table).load_as_version(self.delta(table).version() - 1)
         return self
 
-    def _ahead(self, sources: Sequence[str]) -> list[Table]:
+    def _ahead(self, sources: Sequence[str]) -> list[TableSchema]:
         """Tables that hold a batch that another table lacks."""
         least = {source: min(self.done(table, source) for table in BATCHED) for source in sources}
         return [
@@ -220,14 +220,14 @@ class Lake:
         """The loaded versions of the tables, for other kinds of readers."""
         return {path: delta.version() for path, delta in self._tables.items()}
 
-    def known(self, table: Table) -> KnownTable:
+    def known(self, table: TableSchema) -> KnownTable:
         """The state of a table at the version that was last loaded."""
         delta, held = self.delta(table), self._known.get(table.path)
         if held is None or held.version != delta.version():
             held = self._known[table.path] = KnownTable(table, delta)
         return held
 
-    def done(self, table: Table, source: str) -> int:
+    def done(self, table: TableSchema, source: str) -> int:
         """The number of the newest batch of a source in a table; 0 if there is none."""
         return self.known(table).done(source)
 
@@ -279,7 +279,7 @@ class Lake:
                 f"{self.url}: a batch is not in every table; let 'windlass pipeline run' finish it first"
             )
 
-    def entries(self, table: Table, dates: Iterable[str] | None = None) -> list[FileEntry]:
+    def entries(self, table: TableSchema, dates: Iterable[str] | None = None) -> list[FileEntry]:
         """The files of a table; with ``dates``, only those of these dates."""
         return self.known(table).files(dates)
 
@@ -296,7 +296,7 @@ class Lake:
 
     def commit(
         self,
-        table: Table,
+        table: TableSchema,
         add: Sequence[FileEntry],
         remove: Sequence[FileEntry] = (),
         *,
@@ -329,7 +329,7 @@ class Lake:
             known.advance(batches, note)
         self.place.sync(self._log_since(table, before))
 
-    def _log_since(self, table: Table, version: int) -> list[str]:
+    def _log_since(self, table: TableSchema, version: int) -> list[str]:
         """The log files of the commits after a version, and the log folder."""
         folder = f"{self.place.table(table)}/_delta_log"
         numbers = range(version + 1, self.delta(table).version() + 1)
@@ -370,7 +370,7 @@ def _of_batch(note: Mapping[str, Any], source: str, number: int | None) -> dict[
     return dict(found) if found.get("batch") == number else {}
 
 
-def _make(where: Place, table: Table, settings: Mapping[str, str]) -> None:
+def _make(where: Place, table: TableSchema, settings: Mapping[str, str]) -> None:
     """Create a table if it does not exist."""
     from deltalake import DeltaTable
     from deltalake.exceptions import CommitFailedError
@@ -392,7 +392,7 @@ def _make(where: Place, table: Table, settings: Mapping[str, str]) -> None:
 
 
 @cache
-def _empty_table(table: Table) -> DeltaTable:
+def _empty_table(table: TableSchema) -> DeltaTable:
     """An empty temporary table outside the lake, because reading a lake must not write to it."""
     from deltalake import DeltaTable
 
@@ -402,7 +402,7 @@ def _empty_table(table: Table) -> DeltaTable:
 
 
 def append_files(
-    where: Place, table: Table, add: Sequence[FileEntry], transaction: tuple[str, int] | None
+    where: Place, table: TableSchema, add: Sequence[FileEntry], transaction: tuple[str, int] | None
 ) -> None:
     """Add files to a table outside a lake. With a transaction, repeating the call adds nothing."""
     from deltalake import DeltaTable

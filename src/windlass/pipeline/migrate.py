@@ -92,7 +92,7 @@ class OldLake(msgspec.Struct):
             self.offsets.setdefault(source, {}).update(queues)
         self.version = commit.version
 
-    def of(self, table: schemas.Table) -> list[FileEntry]:
+    def of(self, table: schemas.TableSchema) -> list[FileEntry]:
         return [entry for entry in self.files.values() if entry.table == table.path]
 
     def rows(self, entry: FileEntry) -> pa.Table:
@@ -156,12 +156,12 @@ class _Move:
     def rows_of(self, entry: FileEntry) -> pa.Table:
         return self.old.rows(entry)
 
-    def is_done(self, table: schemas.Table) -> bool:
+    def is_done(self, table: schemas.TableSchema) -> bool:
         return all(self.lake.done(table, source) >= number for source, number in self.batches.items())
 
     def copy(
         self,
-        table: schemas.Table,
+        table: schemas.TableSchema,
         read: Callable[[FileEntry], pa.Table],
         note: dict[str, Any] | None = None,
         entries: Iterable[FileEntry] | None = None,

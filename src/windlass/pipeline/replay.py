@@ -20,7 +20,7 @@ from windlass.core.outcome import Changed
 from windlass.core.states import JobState
 from windlass.pipeline.lake import Lake
 from windlass.pipeline.payloads import select_where
-from windlass.pipeline.store import ask_many
+from windlass.pipeline.store_requests import ask_many
 
 CHUNK = 500
 #: The maximum number of jobs that one selection returns. More jobs need several commands.

@@ -29,7 +29,7 @@ _TOP = 12
 
 
 @dataclass
-class Report:
+class LakeReport:
     """The figures of a period."""
 
     lake: str
@@ -59,7 +59,7 @@ class Report:
         return not self.total.get("attempts")
 
 
-def build_report(gold: Gold, since_ms: int | None, until_ms: int | None) -> Report:
+def build_report(gold: Gold, since_ms: int | None, until_ms: int | None) -> LakeReport:
     """Build a report. Without bounds it covers everything that the lake holds."""
     days = gold.rollups("day")
     if days:
@@ -75,7 +75,7 @@ def build_report(gold: Gold, since_ms: int | None, until_ms: int | None) -> Repo
     windows = list(range(since - since % GRAIN_MS[grain], until, GRAIN_MS[grain]))
     totals = add_up(rows, ())
     by_queue = {queue["queue"]: queue for queue in add_up(rows, ("queue",))}
-    return Report(
+    return LakeReport(
         lake=gold.lake.url,
         since_ms=since,
         until_ms=until,
@@ -177,7 +177,7 @@ def _backlog(rows: Sequence[Row], windows: Sequence[int]) -> dict[str, list[tupl
 # --- HTML -------------------------------------------------------------------------------------------------
 
 
-def to_html(report: Report) -> str:
+def to_html(report: LakeReport) -> str:
     """The report as one self-contained page."""
     span = f"{show_time(report.since_ms)} to {show_time(report.until_ms)} UTC, by the {report.grain}"
     parts = [
@@ -207,7 +207,7 @@ def _lake_section(status: LakeStatus) -> str:
     return f"<h2>Pipeline</h2><ul>{items}</ul>"
 
 
-def _charts(report: Report) -> list[tuple[str, str, str]]:
+def _charts(report: LakeReport) -> list[tuple[str, str, str]]:
     windows, step = [row["window_start"] for row in report.over_time], GRAIN_MS[report.grain]
     queues = sorted(
         report.queues_over_time,
@@ -266,7 +266,7 @@ def _charts(report: Report) -> list[tuple[str, str, str]]:
     ]
 
 
-def _tiles(report: Report) -> str:
+def _tiles(report: LakeReport) -> str:
     total = report.total
     if not total:
         return ""
@@ -352,7 +352,7 @@ NUMBERS = {
 }
 
 
-def tables(report: Report) -> list[tuple[str, Sequence[str], list[list[str]]]]:
+def tables(report: LakeReport) -> list[tuple[str, Sequence[str], list[list[str]]]]:
     """Title, header and cells of each table."""
     return [
         ("Tasks", _TASK_HEAD, [_task_cells(row) for row in report.by_task]),
@@ -364,13 +364,13 @@ def tables(report: Report) -> list[tuple[str, Sequence[str], list[list[str]]]]:
     ]
 
 
-def _alive_title(report: Report) -> str:
+def _alive_title(report: LakeReport) -> str:
     """The title with the time of the snapshots, the oldest if there are several."""
     seen = min((row["seen_ms"] for row in report.alive), default=0)
     return f"Jobs alive, seen {show_time(seen)} UTC"
 
 
-def _alive_cells(report: Report) -> list[list[str]]:
+def _alive_cells(report: LakeReport) -> list[list[str]]:
     found: Counter[tuple[str, str]] = Counter()
     for row in report.alive:
         found[row["queue"], row["state"] or "ran since"] += row["jobs"]

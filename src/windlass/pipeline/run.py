@@ -19,13 +19,13 @@ from windlass.backend.protocol import Backend
 from windlass.core.masks import DEFAULT_MASK
 from windlass.core.probe import reach
 from windlass.errors import ConfigError, StorageError
-from windlass.pipeline.batch import BatchResult, OnGap, finish_batches, plan_batch, run_batch
+from windlass.pipeline.job_snapshot import Snapshot, is_due, take_snapshot
 from windlass.pipeline.lake import Lake, LakeTakenError
+from windlass.pipeline.lake_batch import BatchResult, OnGap, finish_batches, plan_batch, run_batch
 from windlass.pipeline.payloads import PAYLOAD_BYTES, Payloads
-from windlass.pipeline.snapshot import Snapshot, is_due, take_snapshot
 from windlass.pipeline.source import Positions
 from windlass.pipeline.status import note_failure
-from windlass.pipeline.store import absolute_url, with_store
+from windlass.pipeline.store_requests import absolute_url, with_store
 
 _SOURCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,63}\Z")
 

@@ -53,7 +53,7 @@ class ColumnSpec(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class TableSchema:
     """A table of the lake. ``path`` is below the lake's root; ``keys`` are unique; ``date`` partitions it."""
 
     path: str
@@ -161,10 +161,10 @@ _MEASURE_COLUMNS = " ".join(
 _CAUSE_COLUMNS = " ".join(f"{cause}_sum_ms:long" for cause in CAUSES)
 
 #: What ``format("windlass")`` reads from a history log: one attempt per row.
-HISTORY = Table("history", _columns(_ATTEMPT), ("run_id",))
+HISTORY = TableSchema("history", _columns(_ATTEMPT), ("run_id",))
 
 #: What ``format("windlass")`` reads with ``table=jobs``: the current records.
-JOBS = Table(
+JOBS = TableSchema(
     "jobs",
     _columns(
         """
@@ -176,14 +176,14 @@ JOBS = Table(
     ("queue", "job_id"),
 )
 
-BRONZE_ATTEMPTS = Table(
+BRONZE_ATTEMPTS = TableSchema(
     "bronze/attempts",
     _columns(_ATTEMPT + _PAYLOADS + "source:text! batch:long! date:date!"),
     ranged=("finished_ms", "enqueued_ms", "source", "batch"),
 )
 
 #: Records that were trimmed from a log before they were read, if the run was allowed to skip them.
-BRONZE_GAPS = Table(
+BRONZE_GAPS = TableSchema(
     "bronze/gaps",
     _columns(
         """
@@ -195,7 +195,7 @@ BRONZE_GAPS = Table(
 )
 
 #: ``batch`` is the batch of bronze that added the attempt; 0 in rows of a migrated lake.
-SILVER_ATTEMPTS = Table(
+SILVER_ATTEMPTS = TableSchema(
     "silver/attempts",
     _columns(_ATTEMPT + _PAYLOADS + "source:text! batch:long date:date!"),
     ("source", "run_id"),
@@ -204,7 +204,7 @@ SILVER_ATTEMPTS = Table(
 
 #: Attempts that were erased: the columns that roll-ups count, and none that names a job. ``run_id`` is a
 #: hash that recognises a record that is read again.
-SILVER_ERASED = Table(
+SILVER_ERASED = TableSchema(
     "silver/erased",
     _columns(_ATTEMPT + "source:text! batch:long erased_ms:long! date:date!"),
     ("source", "run_id"),
@@ -212,7 +212,7 @@ SILVER_ERASED = Table(
 )
 
 #: Hashes of jobs that were erased. A snapshot does not add them again.
-SILVER_ERASED_JOBS = Table(
+SILVER_ERASED_JOBS = TableSchema(
     "silver/erased_jobs",
     _columns("source:text! job_hash:text! erased_ms:long! schema_version:int! date:date!"),
     ("source", "job_hash"),
@@ -221,7 +221,7 @@ SILVER_ERASED_JOBS = Table(
 
 #: One row per job that has a record in the log or was seen in its store; ``date`` is the day it was added.
 #: ``state``, ``due_ms``: as of the newest record or snapshot; ``seen_ms``: when a snapshot last saw it.
-SILVER_JOBS = Table(
+SILVER_JOBS = TableSchema(
     "silver/jobs",
     _columns(
         """
@@ -239,19 +239,19 @@ SILVER_JOBS = Table(
 )
 
 
-def _rollup(grain: str) -> Table:
+def _rollup(grain: str) -> TableSchema:
     text = f"source:text! window_start:long! queue:text! task:text! {_COUNTS} {_MEASURE_COLUMNS}"
     columns = _columns(f"{text} {_CAUSE_COLUMNS} schema_version:int! date:date!")
     keys = ("source", "window_start", "queue", "task")
     chunk_ms = {"minute": _HOUR_MS, "hour": 4 * _HOUR_MS}.get(grain)
-    return Table(f"gold/{grain}", columns, keys, ranged=("window_start",), chunk_ms=chunk_ms)
+    return TableSchema(f"gold/{grain}", columns, keys, ranged=("window_start",), chunk_ms=chunk_ms)
 
 
 #: Attempts by the minute, hour and day in which they ended. ``window_start`` is in milliseconds UTC.
 GOLD_MINUTE, GOLD_HOUR, GOLD_DAY = (_rollup(grain) for grain in GRAINS)
 
 #: One row for errors of a day that differ only in numbers and quoted values.
-GOLD_ERRORS = Table(
+GOLD_ERRORS = TableSchema(
     "gold/errors",
     _columns(
         """
@@ -265,7 +265,7 @@ GOLD_ERRORS = Table(
 )
 
 #: What each worker did in an hour. ``busy_ms`` / 3,600,000 is the average number of busy slots.
-GOLD_WORKERS = Table(
+GOLD_WORKERS = TableSchema(
     "gold/workers",
     _columns(
         """
@@ -280,7 +280,7 @@ GOLD_WORKERS = Table(
 
 #: By minute: attempts that became ready, and attempts that stopped waiting (started, or ended unstarted).
 #: The running sum of ``ready - departed`` is the backlog, as far as its work has been settled since.
-GOLD_BACKLOG = Table(
+GOLD_BACKLOG = TableSchema(
     "gold/backlog",
     _columns(
         """
@@ -294,7 +294,7 @@ GOLD_BACKLOG = Table(
 )
 
 #: The outcome of each row given to a sink; not part of a lake. ``queue`` is null if the sink refused the row.
-SINK_ANSWERS = Table(
+SINK_ANSWERS = TableSchema(
     "answers",
     _columns(
         """

@@ -37,7 +37,7 @@ from windlass.errors import ConfigError, StorageError
 from windlass.pipeline import schemas
 from windlass.pipeline.files import FileEntry, Place, TableWriter, place
 from windlass.pipeline.lake import append_files
-from windlass.pipeline.store import ask_many
+from windlass.pipeline.store_requests import ask_many
 from windlass.pipeline.transforms.grains import GRAIN_MS
 from windlass.serde import JSON, encode_payload
 
@@ -272,9 +272,9 @@ def row_id(sink: str, keys: Mapping[str, Any]) -> str:
 
 
 @lru_cache(maxsize=8)
-def answers_table(name: str) -> schemas.Table:
+def answers_table(name: str) -> schemas.TableSchema:
     """The table of answers with the given name."""
-    return schemas.Table(name, schemas.SINK_ANSWERS.columns, ranged=schemas.SINK_ANSWERS.ranged)
+    return schemas.TableSchema(name, schemas.SINK_ANSWERS.columns, ranged=schemas.SINK_ANSWERS.ranged)
 
 
 class _Answers:

@@ -42,8 +42,8 @@ from windlass.core.option_values import check_known
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, HistoryTrimmedError, StorageError
 from windlass.pipeline import schemas
-from windlass.pipeline.records import attempts_batch, jobs_batch
-from windlass.pipeline.store import ask_many
+from windlass.pipeline.arrow_records import attempts_batch, jobs_batch
+from windlass.pipeline.store_requests import ask_many
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,7 +145,7 @@ class ReadOptions:
         )
 
     @property
-    def schema(self) -> schemas.Table:
+    def schema(self) -> schemas.TableSchema:
         return schemas.JOBS if self.table == "jobs" else schemas.HISTORY
 
     def wants(self, queue: str) -> bool:

@@ -97,7 +97,7 @@ def connect(root: str | Lake) -> DuckDBPyConnection:
 
 def register_views(spark: SparkSession, lake: Lake) -> None:
     """Define the same views in a Spark session."""
-    from windlass.pipeline.tables import read_files
+    from windlass.pipeline.workbench import read_files
 
     for name, table in VIEWS.items():
         read_files(spark, lake, table, lake.entries(table)).createOrReplaceTempView(name)

@@ -19,7 +19,7 @@ from windlass.core.schedule_rules import (
     Rule,
     Schedule,
     ScheduleRecord,
-    Strategy,
+    ScheduleStrategy,
     first_slot,
     slot_after,
     slot_job,
@@ -131,7 +131,7 @@ def _instant(ms: int | None) -> datetime | None:
 class Schedules:
     """The schedules of one queue."""
 
-    def __init__(self, queue: ScheduleQueue, strategies: Mapping[str, Strategy]) -> None:
+    def __init__(self, queue: ScheduleQueue, strategies: Mapping[str, ScheduleStrategy]) -> None:
         self._queue = queue
         self._strategies = strategies
 
@@ -267,7 +267,7 @@ async def list_schedules(
 class DeclaredSchedules:
     """The schedules that an application's code declares."""
 
-    def __init__(self, strategies: Mapping[str, Strategy]) -> None:
+    def __init__(self, strategies: Mapping[str, ScheduleStrategy]) -> None:
         self._strategies = strategies
         self._declared: dict[tuple[str, str], ScheduleRecord] = {}
 
@@ -302,7 +302,7 @@ class DeclaredSchedules:
         return len(self._declared), gone
 
 
-def _check_strategy(rule: Rule, strategies: Mapping[str, Strategy]) -> None:
+def _check_strategy(rule: Rule, strategies: Mapping[str, ScheduleStrategy]) -> None:
     if rule.strategy is not None:
         check_known([rule.strategy], strategies, "schedule strategy")
 

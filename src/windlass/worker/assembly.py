@@ -12,11 +12,11 @@ from windlass._version import __version__
 from windlass.core.job import Action, WorkerInfo
 from windlass.worker import startup
 from windlass.worker.driver import Driver
+from windlass.worker.duties import Services
 from windlass.worker.heartbeat import CpuMeter, StackDump, rss_kb
 from windlass.worker.lifecycle import Lifecycle, Parts, Stop
 from windlass.worker.parts import WorkerParts
 from windlass.worker.running import Running
-from windlass.worker.services import Services
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -118,5 +118,5 @@ class Assembly:
             case "stop":
                 self.lifecycle.begin_close()
             case "dump":
-                log.warning("what runs here now:\n%s", self._stacks.take(), extra={"lines": True})
+                log.warning("stacks of threads and tasks:\n%s", self._stacks.take(), extra={"lines": True})
                 self._shared.supervisor.run_now("heartbeat")  # sends the stacks at once

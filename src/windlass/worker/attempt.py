@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from windlass.api.queue import Queue
-from windlass.core.backoff import Strategy
+from windlass.core.backoff import BackoffStrategy
 from windlass.core.clock import Clock, Timer
 from windlass.core.job import JobRecord
 from windlass.core.outcome import Filled, Outcome, Settlement
@@ -73,7 +73,7 @@ class Tools:
     clock: Clock
     threads: ThreadPoolExecutor
     processes: ProcessRunner
-    strategies: Mapping[str, Strategy]
+    strategies: Mapping[str, BackoffStrategy]
     rng: random.Random
     max_result_bytes: int
     hooks: Hooks
@@ -151,7 +151,7 @@ class Attempt:
             else:
                 settlement = self._settle_returned(value)
         except BaseException as fault:  # classifying failed: this counts as a failed attempt
-            log.exception("an attempt of job %r could not be concluded", self.record.id)
+            log.exception("the outcome of an attempt of job %r could not be determined", self.record.id)
             self.error = fault if self.error is None else self.error
             settlement = classify.broken(self.record, self.error, fault)
         finally:

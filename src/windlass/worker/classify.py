@@ -1,4 +1,4 @@
-"""Turn a handler's outcome into a settlement. Pure except for the jitter of the backoff.
+"""Turn a handler's outcome into a settlement, with the delay of a retry. Pure except for the random jitter.
 
 Errors are application code: their text, class, attributes and chain may contain or raise anything. Their
 texts are cleaned and truncated here, once. An error while classifying counts as a failed attempt.
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from windlass.core.backoff import MAX_DELAY_MS, Strategy, backoff_ms, default_ms
+from windlass.core.backoff import MAX_DELAY_MS, BackoffStrategy, backoff_ms, default_ms
 from windlass.core.job import ErrorInfo, JobRecord, error_info
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.text import clean_text, printable
@@ -84,7 +84,7 @@ def classify(
     error: BaseException,
     *,
     discarded: bool = False,
-    strategies: Mapping[str, Strategy] | None = None,
+    strategies: Mapping[str, BackoffStrategy] | None = None,
     rng: random.Random,
 ) -> Settlement:
     """Return the settlement of an attempt that raised ``error``. Never raises."""
@@ -104,7 +104,7 @@ def broken(job: JobRecord, error: BaseException, fault: BaseException | None = N
     """
     info = describe(error, job.options.backtrace)
     if fault is not None and fault is not error:
-        note = f"{info.traceback}\nConcluding this attempt failed: {name_of(fault)}: {clean_text(fault)}"
+        note = f"{info.traceback}\nClassifying this error failed: {name_of(fault)}: {clean_text(fault)}"
         info = error_info(info.error_class, info.message, note.lstrip())
     failures = job.attempts + 1
     if failures >= job.options.max_attempts:
@@ -113,7 +113,10 @@ def broken(job: JobRecord, error: BaseException, fault: BaseException | None = N
 
 
 def _signalled(job: JobRecord, error: BaseException) -> Settlement | None:
-    """Return the settlement for a signal; None for other errors. Only the real class counts."""
+    """Return the settlement for a ``JobSignal``; None for other errors.
+
+    ``type(error)`` decides, because an application can override ``__class__``.
+    """
     kind = type(error)
     if not issubclass(kind, JobSignal):
         return None
@@ -130,7 +133,7 @@ def _signalled(job: JobRecord, error: BaseException) -> Settlement | None:
 
 
 def _waits(
-    job: JobRecord, error: BaseException, strategies: Mapping[str, Strategy], rng: random.Random
+    job: JobRecord, error: BaseException, strategies: Mapping[str, BackoffStrategy], rng: random.Random
 ) -> Settlement:
     """Block the job until its children have ended. The delay applies if it has no children."""
     failures = job.attempts + 1
@@ -144,7 +147,7 @@ def _failed(
     job: JobRecord,
     error: BaseException,
     discarded: bool,
-    strategies: Mapping[str, Strategy],
+    strategies: Mapping[str, BackoffStrategy],
     rng: random.Random,
 ) -> Settlement:
     kind = type(error)

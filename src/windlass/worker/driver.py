@@ -22,11 +22,11 @@ from windlass.core.probe import reach
 from windlass.core.states import JobState
 from windlass.core.text import printable
 from windlass.errors import StorageError
+from windlass.worker.duties import Relayer
 from windlass.worker.lifecycle import PARTS_MS, Parts, Stop
 from windlass.worker.parts import WorkerParts
 from windlass.worker.pump import Check, Exchange, ReconcileStep, Wait
 from windlass.worker.running import Running
-from windlass.worker.services import Relayer
 from windlass.worker.settling import settle_one_by_one
 
 log: Final = logging.getLogger("windlass.worker")
@@ -96,7 +96,7 @@ class Driver:
             self._listener.wake()
 
     def decline(self) -> None:
-        """Stop offers: a store that hands out jobs by itself no longer counts on this worker."""
+        """Accept no more jobs from a store that offers them without a claim."""
         listener: object = self._listener
         if isinstance(listener, OfferedListener):
             listener.decline()
@@ -106,7 +106,7 @@ class Driver:
         return [f"worker:{self._shared.worker_id}", "schedules", *queues]
 
     def _take_offers(self, listener: Listener) -> None:
-        """Start jobs that the store offers by itself, if this listener supports offers."""
+        """Start jobs that the store offers without a claim, if this listener supports offers."""
         if isinstance(listener, OfferedListener):
             listener.on_offer(self._begin_offered)
 
@@ -128,7 +128,7 @@ class Driver:
                 log.warning("the store is unreachable, retrying: %s", printable(str(exc)))
                 self._emitter.emit("error", exc)
             except Exception as exc:
-                log.exception("the worker met an unexpected error and continues")
+                log.exception("unexpected error in the worker, which continues")
                 self._emitter.emit("error", exc)
             except asyncio.CancelledError:
                 self._pump.interrupted()
@@ -201,7 +201,7 @@ class Driver:
         if lane is not None:
             await asyncio.wait([lane])
             if not lane.cancelled() and (error := lane.exception()) is not None:
-                log.debug("an exchange beside the pump failed as well: %s", error)
+                log.debug("a request of the second lane failed as well: %s", error)
 
     async def _rest(self, ms: float) -> None:
         """Wait after a failure. Only a forced close ends this early."""
@@ -301,7 +301,7 @@ class Driver:
         held = [*self._running.attempts, *step.tokens]
         released = await self._call(rq.Reconcile(worker=self._shared.worker_id, held=held))
         if released:
-            log.info("gave back %d leases whose claim was never answered", released)
+            log.info("released %d leases: the answer to their claim was lost", released)
         self._pump.reconciled()
         reach("worker.reconciled", released=released)
 
@@ -325,7 +325,7 @@ class Driver:
                 more = (await relayer.step()).more and not self._pump.closing
         except Exception as exc:  # ``drain`` awaits this task: a stored error would be raised each time
             text = printable(str(exc))
-            log.warning("some jobs are yet to be notified that others ended; the leader will do it: %s", text)
+            log.warning("could not notify all dependents of ended jobs; the leader will do it: %s", text)
 
     async def _check_cancelled(self) -> None:
         """Ask the store which running jobs were cancelled, and stop those."""

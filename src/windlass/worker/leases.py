@@ -178,7 +178,7 @@ class LeaseKeeper:
                 try:
                     await self._renew_with_a_client()
                 except Exception:
-                    log.exception("renewing leases met an unexpected error and continues")
+                    log.exception("unexpected error while renewing leases; it is tried again")
                     await self._clock.wait(asyncio.Event(), _RETRY_MS)
         finally:
             self._call_worker_loop(self._ended.set)
@@ -217,7 +217,7 @@ class LeaseKeeper:
             self._wake.clear()
 
     async def _renew_due(self, store: Store) -> None:
-        if self._worker_loop.is_closed():  # without a close: its leases expire
+        if self._worker_loop.is_closed():  # the loop ended without a close, so its leases expire
             self._stopping = True
             return
         now = self._clock.monotonic_ms()

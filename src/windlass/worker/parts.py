@@ -10,7 +10,7 @@ from typing import Any
 
 from windlass._version import __version__
 from windlass.api.app import Windlass
-from windlass.core.backoff import Strategy
+from windlass.core.backoff import BackoffStrategy
 from windlass.core.job import WorkerFacts
 from windlass.handlers.registry import Registry
 from windlass.worker.emitter import Emitter
@@ -29,7 +29,7 @@ class WorkerParts:
     app: Windlass
     options: WorkerOptions
     registry: Registry
-    strategies: Mapping[str, Strategy]
+    strategies: Mapping[str, BackoffStrategy]
     #: The value of ``job.context``.
     context: Any
     shares: SharePlanner

@@ -26,11 +26,11 @@ from windlass.worker import classify
 from windlass.worker.attempt import Attempt, Tools
 from windlass.worker.attempt_log import log_attempt
 from windlass.worker.batches import Batches
+from windlass.worker.child_processes import SandboxRunner
 from windlass.worker.leases import LeaseKeeper
 from windlass.worker.lifecycle import Parts, Stop
 from windlass.worker.loop_watch import LoopWatch
 from windlass.worker.parts import WorkerParts
-from windlass.worker.processes import SandboxRunner
 from windlass.worker.reporter import OutcomeReporter
 
 log: Final = logging.getLogger("windlass.worker")

@@ -15,7 +15,7 @@ from windlass.backend import schedule_requests as sq
 from windlass.backend.store import Store
 from windlass.core.job import NewJob
 from windlass.core.probe import reach
-from windlass.core.schedule_rules import Firing, ScheduleRecord, Strategy, plan_firing, slot_job
+from windlass.core.schedule_rules import Firing, ScheduleRecord, ScheduleStrategy, plan_firing, slot_job
 from windlass.core.text import printable
 from windlass.errors import ConfigError, StorageError
 from windlass.handlers.hooks import Hooks
@@ -40,7 +40,7 @@ class Scheduler:
     def __init__(
         self,
         store: Store,
-        strategies: Mapping[str, Strategy] | None = None,
+        strategies: Mapping[str, ScheduleStrategy] | None = None,
         leads: Callable[[], bool] = lambda: True,
         hooks: Hooks | None = None,
     ) -> None:

@@ -35,7 +35,7 @@ async def settle_one_by_one(call: Call, settlements: list[Settlement], cause: Ex
     ``StorageError`` when the store becomes unreachable; then all can be sent again.
     """
     log.warning(
-        "the store refused %d settlements in one batch (%s): each is sent alone",
+        "the store refused a batch of %d settlements (%s): they are sent one by one",
         *(len(settlements), _printed(cause)),
     )
     result = rq.SettleResult(items=[])
@@ -61,7 +61,7 @@ async def _settle_one(call: Call, end: Settlement) -> tuple[Settlement, rq.Settl
     except StorageError:
         raise
     except Exception as exc:
-        log.error("job %r: its failure was refused as well, so its lease runs out: %s", end.id, _printed(exc))
+        log.error("job %r: its failure was refused too, so its lease will expire: %s", end.id, _printed(exc))
         return failed, rq.SettleResult(items=[Settled.LOST])
 
 

@@ -213,4 +213,4 @@ class _ServiceLoop:
                 "%s met an error and continues in %g s: %s", self._name, self._pause_ms / 1000, error
             )
         else:
-            service_log.exception("%s met an unexpected error and continues", self._name)
+            service_log.exception("%s failed unexpectedly and continues", self._name)

@@ -16,7 +16,7 @@ from typing import Any, Unpack
 import msgspec
 
 from windlass.api.app import Windlass, as_app
-from windlass.core.backoff import Strategy
+from windlass.core.backoff import BackoffStrategy
 from windlass.core.ids import new_id
 from windlass.core.job import WorkerInfo
 from windlass.core.option_values import check_known, seconds_to_ms
@@ -54,7 +54,7 @@ class Worker:
         *,
         url_or_app: str | Windlass | None = None,
         context: Any = None,
-        backoff_strategies: Mapping[str, Strategy] | None = None,
+        backoff_strategies: Mapping[str, BackoffStrategy] | None = None,
         batch: Batch | Mapping[str, Any] | int | None = None,
         **options: Unpack[WorkerOptionsDict],
     ) -> None:

@@ -69,7 +69,7 @@ async def test_messages_that_the_broker_refuses_are_published_again(
             for job in jobs:
                 await job.result(timeout=30)
         assert ran == Counter(job.id for job in jobs)
-        assert "connecting anew" not in caplog.text
+        assert "reconnecting" not in caplog.text
         assert isinstance(app.store.backend, AmqpBackend)
         await app.store.backend.remove_all()
 

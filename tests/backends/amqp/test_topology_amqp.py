@@ -112,7 +112,7 @@ async def test_queues_that_an_earlier_release_declared_without_a_type_are_declar
         await app.queue(name).add("n")
         assert (await app.queue(name).get_job_counts())[JobState.WAITING] == 1
         await app.store.backend.remove_all()  # type: ignore[attr-defined]
-    assert "declared otherwise" not in caplog.text
+    assert "exists with other arguments" not in caplog.text
 
 
 async def delete_all(names: list[str]) -> None:

@@ -557,7 +557,7 @@ async def test_a_repair_ends_jobs_that_are_in_no_state(tmp_path: Path) -> None:
         await add(store, new(id="a"))
     with reading(path) as conn:
         conn.execute("UPDATE windlass_default_job SET state = 'lost'")
-    assert any("job a is in no state" in finding.text for finding in examine(url, True))
+    assert any("job a has an unknown state" in finding.text for finding in examine(url, True))
     assert ["job a" in finding.text for finding in repair(url)] == [True]
     async with opened(path) as store:
         counts = await store.execute(rq.CountJobs(queue="q"))

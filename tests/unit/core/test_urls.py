@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from windlass import ConfigError, Windlass
 from windlass.backend import open_backend
 from windlass.backend.urls import hide_secrets, parse_url
-from windlass.cli.store import StoreOptions, shown_url
+from windlass.cli.store_commands import StoreOptions, shown_url
 
 #: Long enough that it cannot be part of a message by chance.
 _WORD = "P4SSw0rdX"

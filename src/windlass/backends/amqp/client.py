@@ -226,13 +226,13 @@ class AmqpClient(AmqpSession):
             call.set(body)
             return
         if properties.type == direct_replies.TYPE:
-            ends = bad_records.read_or_none(body, direct_replies.read_ends, "the end of a job")
+            ends = bad_records.read_or_none(body, direct_replies.read_ends, "a direct reply")
             if ends is not None:
                 self.reply_listeners.deliver(ends)
             return
         if properties.type != "news":
             return  # an answer that came after its timeout
-        news = bad_records.read_or_none(body, _read_news, "a piece of news")
+        news = bad_records.read_or_none(body, _read_news, "a notification of the coordinator")
         if news is None:
             return
         for queue in news.paused:
@@ -300,7 +300,7 @@ class AmqpClient(AmqpSession):
             taken.result()
         except Exception as exc:
             if not self.closed and self.connection.is_open:
-                log.warning("taking over as coordinator failed, connecting anew: %s", exc)
+                log.warning("taking over as coordinator failed, reconnecting: %s", exc)
                 self.reconnect()
             return
         reach("amqp.coordinates", log=self.names.log)

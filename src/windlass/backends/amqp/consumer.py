@@ -424,7 +424,7 @@ class Consumer:
         try:
             kept = await self._client.ask(verbs.Lend(starts=starts))
         except StorageError as exc:
-            log.warning("jobs that run for long could not be moved to their leases, trying again: %s", exc)
+            log.warning("long-running jobs could not be handed over to their leases, trying again: %s", exc)
             return
         moved = [held for held, safe in zip(long, kept, strict=True) if safe]
         for held in moved:

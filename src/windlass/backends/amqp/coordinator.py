@@ -179,7 +179,7 @@ class Coordinator:
         self.live.set(None)
         self._mark_replayed_work()
         self._plan_timer()
-        log.info("this process coordinates %s", self._names.log)
+        log.info("this process is now the coordinator of %s", self._names.log)
 
     def _mark_replayed_work(self) -> None:
         """Write a mark as soon as possible, so that the next coordinator does not repeat this work."""
@@ -316,7 +316,7 @@ class Coordinator:
             carried.result()
         except Exception as exc:
             if self._session.usable:
-                log.warning("what an entry of the log asks for could not be done, connecting anew: %s", exc)
+                log.warning("could not carry out an entry of the log, reconnecting: %s", exc)
             self._session.reconnect()
             return
         work.done = True

@@ -113,7 +113,7 @@ class Link:
         async def go() -> Any:
             session = await self._waiting
             if not call.begin():
-                raise StorageError("the call was taken back: its time was over")
+                raise StorageError("the call was withdrawn: its timeout has passed")
             return await make(session)
 
         outcome = spawn(go())
@@ -151,10 +151,10 @@ class Link:
                 self.loop.start()
                 break
             except Exception as exc:
-                log.exception("unexpected error on the connection's thread, beginning anew")
+                log.exception("unexpected error on the connection's thread, reconnecting")
                 session, self._session = self._session, None
                 if session is not None:
-                    session.fail(StorageError(f"the connection broke down ({exc}); repeat the call"))
+                    session.fail(StorageError(f"the connection failed ({exc}); repeat the call"))
                 if self._waiting.done:
                     self._waiting = IoFuture()
                 self._deliver()
@@ -185,7 +185,7 @@ class Link:
                 started.result()
             except Exception as exc:
                 self._last_error = f"{exc}"
-                log.warning("the broker does not let us set up what we need: %s", exc)
+                log.warning("the broker refused to declare our exchanges and queues: %s", exc)
                 if isinstance(exc, ConfigError):
                     self._waiting.fail(exc)  # another attempt would fail in the same way
                 if connection.is_open:

@@ -87,7 +87,7 @@ class AmqpSession:
         self._cancelling: dict[str, IoFuture[None]] = {}
         self.on_news: Callable[[BasicProperties, bytes], None] = lambda properties, body: None
 
-    # --- beginning and end -------------------------------------------------------------------------------
+    # --- open and close ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Open the channels, declare the exchanges and queues, and consume from our inbox."""
@@ -135,7 +135,7 @@ class AmqpSession:
             try:
                 callback(*args)
             except Exception:
-                log.exception("unexpected error on the connection's thread, connecting anew")
+                log.exception("unexpected error on the connection's thread, reconnecting")
                 self.reconnect()
 
         return call
@@ -204,7 +204,7 @@ class AmqpSession:
         if isinstance(reason, ChannelClosedByClient):
             return
         if not self.closed and self.connection.is_open:
-            log.warning("the broker closed our channel, connecting anew: %s", reason)
+            log.warning("the broker closed our channel, reconnecting: %s", reason)
             self.reconnect()
 
     # --- topology ----------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ class Topology:
             answer = await self._ask_setup(name, durable=True, arguments=arguments)
             if isinstance(answer, ChannelClosedByBroker) and answer.reply_code == _PRECONDITION_FAILED:
                 await self._check_type(name, arguments, answer)
-                log.warning("queue %s is declared otherwise than we would, and used as it is", name)
+                log.warning("queue %s exists with other arguments, and is used as it is", name)
                 await self._open_setup()
                 answer = await self._ask_setup(name, passive=True)
             if isinstance(answer, Exception):

@@ -159,7 +159,7 @@ class Log:
     def flush(self) -> None:
         """Flush everything that was appended so far to the disk. Raises ``OSError``."""
         if self.flush_failed:
-            raise OSError(errno.EIO, "an earlier flush failed and was not made good yet")
+            raise OSError(errno.EIO, "an earlier flush failed and has not succeeded since")
         try:
             flush.data_sync(self.fd)
         except OSError:

@@ -38,8 +38,8 @@ _ADVICE = {
 #: SQLITE_CONSTRAINT_DATATYPE, which the sqlite3 module does not name.
 _DATATYPE = 3091
 _MISFIT = (
-    "a stored row is damaged, or a value of the call has a wrong type. Damaged rows are looked for and set "
-    "aside: repeat the call in a moment"
+    "a stored row is damaged, or a value of the call has a wrong type. Damaged rows are being searched for "
+    "and set aside: repeat the call in a moment"
 )
 
 

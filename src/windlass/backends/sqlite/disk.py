@@ -39,7 +39,7 @@ class Disk:
         if self._fd < 0:
             return
         if self._health.failed:
-            raise OSError(errno.EIO, "an earlier flush failed and was not made good yet")
+            raise OSError(errno.EIO, "an earlier flush failed and has not succeeded since")
         try:
             _sync(self._fd)
         except OSError:

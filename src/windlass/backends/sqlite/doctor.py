@@ -76,7 +76,7 @@ def examine(url: BackendUrl, deep: bool) -> Iterator[Finding]:
         for bad in _find(conn, settings.namespace):
             yield warning(f"{bad.name} cannot be read: {printable(bad.why)}", _ADVICE)
         for job_id, state in _stateless(conn, settings.namespace):
-            text = f"job {printable(str(job_id))} is in no state that there is: {printable(repr(state))}"
+            text = f"job {printable(str(job_id))} has an unknown state: {printable(repr(state))}"
             yield warning(text, f"a worker sets it aside at one of its next scans; {_ADVICE} now")
 
 
@@ -108,7 +108,7 @@ def _tables_found(conn: sqlite3.Connection, namespace: str) -> Iterator[Finding]
     if version < migrations.NEWEST:
         advice = "the next process of this release that opens the store upgrades them"
         yield fact(
-            f"the tables have version {version}, this release makes {migrations.NEWEST} of it: {advice}"
+            f"the tables have version {version}, this release uses version {migrations.NEWEST}: {advice}"
         )
         return
     loose = [name for name in sweep.TABLES if not sweep.is_strict(conn, namespace, name)]
@@ -119,7 +119,7 @@ def _tables_found(conn: sqlite3.Connection, namespace: str) -> Iterator[Finding]
         text = f"{len(loose)} tables are being looked through before they become STRICT"
         yield fact(f"{text} (now {name}: {done:.0%}); every process that has the store open continues it")
     else:
-        advice = "jobs are as safe: rows are checked when they are read, too"
+        advice = "jobs are just as safe, because rows are also checked when they are read"
         yield warning(f"this SQLite refuses to make {len(loose)} tables STRICT", advice)
     yield from _aside_found(conn, namespace)
 

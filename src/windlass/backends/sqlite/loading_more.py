@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from windlass.engine.reads import MoreReads, PurgeReads
     from windlass.engine.unit_of_work import UnitOfWork
 
-#: The number of jobs whose state one recover checks.
+#: How many jobs one ``Recover`` checks for an unknown state.
 PATROL = 5_000
 #: Up to this many jobs of a state are sorted to find the oldest ones.
 SORTABLE = 10_000
@@ -92,7 +92,7 @@ def _load_queues(step: RequestState, jobs: Iterable[JobRecord], work: UnitOfWork
 
 
 def _stateless(step: RequestState) -> list[Row]:
-    """Return jobs with an unknown state among the next ``PATROL`` jobs. No other statement finds them."""
+    """Return jobs with an unknown state among the next ``PATROL`` jobs. No index leads to them."""
     start = step.queues.last_checked
     edge = step.all("list_edge_up", start, PATROL - 1)
     step.queues.last_checked = edge[0][0] if edge else 0

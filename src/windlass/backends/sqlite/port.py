@@ -128,7 +128,7 @@ class RequestPort(RequestState):
 
     def _renamed(self, job: JobRecord) -> JobRecord:
         if job.seq in self._aside:
-            raise StorageError(f"job {job.id} cannot be read, nor set aside")
+            raise StorageError(f"job {job.id} can be neither read nor set aside")
         if any(seq != job.seq for (seq,) in self.all("job_seq", self.queue(job.queue), job.id)):
             job.id += f"~{job.seq}"  # another job has the id that could be read
         return job

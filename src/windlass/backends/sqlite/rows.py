@@ -221,7 +221,7 @@ def stand_in_for(row: Row, queue: str, why: Exception) -> JobRecord:
     if job.state not in FINISHED or columns["state"] not in STATES:
         job.finished_ms = None
     elif job.finished_ms is None and columns["finished_ms"] is not None:
-        job.finished_ms = job.enqueued_ms  # any time will do: a finished job must have one
+        job.finished_ms = job.enqueued_ms  # a finished job must have a time; which one does not matter
     return job
 
 

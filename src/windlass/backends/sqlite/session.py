@@ -66,7 +66,7 @@ class SqliteSession:
         #: Approximate number of pages written to the log since the last checkpoint.
         self._pages = 0.0
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- open and close ---------------------------------------------------------------------------
 
     def open(self) -> None:
         """Open and migrate the file, under the lock of all processes; raises ``StorageError``."""
@@ -312,7 +312,7 @@ class SqliteSession:
                 read_any_text(self.conn)
             else:
                 self.sweep_due = False  # until the store is opened again
-                log.exception("%s: rows that do not fit could not be looked for", self._settings.shown)
+                log.exception("%s: could not check for values of a wrong type", self._settings.shown)
         return True
 
     # --- the log ------------------------------------------------------------------------------------

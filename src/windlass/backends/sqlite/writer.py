@@ -32,7 +32,7 @@ class SqliteWriter(WriterThread["SqliteSession"]):
         super().__init__("windlass-sqlite-writer", session)
         self._wake = wake
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- open and close ---------------------------------------------------------------------------
 
     def _open(self) -> None:
         self._session.open()
@@ -52,7 +52,7 @@ class SqliteWriter(WriterThread["SqliteSession"]):
                 if self._session.sweep_due:
                     self._sweep()
             except Exception as exc:  # the thread must survive any error
-                log.exception("a group of calls failed in an unexpected way")
+                log.exception("unexpected error while serving a group of calls")
                 self._fail_all(exc)
             self.phase = "idle"
 

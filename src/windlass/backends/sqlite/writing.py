@@ -106,7 +106,7 @@ def _write_jobs(step: RequestState, effects: Effects) -> set[Kind]:
         by_kind[kind] = by_kind[kind] + move.jobs if kind in by_kind else move.jobs
     for kind in (
         sorted(by_kind) if len(by_kind) > 1 else by_kind
-    ):  # new ones first: they may turn out not to be
+    ):  # new jobs first: the insert may show that an id is not new
         _WRITERS[kind](step, by_kind[kind])
     leased = step.queues.leased
     for move in moves:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.cli.output import Out
-from windlass.cli.store import carry_out, examples_epilog
+from windlass.cli.store_commands import carry_out, examples_epilog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

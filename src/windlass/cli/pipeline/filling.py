@@ -22,7 +22,7 @@ from windlass.cli.pipeline.common import (
     source_option,
     spark_session,
 )
-from windlass.cli.store import url_option
+from windlass.cli.store_commands import url_option
 from windlass.cli.values import DURATION
 from windlass.core.masks import DEFAULT_MASK
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from windlass.pipeline.backfill import StoredPayloads
-    from windlass.pipeline.batch import BatchResult
     from windlass.pipeline.lake import Lake
+    from windlass.pipeline.lake_batch import BatchResult
     from windlass.pipeline.run import Pipeline
 
 
@@ -222,7 +222,7 @@ def _stored_payloads(
 ) -> StoredPayloads:
     from windlass.pipeline.backfill import StoredPayloads
     from windlass.pipeline.payloads import Payloads
-    from windlass.pipeline.store import absolute_url
+    from windlass.pipeline.store_requests import absolute_url
 
     kept = Payloads((*DEFAULT_MASK, *mask), payload_bytes)
     return StoredPayloads(absolute_url(url or DEFAULT_URL), source, kept)
@@ -230,8 +230,8 @@ def _stored_payloads(
 
 def _open_lake(lake: str, spark: SparkSession) -> Lake:
     """Open an existing lake, after finishing batches that are not in all tables."""
-    from windlass.pipeline.batch import finish_batches
     from windlass.pipeline.lake import Lake
+    from windlass.pipeline.lake_batch import finish_batches
 
     opened = Lake(lake).open()
     opened.create()

@@ -18,12 +18,12 @@ from windlass.cli.pipeline.common import (
     source_option,
     spark_session,
 )
-from windlass.cli.store import url_option
+from windlass.cli.store_commands import url_option
 from windlass.cli.values import DURATION
 from windlass.core.clock import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
-    from windlass.pipeline.report import Report
+    from windlass.pipeline.report import LakeReport
 
 
 @pipeline_command("status", examples="windlass pipeline status --lake lake")
@@ -84,7 +84,7 @@ def report(out: Out, *, lake: str, last: float | None, html: Path | None) -> int
     return 0
 
 
-def _show_report(out: Out, built: Report) -> None:
+def _show_report(out: Out, built: LakeReport) -> None:
     from windlass.pipeline.report import NUMBERS, show_time, status_lines, tables
 
     if built.is_empty:
@@ -161,7 +161,7 @@ def replay(out: Out, *, url: str | None, lake: str, source: str, where: str, dry
     """Run failed jobs again, chosen by SQL; reports which of them the store has already pruned."""
     from windlass.pipeline.replay import replay as run_again
     from windlass.pipeline.replay import select_failed
-    from windlass.pipeline.store import absolute_url
+    from windlass.pipeline.store_requests import absolute_url
 
     store = absolute_url(url or DEFAULT_URL)
     chosen = select_failed(lake, where, source, store)

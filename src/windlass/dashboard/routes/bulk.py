@@ -49,7 +49,7 @@ async def change_many(
     """
     if (data.refs is None) == (data.filter is None):
         raise ConfigError("filter", "given, or refs, but not both")
-    store_view = store_view.doing("cancel" if data.action == "kill" else data.action)
+    store_view = store_view.with_action("cancel" if data.action == "kill" else data.action)
     wanted = understand(store_view, data.filter or Filter())
     if data.refs is not None:
         records, cursor = await _named(store_view, [JobRef(ref.queue, ref.id) for ref in data.refs]), None

@@ -113,7 +113,7 @@ def _file(guard: Guard, request: Anyone, lines: AsyncGenerator[bytes, None], kin
     async def content() -> AsyncGenerator[bytes, None]:
         try:
             async for piece in lines:
-                if not await guard.reception.still_knows(request.scope):
+                if not await guard.authenticator.still_knows(request.scope):
                     raise ApiError(
                         401, "unauthenticated", "the export ends: its user is signed out or refused"
                     )

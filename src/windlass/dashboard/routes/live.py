@@ -82,7 +82,7 @@ def _stream(guard: Guard, request: Anyone, make: Callable[[], AsyncGenerator[byt
         try:
             yield b"retry: 2000\n\n"
             async for piece in frames:
-                if not await guard.reception.still_knows(request.scope):
+                if not await guard.authenticator.still_knows(request.scope):
                     return
                 yield piece
         finally:

@@ -73,9 +73,9 @@ async def sign_in(
     store_view: TheStoreView, guard: TheGuard, request: Anyone, data: JSONBody[SignIn]
 ) -> Response[Session]:
     """Sign in with a token or a password; answers with a session cookie."""
-    reception = guard.reception
-    identity = reception.sign_in(request.scope, data.token, data.username, data.password)
-    headers = {"Set-Cookie": reception.begin_session(request.scope, identity)}
+    authenticator = guard.authenticator
+    identity = authenticator.sign_in(request.scope, data.token, data.username, data.password)
+    headers = {"Set-Cookie": authenticator.begin_session(request.scope, identity)}
     note(request, session="begun")
     return Response(_session(store_view, identity), headers=headers)
 
@@ -83,7 +83,7 @@ async def sign_in(
 @delete("/api/session", status_code=204, tags=["server"], access=public())
 async def sign_out(guard: TheGuard, request: Anyone, everywhere: Everywhere = False) -> Response[None]:
     """End the session of this browser; with ``everywhere`` all sessions of its user."""
-    cookie = guard.reception.end_session(request.scope, everywhere)
+    cookie = guard.authenticator.end_session(request.scope, everywhere)
     note(request, session="all ended" if everywhere else "ended")
     return Response(None, status_code=204, headers={"Set-Cookie": cookie})
 

@@ -21,7 +21,7 @@ Word = Annotated[str, QueryParameter(max_length=1_000)]
 @get("/api/session/openid", status_code=302, tags=["server"], access=public())
 async def begin_openid(guard: TheGuard, request: Anyone) -> Response[None]:
     """Redirect to the provider to sign in."""
-    url, cookie = await guard.reception.begin_openid(request.scope)
+    url, cookie = await guard.authenticator.begin_openid(request.scope)
     return Response(None, status_code=302, headers={"Location": url, "Set-Cookie": cookie})
 
 
@@ -32,7 +32,7 @@ async def finish_openid(
     """The return from the provider: creates a session and redirects to the pages."""
     if error:
         raise ApiError(401, "unauthenticated", "the provider did not sign you in", "Sign in again.")
-    cookie = await guard.reception.finish_openid(request.scope, returned, code)
+    cookie = await guard.authenticator.finish_openid(request.scope, returned, code)
     note(request, session="begun")
     headers = {"Location": f"{request.scope.get(BASE, '')}/", "Set-Cookie": cookie}
     return Response(None, status_code=303, headers=headers)

@@ -1,1 +1,5 @@
-"""Pure functions from DataFrame to DataFrame: no session, no files, no clock."""
+"""Pure functions from rows to rows, without files or clocks.
+
+Most run in a Spark task, on Arrow tables with DuckDB (``sql``). Those of ``attempts`` that remove duplicates
+are transformations of Spark DataFrames.
+"""

@@ -1,7 +1,8 @@
 """Attempts by minute, hour and day, with histograms that can be added up.
 
-A task already turns its attempts into rows of the table, with percentiles. Rows of the same window are added
-up, whether a task or an earlier batch made them. Most windows come from one task only and need no merge.
+Each task turns its attempts into rows of the table, with percentiles. Rows of the same window are added up,
+no matter whether they come from other tasks or from earlier batches. Most windows come from one task only and
+need no merge.
 """
 
 from __future__ import annotations

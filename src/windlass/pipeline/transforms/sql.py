@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from windlass.pipeline.schemas import Table
+from windlass.pipeline.schemas import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,7 +32,7 @@ def ask(connection: DuckDBPyConnection, sql: str) -> pa.Table:
     return connection.sql(sql).to_arrow_table()
 
 
-def as_rows(rows: pa.Table, table: Table) -> pa.Table:
+def as_rows(rows: pa.Table, table: TableSchema) -> pa.Table:
     """Rows cast to the schema of a table."""
     return rows.select(table.names).cast(table.arrow)
 

@@ -1,13 +1,13 @@
 """One batch: new records of a store's log become rows of every table. Each table has its own commit.
 
 Bronze is committed first: the records as they were read, with the offsets in the commit. All other tables
-follow from bronze alone. Silver adds the attempts that it does not have, and gold adds the new silver rows
-to the dates that they touch. If a run dies, the next one finds tables that lack a batch of bronze, derives
-them as the first run would have, and skips tables that have the batch.
+are derived from bronze alone. Silver adds the attempts that it does not have yet. Gold adds the figures of
+these attempts to the dates that they touch. If a run dies, the next one finds the tables that lack a batch of
+bronze and derives them as the first run would have. It skips tables that have the batch.
 
-Rows are read once: tasks that copy the log also digest it. The driver holds the digests, about 30 bytes for
-each record, and passes them to the tasks that write gold. A run that finishes the batch of another run
-digests the files first.
+Rows are read once: the tasks that copy the log also compute a digest of it (see ``digest``), which already
+has the rows for gold. The driver holds the digests, about 30 bytes for each record, and passes them to the
+tasks that write gold. A run that finishes the batch of another run digests the files first.
 
 Test points: ``pipeline.bronze``, ``pipeline.silver``, after these tables are committed.
 """
@@ -33,10 +33,10 @@ from windlass.pipeline.files import FileEntry, Place, TableWriter
 from windlass.pipeline.lake import TRIES, TRIM_EVERY, Conflict, Lake, LakeTakenError, snapshot_of
 from windlass.pipeline.payloads import Payloads
 from windlass.pipeline.source import Positions, advance, check_start, log_bounds, split_ranges
-from windlass.pipeline.store import ask_many
-from windlass.pipeline.tables import Workbench
+from windlass.pipeline.spark_tasks import CopyLog, DigestFiles, HashFile, MergeGold, MergeJobs, WriteJobs
+from windlass.pipeline.store_requests import ask_many
 from windlass.pipeline.transforms import attempts as attempts_of
-from windlass.pipeline.work import CopyLog, DigestFiles, HashFile, MergeGold, MergeJobs, WriteJobs
+from windlass.pipeline.workbench import Workbench
 
 OnGap = Literal["fail", "skip"]
 #: Up to this many rows, one task writes a table.
@@ -128,7 +128,7 @@ def run_batch(
     _commit_bronze(lake, files, source, number, plan)
     reach("pipeline.bronze")
     fresh = LakeBatch(bench, source, number, digest, files).derive()
-    return BatchResult(source, number, plan.records, fresh, plan.behind, bench.ledger.summary())
+    return BatchResult(source, number, plan.records, fresh, plan.behind, bench.traffic.summary())
 
 
 def finish_batches(spark: SparkSession, lake: Lake) -> list[tuple[str, int]]:
@@ -181,7 +181,7 @@ def copy_records(
     batch = (source, number)
     done = bench.run([CopyLog(bench.lake.place, url, batch, share, payloads) for share in shares if share])
     written = [entry for entries, _ in done for entry in entries]
-    bench.ledger.note_written(written)
+    bench.traffic.note_written(written)
     return written, joined([digest for _, digest in done])
 
 
@@ -218,7 +218,7 @@ class LakeBatch:
         taken = self._step([schemas.SILVER_ATTEMPTS], self._silver).get(schemas.SILVER_ATTEMPTS.path)
         reach("pipeline.silver")
         entries = self._of_batch(schemas.SILVER_ATTEMPTS) if taken is None else taken
-        steps: list[tuple[list[schemas.Table], Callable[..., dict[str, Change]]]] = []
+        steps: list[tuple[list[schemas.TableSchema], Callable[..., dict[str, Change]]]] = []
         if entries:
             digest = self.digest or self._digest(entries)
             steps = [
@@ -235,13 +235,15 @@ class LakeBatch:
 
     def _digest(self, entries: Sequence[FileEntry]) -> Digest:
         """Read the batch's rows in ``entries`` again and digest them."""
-        self.bench.ledger.note_read(entries)
+        self.bench.traffic.note_read(entries)
         batch = (self.source, self.number)
         shares = [list(entries)] if _count(entries) <= LARGE else [[entry] for entry in entries]
         return joined(self.bench.run([DigestFiles(self.lake.place, share, batch) for share in shares]))
 
     def _step(
-        self, tables: list[schemas.Table], work: Callable[[list[schemas.Table]], dict[str, Change]]
+        self,
+        tables: list[schemas.TableSchema],
+        work: Callable[[list[schemas.TableSchema]], dict[str, Change]],
     ) -> dict[str, list[FileEntry]]:
         """Commit the batch to those of ``tables`` that lack it. Starts again if a table changed meanwhile.
 
@@ -264,7 +266,7 @@ class LakeBatch:
                     self.lake.refresh(table)
         raise self.lake.conflict_error()
 
-    def _transactions(self, table: schemas.Table) -> dict[str, int]:
+    def _transactions(self, table: schemas.TableSchema) -> dict[str, int]:
         """The transactions that a commit names.
 
         For jobs this includes the newest snapshot: a later one may add jobs that the batch takes for new.
@@ -274,7 +276,7 @@ class LakeBatch:
         seen_ms = self.lake.last_snapshot(self.source)
         return {self.source: self.number, snapshot_of(self.source): seen_ms}
 
-    def _of_batch(self, table: schemas.Table) -> list[FileEntry]:
+    def _of_batch(self, table: schemas.TableSchema) -> list[FileEntry]:
         """Files that may hold rows of this batch."""
         return [
             entry
@@ -283,11 +285,11 @@ class LakeBatch:
             and entry.overlaps("source", self.source, self.source)
         ]
 
-    def _rows_of(self, table: schemas.Table, entries: Sequence[FileEntry]) -> DataFrame:
+    def _rows_of(self, table: schemas.TableSchema, entries: Sequence[FileEntry]) -> DataFrame:
         rows = self.bench.read(table, entries)
         return rows.where((F.col("source") == self.source) & (F.col("batch") == self.number))
 
-    def _gap_rows(self, tables: list[schemas.Table]) -> dict[str, Change]:
+    def _gap_rows(self, tables: list[schemas.TableSchema]) -> dict[str, Change]:
         note = self.lake.note(self.source, self.number)
         if not note["gaps"]:
             return {}
@@ -300,7 +302,7 @@ class LakeBatch:
 
     # --- silver -------------------------------------------------------------------------------------------
 
-    def _silver(self, tables: list[schemas.Table]) -> dict[str, Change]:
+    def _silver(self, tables: list[schemas.TableSchema]) -> dict[str, Change]:
         """Attempts that silver does not have yet. Reads only files of silver whose times overlap."""
         entries = self._of_batch(schemas.BRONZE_ATTEMPTS) if self._files is None else self._files
         if not entries:
@@ -309,7 +311,7 @@ class LakeBatch:
         is_own = all(entry.holds_only(self.source, self.number) for entry in entries)
         if is_own and self._is_new(digest, overlapping):
             written = [self.lake.place.copy(entry, schemas.SILVER_ATTEMPTS) for entry in entries]
-            self.bench.ledger.note_written(written)
+            self.bench.traffic.note_written(written)
             self.digest = digest
         else:
             rows = attempts_of.as_silver(self._rows_of(schemas.BRONZE_ATTEMPTS, entries))
@@ -331,7 +333,7 @@ class LakeBatch:
 
     def _hashes(self, entries: Sequence[FileEntry], sql: str) -> list[Any]:
         """The hashes in each file."""
-        self.bench.ledger.note_read(entries)
+        self.bench.traffic.note_read(entries)
         return self.bench.run([HashFile(self.lake.place, entry, sql) for entry in entries])
 
     def _overlapping(self, entries: Sequence[FileEntry]) -> list[FileEntry]:
@@ -346,7 +348,7 @@ class LakeBatch:
     # --- jobs ---------------------------------------------------------------------------------------------
 
     def _jobs(
-        self, digest: Digest, entries: Sequence[FileEntry], tables: list[schemas.Table]
+        self, digest: Digest, entries: Sequence[FileEntry], tables: list[schemas.TableSchema]
     ) -> dict[str, Change]:
         """Append new jobs, and rewrite a file only if it holds a job that ran again."""
         import numpy as np
@@ -355,7 +357,7 @@ class LakeBatch:
         candidates = job_files(self.lake, digest)
         again = [own[hashsets.is_in(own, held)] for held in self._hashes(candidates, JOB_HASH)]
         touched = [entry for entry, jobs in zip(candidates, again, strict=True) if len(jobs)]
-        self.bench.ledger.note_read(touched)
+        self.bench.traffic.note_read(touched)
         where, batch = self.lake.place, (self.source, self.number)
         tasks: list[Any]
         if _count([*touched, *entries]) <= LARGE:  # sorted, so that equal rows give equal bytes
@@ -374,7 +376,7 @@ class LakeBatch:
 
     # --- gold ---------------------------------------------------------------------------------------------
 
-    def _gold(self, digest: Digest, tables: list[schemas.Table]) -> dict[str, Change]:
+    def _gold(self, digest: Digest, tables: list[schemas.TableSchema]) -> dict[str, Change]:
         """The batch's gold rows, merged with the files that they touch, for each table and date."""
         shares = gold_shares(digest, tables)
         stored = {key: self._touched(key[0], parts) for key, parts in shares.items()}
@@ -405,7 +407,7 @@ def job_files(lake: Lake, digest: Digest) -> list[FileEntry]:
 Shares = dict[tuple[str, str], list[Part]]
 
 
-def gold_shares(digest: Digest, tables: Sequence[schemas.Table], only: str | None = None) -> Shares:
+def gold_shares(digest: Digest, tables: Sequence[schemas.TableSchema], only: str | None = None) -> Shares:
     """The parts of a digest for ``tables``, largest first; with ``only``, those of one date."""
     shares: Shares = {}
     for part in digest.parts:
@@ -419,7 +421,7 @@ def merge_gold(
 ) -> dict[str, list[FileEntry]]:
     """Merge shares with the stored files that they touch; returns the new files by table."""
     for entries in stored.values():
-        bench.ledger.note_read(entries)
+        bench.traffic.note_read(entries)
     tasks = [
         MergeGold(bench.lake.place, schemas.TABLES[key[0]], parts, stored.get(key, []))
         for key, parts in shares.items()
@@ -448,7 +450,7 @@ def without_erased(bench: Workbench, rows: DataFrame) -> DataFrame:
     return hashed.join(gone, ["source", "hash"], "left_anti").select(*rows.columns)
 
 
-def write_literal(where: Place, table: schemas.Table, rows: list[dict[str, Any]]) -> list[FileEntry]:
+def write_literal(where: Place, table: schemas.TableSchema, rows: list[dict[str, Any]]) -> list[FileEntry]:
     """Write a few rows from the driver."""
     import pyarrow as pa
 

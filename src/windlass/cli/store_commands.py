@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from windlass.cli.loading import load_app
+from windlass.cli.app_loading import load_app
 from windlass.cli.output import Out
 from windlass.cli.reach import check_reachable
-from windlass.cli.settings import project_url
+from windlass.cli.worker_settings import project_url
 from windlass.core.option_values import nearest
 from windlass.core.text import printable, printable_lines
 from windlass.errors import ConfigError, StorageError, WindlassError

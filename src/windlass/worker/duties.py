@@ -1,8 +1,8 @@
-"""The duties of a worker, each in bounded steps and at its own interval.
+"""The duties of a worker: periodic work for the store, each in bounded steps and at its own interval.
 
 ``Recoverer`` runs on every worker, because recovering the jobs of a dead worker must not wait for an
-election. ``Pruner``, ``Aggregator`` and ``Relayer`` run on the leader. Every step is safe on any number of
-nodes.
+election. So does ``scheduler.Scheduler``. ``Pruner``, ``Aggregator`` and ``Relayer`` run on the leader. Every
+step is safe if several workers run it at the same time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LEADER_ROLE = "duties"
 
 
 class Recoverer:
-    """Recovers jobs whose lease has expired, and ends waiting jobs that have expired."""
+    """Recovers active jobs whose lease has expired, and fails pending jobs that did not start in time."""
 
     name = "recover"
     leader_only = False
@@ -55,7 +55,7 @@ class Recoverer:
 
     def _report(self, result: rq.Recovered) -> int:
         for ref in (*result.recovered, *result.failed):
-            log.warning("took back job %r of queue %r: its worker went silent", ref.id, ref.queue)
+            log.warning("recovered job %r of queue %r: its lease had expired", ref.id, ref.queue)
             if self._on_stalled is not None:
                 self._on_stalled(ref.id)
         counts = {name: len(getattr(result, name)) for name in ("recovered", "failed", "expired")}
@@ -104,7 +104,7 @@ class Aggregator(_LeaderDuty):
 
 
 class Relayer(_LeaderDuty):
-    """Notifies dependents of ended jobs that were not notified when the job was settled."""
+    """Notifies jobs that depend on ended ones, if that did not fit into the request that settled them."""
 
     name = "relay"
     every_ms = 5_000
@@ -197,7 +197,7 @@ class _Runner(Service):
         return self._first_ms
 
     async def run_once(self) -> int:
-        """Run all steps, if this worker is to do them. Returns how much was done."""
+        """Run all steps, unless the duty is left to the leader. Returns how much was done."""
         return await all_steps(self._duty) if self._is_ours else 0
 
     async def step(self) -> float:
@@ -219,7 +219,7 @@ class Duties:
         self._leadership = leadership
         leads = lambda: leadership.is_leader  # noqa: E731 - evaluated at every step
         self._runners = [_Runner(leadership, leads, 0)]
-        for duty in duties:  # the first run is early, but not at once on all workers
+        for duty in duties:  # the first run comes soon, but not at the same time on all workers
             self._runners.append(_Runner(duty, leads, rng.uniform(0, min(duty.every_ms, 2_000))))
 
     def start(self) -> None:

@@ -72,7 +72,7 @@ _MERGED = {
 
 
 def attempt_rows(
-    connection: DuckDBPyConnection, attempts: pa.Table, tables: Sequence[schemas.Table]
+    connection: DuckDBPyConnection, attempts: pa.Table, tables: Sequence[schemas.TableSchema]
 ) -> list[pa.Table]:
     """Gold rows of the attempts in the table ``attempts`` of ``connection``, each key once."""
     grains = [_GRAINS[table.path] for table in tables if table.path in _GRAINS]
@@ -83,7 +83,7 @@ def attempt_rows(
     ]
 
 
-def merged_rows(table: schemas.Table, rows: pa.Table) -> pa.Table:
+def merged_rows(table: schemas.TableSchema, rows: pa.Table) -> pa.Table:
     """Rows of a gold table, each key once, sorted, so that equal rows give equal bytes."""
     if table.path in _GRAINS:
         return merged_rollups(rows)
@@ -91,7 +91,7 @@ def merged_rows(table: schemas.Table, rows: pa.Table) -> pa.Table:
         return _grouped(connection, table, "rows")
 
 
-def _grouped(connection: DuckDBPyConnection, table: schemas.Table, rows: str) -> pa.Table:
+def _grouped(connection: DuckDBPyConnection, table: schemas.TableSchema, rows: str) -> pa.Table:
     keys = ", ".join(table.keys)
     sql = f"SELECT {keys}, {_MERGED[table.path]}, {schemas.SCHEMA_VERSION} AS schema_version FROM {rows}"
     return as_rows(ask(connection, f"FROM ({sql} GROUP BY {keys}) ORDER BY date, {keys}"), table)

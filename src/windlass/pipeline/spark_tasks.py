@@ -1,4 +1,6 @@
-"""The work of tasks on files of a lake, on any executor. Rows stay in Arrow.
+"""The Spark tasks of the pipeline: callables that read and write files of a lake on any executor.
+
+Rows stay in Arrow and never pass through the JVM.
 
 Test points: ``task.read``, after each piece of a log; ``task.written``, after files are written and before
 the driver knows of them.
@@ -29,8 +31,8 @@ from windlass.pipeline.files import FileEntry, Place, TableWriter, read_entries
 from windlass.pipeline.hashes import job_hash
 from windlass.pipeline.payloads import Payloads
 from windlass.pipeline.source import HistoryRange, JobsOf, list_jobs, read_range
-from windlass.pipeline.store import ask_many
-from windlass.pipeline.transforms import gold, jobs
+from windlass.pipeline.store_requests import ask_many
+from windlass.pipeline.transforms import gold_rows, job_rows
 from windlass.pipeline.transforms.attempts import as_bronze, days_of
 from windlass.pipeline.transforms.snapshots import snapshot_rows
 from windlass.pipeline.transforms.sql import ask, engine
@@ -159,7 +161,7 @@ class MergeGold:
     """Merge new rows of a gold table and date with those of the files that they touch."""
 
     where: Place
-    table: schemas.Table
+    table: schemas.TableSchema
     parts: Sequence[Part]
     stored: Sequence[FileEntry]
 
@@ -168,7 +170,7 @@ class MergeGold:
 
         old = [_table(self.where, self.stored, self.table.names)] if self.stored else []
         rows = pa.concat_tables([*rows_of(self.parts), *(rows.cast(self.table.arrow) for rows in old)])
-        return _written(self.where, self.table, [gold.merged_rows(self.table, rows)])
+        return _written(self.where, self.table, [gold_rows.merged_rows(self.table, rows)])
 
 
 @dataclass(frozen=True)
@@ -181,8 +183,8 @@ class WriteJobs:
     several: Any
 
     def __call__(self) -> list[FileEntry]:
-        found = _attempts(self.where, self.entries, jobs.PART_COLUMNS, self.batch)
-        rows = (jobs.job_parts(_by_hash(piece, self.several, "NOT IN")) for piece in found)
+        found = _attempts(self.where, self.entries, job_rows.PART_COLUMNS, self.batch)
+        rows = (job_rows.job_parts(_by_hash(piece, self.several, "NOT IN")) for piece in found)
         return _written(self.where, schemas.SILVER_JOBS, rows)
 
 
@@ -204,15 +206,17 @@ class MergeJobs:
     def __call__(self) -> list[FileEntry]:
         import pyarrow as pa
 
-        found = _attempts(self.where, self.entries, jobs.PART_COLUMNS, self.batch)
-        mine = [jobs.job_parts(self._of_shard(_by_hash(piece, self.several, "IN"))) for piece in found]
+        found = _attempts(self.where, self.entries, job_rows.PART_COLUMNS, self.batch)
+        mine = [job_rows.job_parts(self._of_shard(_by_hash(piece, self.several, "IN"))) for piece in found]
         alone = []
         if self.stored:
             old = self._of_shard(_table(self.where, self.stored, schemas.SILVER_JOBS.names))
             mine.append(_by_hash(old, self.several, "IN").cast(schemas.SILVER_JOBS.arrow))
             if self.several is not None:
                 alone = [_by_hash(old, self.several, "NOT IN")]
-        return _written(self.where, schemas.SILVER_JOBS, [*alone, jobs.merged_jobs(pa.concat_tables(mine))])
+        return _written(
+            self.where, schemas.SILVER_JOBS, [*alone, job_rows.merged_jobs(pa.concat_tables(mine))]
+        )
 
     def _of_shard(self, rows: pa.Table) -> pa.Table:
         return _of_shard(rows, self.shard, self.shards)
@@ -278,7 +282,7 @@ class MergeSnapshot:
         old = [_table(self.where, self.stored, names)] if self.stored else []
         rows = pa.concat_tables([part.cast(schema) for part in (*old, seen)])
         rows = _of_shard(rows, self.shard, self.shards)
-        merged = jobs.merged_jobs(_by_hash(rows, self.several, "IN"))
+        merged = job_rows.merged_jobs(_by_hash(rows, self.several, "IN"))
         return _written(self.where, schemas.SILVER_JOBS, [_by_hash(rows, self.several, "NOT IN"), merged])
 
 
@@ -327,7 +331,7 @@ def _table(where: Place, entries: Sequence[FileEntry], names: Sequence[str]) -> 
     return pa.Table.from_batches(list(read_entries(where, entries, names)))
 
 
-def _written(where: Place, table: schemas.Table, pieces: Any) -> list[FileEntry]:
+def _written(where: Place, table: schemas.TableSchema, pieces: Any) -> list[FileEntry]:
     writer = TableWriter(where, table)
     for rows in pieces:
         if rows.num_rows:

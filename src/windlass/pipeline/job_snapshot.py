@@ -25,15 +25,15 @@ from pyspark.sql import SparkSession
 from windlass.backend import requests as rq
 from windlass.core.probe import reach
 from windlass.pipeline import hashsets, schemas
-from windlass.pipeline.batch import LARGE, PER_MERGE, job_files
 from windlass.pipeline.digest import JOB_HASH, Digest, hashes, joined
 from windlass.pipeline.files import FileEntry
 from windlass.pipeline.lake import TRIES, Conflict, Lake, snapshot_of
+from windlass.pipeline.lake_batch import LARGE, PER_MERGE, job_files
 from windlass.pipeline.source import JobsOf, JobsReader, ReadOptions
-from windlass.pipeline.store import ask_many
-from windlass.pipeline.tables import Workbench
+from windlass.pipeline.spark_tasks import HashFile, MergeSnapshot, SnapshotJobs
+from windlass.pipeline.store_requests import ask_many
 from windlass.pipeline.transforms.grains import GRAIN_MS
-from windlass.pipeline.work import HashFile, MergeSnapshot, SnapshotJobs
+from windlass.pipeline.workbench import Workbench
 
 if TYPE_CHECKING:
     from windlass.pipeline.payloads import Payloads
@@ -91,7 +91,7 @@ class _Listing:
         self.files = [entry for entries, _, _ in done for entry in entries]
         self.alive = joined([alive for _, alive, _ in done])
         self.ended = joined([ended for _, _, ended in done])
-        bench.ledger.note_written(self.files)
+        bench.traffic.note_written(self.files)
         reach("pipeline.seen")
 
     def _basis(self) -> tuple[int, int]:
@@ -138,7 +138,7 @@ class _Listing:
     def _known(self, digest: Digest) -> tuple[list[FileEntry], list[Any]]:
         """Files that may hold the jobs, and the hashes in each."""
         found = job_files(self.lake, digest)
-        self.bench.ledger.note_read(found)
+        self.bench.traffic.note_read(found)
         return found, self.bench.run([HashFile(self.lake.place, entry, JOB_HASH) for entry in found])
 
     def _unfinished(self, ended: Any, candidates: list[FileEntry], held: list[Any]) -> Any:

@@ -27,7 +27,7 @@ from windlass.pipeline.files import (
     unpack_entries,
 )
 from windlass.pipeline.lake import Lake
-from windlass.pipeline.schemas import Table
+from windlass.pipeline.schemas import TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,7 @@ Batches = Iterator["pa.RecordBatch"]
 R = TypeVar("R")
 
 
-class Ledger:
+class FileTraffic:
     """How many files, rows and bytes a change read and wrote, by table."""
 
     def __init__(self) -> None:
@@ -62,25 +62,25 @@ def _note(side: dict[str, Counter[str]], entries: Iterable[FileEntry]) -> None:
 
 
 class Workbench:
-    """A session, a lake, and a ledger of the files that one change reads and writes."""
+    """A session, a lake, and counts of the files that one change reads and writes."""
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         self.spark = spark
         self.lake = lake
-        self.ledger = Ledger()
+        self.traffic = FileTraffic()
 
-    def read(self, table: Table, entries: Sequence[FileEntry]) -> DataFrame:
+    def read(self, table: TableSchema, entries: Sequence[FileEntry]) -> DataFrame:
         """Some files of a table, with its ``date`` column."""
-        self.ledger.note_read(entries)
+        self.traffic.note_read(entries)
         return read_files(self.spark, self.lake, table, entries)
 
-    def write(self, rows: DataFrame, table: Table, files: int | None = 1) -> list[FileEntry]:
+    def write(self, rows: DataFrame, table: TableSchema, files: int | None = 1) -> list[FileEntry]:
         """Write ``rows``, in ``files`` files per date (None: one per task)."""
         if files is not None:
             rows = rows.coalesce(1) if files == 1 else rows.repartition(files)
         packed = rows.select(*table.names).mapInArrow(_writer(self.lake.place, table), ENTRY_COLUMNS)
         written = sorted(unpack_entries(packed.collect()), key=_order)
-        self.ledger.note_written(written)
+        self.traffic.note_written(written)
         return written
 
     def run(self, tasks: Sequence[Callable[[], R]]) -> list[R]:
@@ -92,7 +92,7 @@ class Workbench:
     def run_writers(self, tasks: Sequence[Callable[[], list[FileEntry]]]) -> list[FileEntry]:
         """Run tasks that write files, and return the files."""
         written = sorted((entry for entries in self.run(tasks) for entry in entries), key=_order)
-        self.ledger.note_written(written)
+        self.traffic.note_written(written)
         return written
 
 
@@ -104,7 +104,7 @@ def _order(entry: FileEntry) -> tuple[str, str]:
     return entry.date, entry.path
 
 
-def _writer(where: Place, table: Table) -> Callable[[Batches], Batches]:
+def _writer(where: Place, table: TableSchema) -> Callable[[Batches], Batches]:
     def write(batches: Batches) -> Batches:
         import pyarrow as pa
 
@@ -121,7 +121,9 @@ def _writer(where: Place, table: Table) -> Callable[[Batches], Batches]:
 # --- reading ----------------------------------------------------------------------------------------------
 
 
-def read_files(spark: SparkSession, lake: Lake, table: Table, entries: Sequence[FileEntry]) -> DataFrame:
+def read_files(
+    spark: SparkSession, lake: Lake, table: TableSchema, entries: Sequence[FileEntry]
+) -> DataFrame:
     """Files of a table with its schema. Columns that a file lacks are null.
 
     Spark reads local folders directly. Its wheel supports no object store, so Python workers read those.
