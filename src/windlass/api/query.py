@@ -204,9 +204,22 @@ def _term(field: str, given: str) -> Term:
     if field:
         check_known([name], FIELDS, "field of a search")
         if (name == "args") != ("." in field):
-            raise ConfigError(field, "args.NAME:VALUE" if name == "args" else "a field without a dot")
+            raise ConfigError(
+                field,
+                message=f"search field {field!r} "
+                + (
+                    "lacks the name of an argument: write args.NAME:VALUE"
+                    if name == "args"
+                    else f"has no parts: write {name}:VALUE"
+                ),
+            )
     if not value:
-        raise ConfigError(field or "search", "a value after the colon" if field else "some words")
+        raise ConfigError(
+            field or "search",
+            message=f"search field {field!r} has no value: write {field}:VALUE"
+            if field
+            else "the search has an empty term",
+        )
     return Term(field, value)
 
 
@@ -352,7 +365,11 @@ def _ended(value: str, now_ms: int, known: Mapping[str, Any]) -> dict[str, int]:
 
 def _argument(path: Sequence[str], value: str) -> Test:
     if not all(path):
-        raise ConfigError(".".join(["args", *path]), "args.NAME:VALUE")
+        raise ConfigError(
+            ".".join(["args", *path]),
+            message=f"search field {'.'.join(['args', *path])!r} lacks the name of an argument: write "
+            "args.NAME:VALUE",
+        )
     try:
         plain: Any = msgspec.json.decode(value)
     except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
@@ -394,7 +411,7 @@ def _equals(found: Any, plain: Any, value: str) -> bool:
 def _compared(field: str, value: str) -> tuple[str, str]:
     match = _COMPARED.fullmatch(value)
     if match is None:
-        raise ConfigError(field, "a value after the comparison", value)
+        raise ConfigError(field, message=f"search field {field!r} has no value after {value!r}", got=value)
     return match[1] or "=", match[2]
 
 
@@ -418,7 +435,7 @@ def _time(field: str, name: str, value: str) -> Test:
     span = _span_ms(text)
     instant = _instant_ms(text) if span is None else None
     if sign == "=" or (span is None and instant is None):
-        raise ConfigError(field, "such as <1h, >2d, >=2026-01-31 or <2026-01-31T12:00", value)
+        raise ConfigError(field, "a time such as <1h, >2d, >=2026-01-31 or <2026-01-31T12:00", value)
 
     def fits(record: JobRecord, reader: Reader, now_ms: int) -> bool:
         at_ms = getattr(record, name)
@@ -435,7 +452,7 @@ def _took(value: str) -> Test:
     sign, text = _compared("took", value)
     span, compare = _span_ms(text), _COMPARISONS[sign]
     if span is None:
-        raise ConfigError("took", "such as >5s or <200ms", value)
+        raise ConfigError("took", "a duration such as >5s or <200ms", value)
 
     def fits(record: JobRecord, reader: Reader, now_ms: int) -> bool:
         if record.started_ms is None or record.finished_ms is None:

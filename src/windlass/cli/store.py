@@ -67,7 +67,7 @@ async def find_queue(app: Windlass, name: str) -> Queue:
     if name not in names:
         near = nearest(name, names)
         hint = f"did you mean {near!r}?" if near else f"there is {', '.join(names[:10]) or 'none yet'}"
-        raise ConfigError("queue", f"the name of a queue in this store ({hint})", name)
+        raise ConfigError("queue", message=f"there is no queue {name!r} in this store ({hint})", got=name)
     return app.queue(name)
 
 
