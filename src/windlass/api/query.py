@@ -70,6 +70,7 @@ class PlainReader:
 Test = Callable[[JobRecord, Reader, int], bool]
 
 _TERM = re.compile(r'(?:(?P<field>[A-Za-z_][\w.\-]*):)?(?P<value>"(?:[^"\\]|\\.)*"|\S*)')
+_NO_NAME = "lacks the name of an argument: write args.NAME:VALUE"
 _COMPARED = re.compile(r"(<=|>=|<|>|=)?(.+)", re.DOTALL)
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
@@ -197,6 +198,10 @@ def _terms(text: str) -> list[Term]:
     return found
 
 
+def _bad_field(field: str, why: str) -> ConfigError:
+    return ConfigError(field, message=f"search field {field!r} {why}")
+
+
 def _term(field: str, given: str) -> Term:
     quoted = len(given) > 1 and given.startswith('"') and given.endswith('"')
     value = re.sub(r"\\(.)", r"\1", given[1:-1]) if quoted else given
@@ -204,22 +209,11 @@ def _term(field: str, given: str) -> Term:
     if field:
         check_known([name], FIELDS, "field of a search")
         if (name == "args") != ("." in field):
-            raise ConfigError(
-                field,
-                message=f"search field {field!r} "
-                + (
-                    "lacks the name of an argument: write args.NAME:VALUE"
-                    if name == "args"
-                    else f"has no parts: write {name}:VALUE"
-                ),
-            )
+            raise _bad_field(field, _NO_NAME if name == "args" else f"has no parts: write {name}:VALUE")
     if not value:
-        raise ConfigError(
-            field or "search",
-            message=f"search field {field!r} has no value: write {field}:VALUE"
-            if field
-            else "the search has an empty term",
-        )
+        if field:
+            raise _bad_field(field, f"has no value: write {field}:VALUE")
+        raise ConfigError("search", message="the search has an empty term")
     return Term(field, value)
 
 
@@ -365,11 +359,7 @@ def _ended(value: str, now_ms: int, known: Mapping[str, Any]) -> dict[str, int]:
 
 def _argument(path: Sequence[str], value: str) -> Test:
     if not all(path):
-        raise ConfigError(
-            ".".join(["args", *path]),
-            message=f"search field {'.'.join(['args', *path])!r} lacks the name of an argument: write "
-            "args.NAME:VALUE",
-        )
+        raise _bad_field(".".join(["args", *path]), _NO_NAME)
     try:
         plain: Any = msgspec.json.decode(value)
     except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
@@ -411,7 +401,7 @@ def _equals(found: Any, plain: Any, value: str) -> bool:
 def _compared(field: str, value: str) -> tuple[str, str]:
     match = _COMPARED.fullmatch(value)
     if match is None:
-        raise ConfigError(field, message=f"search field {field!r} has no value after {value!r}", got=value)
+        raise _bad_field(field, f"has no value: write {field}:VALUE")
     return match[1] or "=", match[2]
 
 

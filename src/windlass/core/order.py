@@ -39,7 +39,12 @@ def states_of(states: Sequence[JobState], sort: Sort) -> list[JobState]:
     allowed = _STATES[sort]
     if any(state not in allowed for state in states):
         names = ", ".join(sorted(allowed))
-        raise ConfigError("sort", f"added, or {sort} with states among {names} only", str(sort))
+        raise ConfigError(
+            "sort",
+            message=f"sort={sort} is possible only for the states {names}; ask for no others, or use "
+            "sort=added",
+            got=str(sort),
+        )
     return list(states) or [state for state in JobState if state in allowed]
 
 
