@@ -19,7 +19,7 @@ SAMPLES: dict[type[WindlassError], tuple[tuple[Any, ...], str]] = {
     errors.PayloadTooLargeError: ((2_000, 1_000), "store large data elsewhere and pass a reference"),
     errors.GroupFullError: (("mail", "ada", ["j1"], []), "raise its max_size"),
     errors.OrderedGroupError: (("mail", "ada", "priority", "left out in mail"), "must be left out"),
-    errors.CycleError: ((["a", "b", "a"],), "without a cycle: a waits for b waits for a"),
+    errors.CycleError: ((["a", "b", "a"],), "dependencies form a cycle: a -> b -> a"),
     errors.UnsupportedByBackendError: (("amqp", "flows", "use valkey"), "use valkey"),
     errors.StoreReplacedError: (("sqlite:///jobs.db", "jobs.db"), "Put the file back"),
     errors.StoreFullError: (("valkey: no memory is left; raise maxmemory",), "raise maxmemory"),

@@ -233,7 +233,7 @@ def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
             called = clean_text(name, _SHOWN_CHARS)
             near = nearest(called, known)
             hint = f" (did you mean {near!r}?)" if near else f" (known: {', '.join(sorted(map(str, known)))})"
-            raise ConfigError(called, f"a known {what}", message=f"unknown {what} {called!r}{hint}")
+            raise ConfigError(called, f"a known {what}", message=f"unknown {what}: {called!r}{hint}")
 
 
 def to_backoff(value: object) -> Backoff:
