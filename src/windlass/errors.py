@@ -65,19 +65,29 @@ class WindlassError(Exception):
 
 
 class ConfigError(WindlassError, ValueError):
-    """An option, name or argument is invalid. ``option``, ``want`` and ``got`` say which one and why."""
+    """An option, name or argument is invalid. ``option``, ``want`` and ``got`` say which one and why.
+
+    The message is "``option`` must be ``want``, got ``got``", unless ``message`` is given. Then it is the
+    whole message, and also ``want`` if there is none.
+    """
 
     code = "config"
 
-    def __init__(self, option: str, want: str, got: object = ...) -> None:
+    def __init__(self, option: str, want: str = "", got: object = ..., *, message: str = "") -> None:
         self.option = option
-        self.want = want
+        self.want = want or message
         self.got = got
-        tail = "" if got is ... else f", got {_shown(got)}"
-        super().__init__(f"{option} must be {want}{tail}")
+        tail = "" if got is ... else f", got {shown(got)}"
+        self.message = message or f"{option} must be {want}{tail}"
+        super().__init__(self.message)
 
 
-def _shown(value: object) -> str:
+def not_installed(option: str, what: str, package: str) -> ConfigError:
+    """Return the error for a feature whose packages are not installed."""
+    return ConfigError(option, message=f"{what} is not installed; run: pip install '{package}'")
+
+
+def shown(value: object) -> str:
     """Return a refused value for a message. It may be very long, or its ``repr`` may raise."""
     try:
         text = repr(value)
@@ -96,8 +106,10 @@ class PayloadTooLargeError(ConfigError):
         self.limit = limit
         super().__init__(
             "payload",
-            f"at most {limit} bytes once encoded (store large data elsewhere and pass a reference)",
+            f"at most {limit} bytes once encoded",
             size,
+            message=f"payload has {size} bytes once encoded, and at most {limit} are allowed; "
+            "store large data elsewhere and pass a reference",
         )
 
 
@@ -115,8 +127,9 @@ class OrderedGroupError(ConfigError):
         queue: str,
         group: str,
         option: str,
-        want: str,
+        want: str = "",
         *,
+        message: str = "",
         refused: Sequence[str] = (),
         added: Sequence[Any] = (),
     ) -> None:
@@ -124,36 +137,37 @@ class OrderedGroupError(ConfigError):
         self.group = group
         self.refused: list[str] = list(refused)
         self.added: list[Any] = list(added)
-        super().__init__(option, want)
+        super().__init__(option, want, message=message)
 
     @classmethod
     def at_add(
         cls, queue: str, group: str, refused: Sequence[str], added: Sequence[Any]
     ) -> OrderedGroupError:
         """Return the error for jobs with a priority or ``lifo`` that were not added."""
-        want = (
-            f"left out for jobs of group {group!r} of queue {queue!r}, which is ordered: "
-            f"{len(refused)} job(s) were not added; add them without, or in another group"
+        message = (
+            f"group {group!r} of queue {queue!r} is ordered: {len(refused)} job(s) with a priority or lifo "
+            "were not added; add them without it, or in another group"
         )
-        return cls(queue, group, "priority and lifo", want, refused=refused, added=added)
+        return cls(queue, group, "priority and lifo", message=message, refused=refused, added=added)
 
     @classmethod
     def at_change(cls, queue: str, job_id: str) -> OrderedGroupError:
         """Return the error for a job whose priority was not changed."""
-        want = (
-            f"left as it is for job {job_id!r} of queue {queue!r}: its group is ordered, and runs its jobs "
-            "in the order in which they were added"
+        message = (
+            f"cannot change the priority of job {job_id!r} of queue {queue!r}: its group is ordered, and "
+            "runs "
+            "its jobs in the order in which they were added"
         )
-        return cls(queue, "", "priority", want)
+        return cls(queue, "", "priority", message=message)
 
     @classmethod
     def at_switch(cls, queue: str, group: str) -> OrderedGroupError:
         """Return the error for a group that was not made ordered because of its jobs' priorities."""
-        want = (
-            f"left off for now: unfinished jobs of group {group!r} of queue {queue!r} have a priority or are "
-            "lifo; wait until they have finished, or remove them, then set it again"
+        message = (
+            f"group {group!r} of queue {queue!r} cannot be ordered now: some of its unfinished jobs have a "
+            "priority or lifo; wait until they have finished, or remove them, then set ordered again"
         )
-        return cls(queue, group, "ordered", want)
+        return cls(queue, group, "ordered", message=message)
 
 
 class GroupFullError(WindlassError):
@@ -188,7 +202,7 @@ class CycleError(DependencyError):
 
     def __init__(self, path: list[str]) -> None:
         self.path = path
-        super().__init__("depends_on", f"without a cycle: {' waits for '.join(path)}")
+        super().__init__("depends_on", message=f"dependencies form a cycle: {' -> '.join(path)}")
 
 
 class UnsupportedByBackendError(WindlassError):
@@ -307,11 +321,12 @@ class IllegalTransitionError(WindlassError):
 
     code = "illegal_transition"
 
-    def __init__(self, job_id: str, state: str, action: str, advice: str = "") -> None:
+    def __init__(self, job_id: str, state: str, action: str, advice: str = "", *, message: str = "") -> None:
         self.job_id = job_id
         self.state = state
         self.action = action
-        super().__init__(f"cannot {action} job {job_id!r}: it is {state}" + (f"; {advice}" if advice else ""))
+        tail = f"; {advice}" if advice else ""
+        super().__init__(message or f"cannot {action} job {job_id!r}: it is {state}{tail}")
 
 
 class LeaseLostError(WindlassError):
@@ -346,8 +361,8 @@ class ResultExpiredError(WindlassError, LookupError):
         self.queue = queue
         self.job_id = job_id
         super().__init__(
-            f"job {job_id!r} of queue {queue!r} completed, but its result is past its time; raise its "
-            "result_ttl, or wait for it while it runs"
+            f"job {job_id!r} of queue {queue!r} completed, but its result has expired; raise its result_ttl, "
+            "or wait for the result while the job runs"
         )
 
 

@@ -123,7 +123,7 @@ async def test_a_closed_app_that_is_entered_again_works_with_the_queues_it_had(h
         queue = app.queue(QUEUE)
         async with app:
             await queue.add("n", job_id="first")
-            with pytest.raises(ConfigError, match="entered once at a time"):
+            with pytest.raises(ConfigError, match="this app is already open"):
                 async with app:
                     pass
         with pytest.raises(ClosedError):

@@ -113,13 +113,13 @@ async def test_a_worker_with_keys_refuses_what_is_not_sealed_for_that_very_job(
         new.payload = first.record.payload
         plain = Windlass("memory://").queue(QUEUE).prepare("pay", {"amount": 1_000})
         bad = [
-            (await _smuggle(stage, plain), "one that this app accepts"),  # not signed at all
+            (await _smuggle(stage, plain), "is not accepted by this app"),  # not signed at all
             (await _smuggle(stage, plain, codec=new.codec), "not signed or encrypted"),
             (await _smuggle(stage, new), "for another job"),  # used again
             (await _smuggle(stage, new, task="refund"), "for another job"),  # under another task
             (await _smuggle(stage, new, queue="other"), "for another job"),  # in another queue
-            (await _smuggle(stage, new, codec="msgpack"), "one that this app accepts"),
-            (await _smuggle(stage, new, codec="no-such-codec"), "one that this app accepts"),
+            (await _smuggle(stage, new, codec="msgpack"), "is not accepted by this app"),
+            (await _smuggle(stage, new, codec="no-such-codec"), "is not accepted by this app"),
         ]
         await stage.work(lambda job: ran.append(job.id), queues=[QUEUE, "other"])
         last = await stage.queue.add("pay", {"amount": 11})
@@ -161,7 +161,7 @@ async def test_an_app_without_keys_reads_its_four_plain_codecs_and_no_other(harn
         job = await _smuggle(stage, signed, id=signed.id)
         seen: list[str] = []
         await stage.work(lambda job: seen.append(job.data["codec"]))
-        await _refused(stage, job, "one that this app accepts")
+        await _refused(stage, job, "is not accepted by this app")
         for each in jobs:
             await stage.until_state(each, JobState.COMPLETED)
         assert sorted(seen) == ["json", "json+zlib", "msgpack", "msgpack+zlib"]
@@ -180,7 +180,7 @@ async def test_codecs_that_accept_lists_are_read_as_well(harness: Harness, make:
 
         await stage.work(handler)
         assert await job.result() == "another language"
-        await _refused(stage, bad, "one that this app accepts")
+        await _refused(stage, bad, "is not accepted by this app")
 
 
 @pytest.mark.feature("W5")
@@ -321,7 +321,7 @@ async def test_a_schedule_that_was_written_without_the_key_makes_jobs_that_are_r
         await forged.queue(QUEUE).upsert_job_scheduler("tick", {"every": 10}, {"data": {"n": 1}})
         await stage.advance(10.5)
         (job,) = await stage.queue.get_jobs()
-        await _refused(stage, job, "one that this app accepts")
+        await _refused(stage, job, "is not accepted by this app")
         assert ran == []
 
 

@@ -433,6 +433,6 @@ async def test_a_pool_that_grows_has_threads_for_all_its_slots(harness: Harness)
 async def test_a_pool_never_shrinks_below_what_is_reserved(harness: Harness) -> None:
     async with Stage(harness) as stage:
         worker = await stage.work(lambda job: None, {"a": QueueSpec(reserve=2), "b": 1}, concurrency=4)
-        with pytest.raises(ConfigError, match="reserved"):
+        with pytest.raises(ConfigError, match="slots that queues reserve"):
             worker.resize(1)
         assert worker.concurrency == 4

@@ -103,7 +103,7 @@ async def test_a_worker_with_an_odd_label_is_refused_and_workers_can_be_listed(h
 async def test_a_schedule_whose_end_has_passed_is_refused_and_not_kept(harness: Harness) -> None:
     async with Live(harness) as live:
         past = SYSTEM_CLOCK.now_ms() / 1000 - 86_400
-        with pytest.raises(ConfigError, match="end must be in the future"):
+        with pytest.raises(ConfigError, match=r"end .* is in the past"):
             await live.queue.upsert_job_scheduler("late", {"every": 60, "end": past})
         assert await live.queue.get_job_schedulers() == []
         # Code that was right when it was written keeps starting.
@@ -129,7 +129,9 @@ async def test_a_worker_refuses_tasks_whose_backoff_strategy_it_does_not_have(ha
 
         theirs = {"of_the_worker": lambda n, e: 0}
         worker = Worker("mail", url_or_app=live.app, backoff_strategies=theirs)
-        with pytest.raises(ConfigError, match=r"backoff of task 'odd'.*did you mean 'gentle'"):
+        with pytest.raises(
+            ConfigError, match=r"unknown backoff strategy .* of task 'odd' .*did you mean 'gentle'"
+        ):
             await worker.start()
         also = {**theirs, "gentel": lambda n, e: 0}
         live.worker = Worker("mail", url_or_app=live.app, backoff_strategies=also)

@@ -206,10 +206,10 @@ async def test_a_step_that_takes_a_result_and_a_window_that_extends_come_back() 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ({"state": "faild"}, "faild must be a known job state (did you mean 'failed'?)"),
+        ({"state": "faild"}, "unknown job state: 'faild' (did you mean 'failed'?)"),
         ({"state": "failed", "past": 5}, "past must be an object, as an export writes it"),
         ({"state": "failed", "past": {"atempts": 1}}, "(did you mean 'attempts'?)"),
-        ({"state": "failed", "past": {"attempts": "many"}}, "past must be what an export wrote"),
+        ({"state": "failed", "past": {"attempts": "many"}}, "past is not what an export wrote"),
     ],
 )
 def test_a_past_that_cannot_be_one_is_named_and_nothing_is_restored(
@@ -241,13 +241,13 @@ async def test_arguments_of_a_call_and_their_types_come_back() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ({"name": "a"}, "line 1 must be one that names its queue"),
+        ({"name": "a"}, "line 1 names no queue"),
         (
             {"name": "a", "queue": "q", "dealy": 5},
-            "line 1: dealy must be a known job option (did you mean 'delay'?)",
+            "line 1: unknown job option: 'dealy' (did you mean 'delay'?)",
         ),
         ({"name": "a", "queue": "q", "args": 5}, "line 1: args must be a list"),
-        ({"name": "a", "queue": "q", "placed": {"x": "y"}}, "line 1: x must be a known part of a place"),
+        ({"name": "a", "queue": "q", "placed": {"x": "y"}}, "line 1: unknown part of a place in a flow: 'x'"),
         ({"name": "a", "queue": "q", "placed": 5}, "`$.placed`"),
         ({"name": "a", "queue": "q", "placed": {"parent": 5}}, "`$.placed[...]`"),
         ({"name": "a", "queue": "q", "said": 5}, "`$.said`"),
@@ -255,7 +255,7 @@ async def test_arguments_of_a_call_and_their_types_come_back() -> None:
         ({"name": "a", "queue": "q", "depends_on": 5}, "`$.depends_on`"),
         ({"name": "a", "queue": "q", "schedule": {"a": 1}}, "`$.schedule`"),
         ({"name": "a", "queue": "q", "schedule": "s", "slot_ms": "x"}, "`$.slot_ms`"),
-        ({"name": "a", "queue": "q", "said": ["x"]}, "line 1: x must be a known option that a task may fill"),
+        ({"name": "a", "queue": "q", "said": ["x"]}, "line 1: unknown option that a task may fill: 'x'"),
     ],
 )
 def test_a_line_that_cannot_be_a_job_is_named(cli: Cli, line: dict[str, Any], said: str) -> None:

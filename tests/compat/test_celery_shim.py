@@ -72,11 +72,11 @@ REFUSED: dict[str, tuple[Callable[[Celery], Any], str]] = {
     "a remote control": (lambda app: app.control.inspect(), "windlass workers"),
     "a worker from the code": (lambda app: app.worker_main(), "windlass worker MODULE:APP"),
     "a replaced task": (lambda app: make(app).replace(None), "add_child"),
-    "other arguments of a retry": (lambda app: make(app).retry(args=[1]), "send the task anew"),
+    "other arguments of a retry": (lambda app: make(app).retry(args=[1]), "send the task again"),
     "a chord without a body": (lambda app: chord([make(app).s()]).delay(), "chord(header, body)"),
-    "an empty chain": (lambda app: chain(), "one task at least"),
+    "an empty chain": (lambda app: chain(), "a chain needs at least one task"),
     "a callback of a group": (lambda app: group(make(app).s()).link(make(app).s()), "a chord"),
-    "groups in a group": (lambda app: group(group(make(app).s(), make(app).s())).delay(), "end with one"),
+    "groups in a group": (lambda app: group(group(make(app).s(), make(app).s())).delay(), "not end with one"),
     "a rate that is none": (lambda app: make(app, rate_limit="10/y").job_options(), "'100/m'"),
     "both days of a crontab": (lambda app: crontab(day_of_week=1, day_of_month=1), "check one of the two"),
     "a schedule that is none": (lambda app: to_windlass("daily", "UTC"), "a crontab"),
@@ -93,7 +93,7 @@ def test_what_has_no_counterpart_is_refused_with_what_to_do(app: Celery, what: s
 
 def test_a_schedule_of_an_unknown_task_is_refused(app: Celery) -> None:
     app.conf.beat_schedule = {"nightly": {"task": "nope", "schedule": 5}}
-    with pytest.raises(ConfigError, match="the name of a task of this app"):
+    with pytest.raises(ConfigError, match="names task 'nope', which this app does not have"):
         app.finalize()
 
 

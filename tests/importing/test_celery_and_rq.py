@@ -222,7 +222,7 @@ def test_wrong_words_are_told(peer_url: str, cli: Cli) -> None:
     assert "Choose one" in cli("import", "rq", peer_url, "--copy", "--confirm", code=2).stderr
     assert "write OLD=NEW" in cli("import", "rq", peer_url, "--rename", "x", code=2).stderr
     assert (
-        "must be a known queue of rq there"
+        "unknown queue of rq there: 'nope'"
         in cli("import", "rq", peer_url, "--queues", "nope", code=1).stderr
     )
     assert "did not answer" in cli("import", "rq", "redis://127.0.0.1:1", code=1).stderr

@@ -102,7 +102,7 @@ def test_the_fixtures_of_a_project(tmp_path: Path) -> None:
 
 def test_a_project_that_names_no_app_is_told_what_to_do(tmp_path: Path) -> None:
     done = run_pytest(project(tmp_path, ""), "-k", "inline")
-    assert "windlass_app must be set to MODULE:APP in pytest's configuration" in done.stdout
+    assert "windlass_app is not set: set it to MODULE:APP in pytest's configuration" in done.stdout
 
 
 def test_a_run_that_uses_no_fixture_does_not_import_windlass(tmp_path: Path) -> None:

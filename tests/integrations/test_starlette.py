@@ -70,7 +70,7 @@ def test_a_store_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
 def test_a_worker_without_queues_is_refused(tmp_path: Path) -> None:
     empty = Windlass(f"sqlite:///{tmp_path / 'jobs.db'}")
     with (
-        pytest.raises(ConfigError, match="worker must be given to an app with tasks"),
+        pytest.raises(ConfigError, match="the app has no tasks, so name the queues of the worker"),
         TestClient(site(lifespan(empty, worker=True))),
     ):
         raise AssertionError("it started")
@@ -78,7 +78,9 @@ def test_a_worker_without_queues_is_refused(tmp_path: Path) -> None:
 
 def test_without_the_lifespan_the_error_says_what_is_missing() -> None:
     client = TestClient(site(None))
-    with pytest.raises(ConfigError, match=r"lifespan must be windlass\.contrib\.starlette\.lifespan"):
+    with pytest.raises(
+        ConfigError, match=r"has no Windlass app: give it windlass\.contrib\.starlette\.lifespan"
+    ):
         client.get("/double")
 
 

@@ -260,7 +260,7 @@ def test_ids_depend_on_the_sink_and_the_keys_only() -> None:
     assert (
         len({row_id("s", {"a": 1}), row_id("t", {"a": 1}), row_id("s", {"a": 2}), row_id("s", {"b": 1})}) == 4
     )
-    with pytest.raises(ConfigError, match="without null"):
+    with pytest.raises(ConfigError, match="key column 'a' is null"):
         row_id("s", {"a": None})
 
 

@@ -108,7 +108,7 @@ def test_a_handler_of_a_script_runs_as_windlass_main(tmp_path: Path) -> None:
 
 def test_a_handler_without_a_file_is_refused_with_a_reason(tmp_path: Path) -> None:
     code = _HELPERS + "\ndef f(): ...\ntry:\n    target_of(f)\nexcept ValueError as exc:\n    print(exc)\n"
-    assert "this __main__ has none" in _run(["-c", code], tmp_path)
+    assert "f cannot run in a child process: this __main__ is not in a file" in _run(["-c", code], tmp_path)
 
 
 @pytest.mark.feature("T2")
@@ -234,6 +234,6 @@ async def test_a_handler_that_cannot_be_found_is_an_error_of_the_job(
     with pytest.raises(ImportError):
         await _result(pool, "sandboxed_missing:f", "f")
     for name in ("sandboxed_empty:f", "sandboxed_empty:nothing"):
-        with pytest.raises(ValueError, match="child processes can import"):
+        with pytest.raises(ValueError, match=f"a child process cannot import a function as '{name}'"):
             await _result(pool, name, "f")
     assert await _result(pool, "operator:neg", "neg", 1) == -1

@@ -320,7 +320,7 @@ async def test_an_ended_job_cannot_ask_in_the_name_of_the_next(pool: ProcessPool
 
 
 async def test_progress_that_cannot_be_stored_is_the_handlers_error(pool: ProcessPool) -> None:
-    with pytest.raises(ConfigError, match="something that json can store"):
+    with pytest.raises(ConfigError, match="a value cannot be stored as json"):
         await pool.run(call_to(handlers.unstorable_progress), Recorder())
 
 

@@ -19,7 +19,7 @@ SAMPLES: dict[type[WindlassError], tuple[tuple[Any, ...], str]] = {
     errors.PayloadTooLargeError: ((2_000, 1_000), "store large data elsewhere and pass a reference"),
     errors.GroupFullError: (("mail", "ada", ["j1"], []), "raise its max_size"),
     errors.OrderedGroupError: (("mail", "ada", "priority", "left out in mail"), "must be left out"),
-    errors.CycleError: ((["a", "b", "a"],), "without a cycle: a waits for b waits for a"),
+    errors.CycleError: ((["a", "b", "a"],), "dependencies form a cycle: a -> b -> a"),
     errors.UnsupportedByBackendError: (("amqp", "flows", "use valkey"), "use valkey"),
     errors.StoreReplacedError: (("sqlite:///jobs.db", "jobs.db"), "Put the file back"),
     errors.StoreFullError: (("valkey: no memory is left; raise maxmemory",), "raise maxmemory"),
@@ -64,6 +64,22 @@ def test_an_error_says_where_and_what_to_do(kind: type[WindlassError]) -> None:
     ]
     assert [value for value in named if value not in text] == []
     assert kind.code != "error"
+
+
+def test_a_config_error_has_its_own_sentence_where_one_is_given() -> None:
+    plain = errors.ConfigError("delay", "a number", "soon")
+    assert (str(plain), plain.message) == ("delay must be a number, got 'soon'",) * 2
+    whole = errors.ConfigError("end", message="end is before start", got=5)
+    assert (str(whole), whole.message, whole.want) == ("end is before start",) * 3
+    assert (whole.option, whole.got) == ("end", 5)
+    both = errors.ConfigError("end", "after start", message="end is before start")
+    assert (str(both), both.want) == ("end is before start", "after start")
+
+
+def test_a_feature_that_is_not_installed_says_how_to_install_it() -> None:
+    error = errors.not_installed("dashboard", "the dashboard", "windlass[dashboard]")
+    assert str(error) == "the dashboard is not installed; run: pip install 'windlass[dashboard]'"
+    assert error.option == "dashboard"
 
 
 def test_every_error_is_looked_at() -> None:

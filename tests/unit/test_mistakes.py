@@ -120,17 +120,17 @@ async def an_option_among_the_arguments(app: Windlass, folder: Path) -> None:
     await task_of(app).enqueue("ada", delay=5)
 
 
-@answers("queue must be left out here", "app.queue(NAME).add(task.name, ...)")
+@answers("queue cannot be given here", "app.queue(NAME).add(task.name, ...)")
 async def another_queue_among_the_options(app: Windlass, folder: Path) -> None:
     await task_of(app).options(queue="other").enqueue("ada")
 
 
-@answers("every must be left out here", '@app.task(schedule={"every": 60})')
+@answers("every cannot be given here", '@app.task(schedule={"every": 60})')
 async def an_interval_as_an_option_of_a_task(app: Windlass, folder: Path) -> None:
     app.task(every=60)(command)  # type: ignore[call-overload]
 
 
-@answers("a function, not a method", "no self")
+@answers("is a method and cannot be a task", "no self", "use a function")
 async def a_method_as_a_task(app: Windlass, folder: Path) -> None:
     class Shop:
         @app.task
@@ -176,7 +176,7 @@ async def a_numpy_value(app: Windlass, folder: Path) -> None:
     await loose_task_of(app).enqueue(type("int64", (), {"__module__": "numpy"})())
 
 
-@answers("RESULT is for steps", "task.s(RESULT)")
+@answers("is RESULT, which only a step of a flow can take", "task.s(RESULT)")
 async def the_result_of_a_step_where_none_is(app: Windlass, folder: Path) -> None:
     await loose_task_of(app).enqueue(RESULT)
 
@@ -329,19 +329,19 @@ async def a_schedule_for_a_task_that_needs_an_argument(app: Windlass, folder: Pa
     async def send(to: str) -> None: ...
 
 
-@answers("unique: two tasks are called the same", "give one @app.task(name=...)")
+@answers("two tasks named", "give one of them another name: @app.task(name=...)")
 async def two_tasks_of_one_name(app: Windlass, folder: Path) -> None:
     task_of(app)
     app.task(name="shop.send")(command)
 
 
-@answers("a function inside another", "move it to the module")
+@answers("is defined inside another function", "move it to the top of its module")
 async def a_local_function_in_a_process(app: Windlass, folder: Path) -> None:
     @app.task(isolation="process")
     def local() -> None: ...
 
 
-@answers("without yield", "return a value")
+@answers("is a generator and cannot be a task", "return a value")
 async def an_async_generator_as_task(app: Windlass, folder: Path) -> None:
     @app.task
     async def parts() -> Any:
@@ -409,7 +409,7 @@ async def a_name_where_a_function_belongs(app: Windlass, folder: Path) -> None:
     app.task(wrong)
 
 
-@answers("the name of a queue in this store", "did you mean 'mail'?")
+@answers("there is no queue 'mial' in this store", "did you mean 'mail'?")
 async def a_misspelt_queue(app: Windlass, folder: Path) -> None:
     async with Windlass(f"sqlite:///{folder}/jobs.db") as other:
         await other.queue("mail").add("send")

@@ -334,7 +334,7 @@ def test_the_first_parameter_can_be_left_out() -> None:
 
 
 def test_a_function_without_a_signature_is_refused() -> None:
-    with pytest.raises(ConfigError, match="handler"):
+    with pytest.raises(ConfigError, match="cannot read the signature of <class 'type'>"):
         Signature.of(type)
 
 
@@ -359,7 +359,7 @@ def test_check_agrees_with_python(fn: Any, args: list[int], kwargs: dict[str, in
     try:
         fn(*args, **kwargs)
     except TypeError:
-        with pytest.raises(ConfigError, match="arguments of task 'named'"):
+        with pytest.raises(ConfigError, match=r"^task 'named': .* \(signature: .*\)$"):
             Signature.of(fn).check("named", args, kwargs)
     else:
         Signature.of(fn).check("named", args, kwargs)

@@ -34,7 +34,7 @@ from windlass.core.options import DEFAULT_OPTIONS, JobOptions
 from windlass.core.probe import reach
 from windlass.core.rollups import Mark
 from windlass.core.schedule_rules import Schedule, ScheduleStrategy, to_schedule
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, shown
 from windlass.jobs.interfaces import open_apps_with
 from windlass.schedules.verbs import DeclaredSchedules, ScheduleInfo, list_schedules, make_record
 from windlass.serde import DEFAULT_MAX_BYTES, Codec, ZlibCodec, get_codec, register_codec
@@ -125,7 +125,9 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
 
     async def __aenter__(self) -> Windlass:
         if self._entered:
-            raise ConfigError("async with app", "entered once at a time (it is open: use it as it is)")
+            raise ConfigError(
+                "async with app", message="this app is already open: use it without another 'async with'"
+            )
         self._entered = True
         try:
             await self.open()
@@ -216,12 +218,19 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         """
         if isinstance(task, str):
             if queue is None:
-                raise ConfigError("queue", "given together with a task's name")
+                raise ConfigError(
+                    "queue", message=f"task {task!r} is given by its name: name its queue too (queue=...)"
+                )
             template = self.queue(queue).prepare(task, {**kwargs} if kwargs else list(args) or None)
         else:
             bound = task if isinstance(task, BoundTask) else task.options()
             if queue is not None and queue != bound.task.queue_name:
-                raise ConfigError("queue", f"left out, or the task's own ({bound.task.queue_name})", queue)
+                raise ConfigError(
+                    "queue",
+                    message=f"task {bound.task.name!r} belongs to queue {bound.task.queue_name!r}, not "
+                    f"{shown(queue)}; leave out queue",
+                    got=queue,
+                )
             template = bound.prepare(*args, **kwargs)
         self._code_schedules.declare(make_record(self, name, to_schedule(schedule), template))
 

@@ -82,7 +82,7 @@ class HookVerbs:
         if not inspect.isasyncgenfunction(resources):
             raise ConfigError("lifespan", "an async generator of one parameter, the app", resources)
         if self._lifespan is not None:
-            raise ConfigError("lifespan", "given once for an app")
+            raise ConfigError("lifespan", message="this app already has a lifespan; an app takes only one")
         self._lifespan = asynccontextmanager(resources)
         return resources
 

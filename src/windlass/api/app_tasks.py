@@ -107,7 +107,7 @@ class TaskVerbs:
         """
         if cron is not None:
             if schedule is not None:
-                raise ConfigError("schedule", "left out when cron is given")
+                raise ConfigError("schedule", message="give either cron or schedule, not both")
             schedule = Schedule(cron=cron, timezone=timezone)
         register = partial(
             self._register,
@@ -137,13 +137,24 @@ class TaskVerbs:
     ) -> Task[Any, Any]:
         _check_function(fn)
         if batch is not None and isolation == "process":
-            raise ConfigError("isolation", "auto or thread for a task with batch", isolation)
+            raise ConfigError(
+                "isolation",
+                message="a task with batch cannot have isolation='process'; use 'auto' or 'thread'",
+                got=isolation,
+            )
         if isolation == "process" and "<locals>" in getattr(fn, "__qualname__", ""):
             raise ConfigError(
-                "isolation", "auto or thread for a function inside another (move it to the module)", fn
+                "isolation",
+                message=f"{fn.__qualname__} is defined inside another function and cannot have "
+                "isolation='process': a child process cannot import it; move it to the top of its module",
+                got=fn,
             )
         if memory_limit is not None and isolation != "process":
-            raise ConfigError("memory_limit", 'given with isolation="process"', memory_limit)
+            raise ConfigError(
+                "memory_limit",
+                message=f"memory_limit needs isolation='process', got isolation={isolation!r}",
+                got=memory_limit,
+            )
         kind = AsyncTask if inspect.iscoroutinefunction(fn) else PlainTask
         task: Task[Any, Any] = kind(
             cast("TaskApp", self),
@@ -159,7 +170,10 @@ class TaskVerbs:
         known = self._tasks.get(task.name)
         if known is not None and known.fn.__code__ is not getattr(fn, "__code__", None):
             raise ConfigError(
-                "name", "unique: two tasks are called the same (give one @app.task(name=...))", task.name
+                "name",
+                message=f"there are two tasks named {task.name!r}; give one of them another name: "
+                "@app.task(name=...)",
+                got=task.name,
             )
         if schedule is not None:
             _check_scheduled(task)
@@ -210,10 +224,19 @@ def _check_function(fn: Any) -> None:
     if not callable(fn):
         raise ConfigError("task", "a function (give names as @app.task(name=..., queue=...))", fn)
     if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
-        advice = "return a value, and report parts of it with job.stream(...) or one job each"
-        raise ConfigError("task", f"a function without yield ({advice})", fn)
+        advice = "return a value; report parts of it with job.stream(...), or add one job for each"
+        raise ConfigError(
+            "task",
+            message=f"{getattr(fn, '__qualname__', fn)} is a generator and cannot be a task: {advice}",
+            got=fn,
+        )
     if inspect.isfunction(fn) and _is_method(fn):
-        raise ConfigError("task", "a function, not a method: a worker has no self to call it with", fn)
+        raise ConfigError(
+            "task",
+            message=f"{fn.__qualname__} is a method and cannot be a task: a worker has no self to call it "
+            "with; use a function",
+            got=fn,
+        )
 
 
 def _is_method(fn: FunctionType) -> bool:
@@ -228,4 +251,4 @@ def _check_scheduled(task: Task[Any, Any]) -> None:
         task.check((), {})
     except ConfigError as exc:
         how = "give each parameter a default, or use app.schedule(name, rule, task, ...) with arguments"
-        raise ConfigError(exc.option, f"{exc.want}: a schedule passes none; {how}") from exc
+        raise ConfigError(exc.option, message=f"{exc}: a schedule passes no arguments; {how}") from exc

@@ -167,8 +167,9 @@ class BulkVerbs:
             raise IllegalTransitionError(
                 self.name,
                 "busy",
-                "obliterate the queue of",
-                f"{counts[JobState.ACTIVE]} jobs run; pass force=True",
+                "obliterate",
+                message=f"cannot obliterate queue {self.name!r}: {counts[JobState.ACTIVE]} of its jobs are "
+                "running; wait, or pass force=True",
             )
         return await self._purge_all(list(JobState), force=force, forget=True)
 

@@ -70,6 +70,7 @@ class PlainReader:
 Test = Callable[[JobRecord, Reader, int], bool]
 
 _TERM = re.compile(r'(?:(?P<field>[A-Za-z_][\w.\-]*):)?(?P<value>"(?:[^"\\]|\\.)*"|\S*)')
+_NO_NAME = "lacks the name of an argument: write args.NAME:VALUE"
 _COMPARED = re.compile(r"(<=|>=|<|>|=)?(.+)", re.DOTALL)
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
@@ -197,6 +198,10 @@ def _terms(text: str) -> list[Term]:
     return found
 
 
+def _bad_field(field: str, why: str) -> ConfigError:
+    return ConfigError(field, message=f"search field {field!r} {why}")
+
+
 def _term(field: str, given: str) -> Term:
     quoted = len(given) > 1 and given.startswith('"') and given.endswith('"')
     value = re.sub(r"\\(.)", r"\1", given[1:-1]) if quoted else given
@@ -204,9 +209,11 @@ def _term(field: str, given: str) -> Term:
     if field:
         check_known([name], FIELDS, "field of a search")
         if (name == "args") != ("." in field):
-            raise ConfigError(field, "args.NAME:VALUE" if name == "args" else "a field without a dot")
+            raise _bad_field(field, _NO_NAME if name == "args" else f"has no parts: write {name}:VALUE")
     if not value:
-        raise ConfigError(field or "search", "a value after the colon" if field else "some words")
+        if field:
+            raise _bad_field(field, f"has no value: write {field}:VALUE")
+        raise ConfigError("search", message="the search has an empty term")
     return Term(field, value)
 
 
@@ -352,7 +359,7 @@ def _ended(value: str, now_ms: int, known: Mapping[str, Any]) -> dict[str, int]:
 
 def _argument(path: Sequence[str], value: str) -> Test:
     if not all(path):
-        raise ConfigError(".".join(["args", *path]), "args.NAME:VALUE")
+        raise _bad_field(".".join(["args", *path]), _NO_NAME)
     try:
         plain: Any = msgspec.json.decode(value)
     except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError):
@@ -394,7 +401,7 @@ def _equals(found: Any, plain: Any, value: str) -> bool:
 def _compared(field: str, value: str) -> tuple[str, str]:
     match = _COMPARED.fullmatch(value)
     if match is None:
-        raise ConfigError(field, "a value after the comparison", value)
+        raise _bad_field(field, f"has no value: write {field}:VALUE")
     return match[1] or "=", match[2]
 
 
@@ -418,7 +425,7 @@ def _time(field: str, name: str, value: str) -> Test:
     span = _span_ms(text)
     instant = _instant_ms(text) if span is None else None
     if sign == "=" or (span is None and instant is None):
-        raise ConfigError(field, "such as <1h, >2d, >=2026-01-31 or <2026-01-31T12:00", value)
+        raise ConfigError(field, "a time such as <1h, >2d, >=2026-01-31 or <2026-01-31T12:00", value)
 
     def fits(record: JobRecord, reader: Reader, now_ms: int) -> bool:
         at_ms = getattr(record, name)
@@ -435,7 +442,7 @@ def _took(value: str) -> Test:
     sign, text = _compared("took", value)
     span, compare = _span_ms(text), _COMPARISONS[sign]
     if span is None:
-        raise ConfigError("took", "such as >5s or <200ms", value)
+        raise ConfigError("took", "a duration such as >5s or <200ms", value)
 
     def fits(record: JobRecord, reader: Reader, now_ms: int) -> bool:
         if record.started_ms is None or record.finished_ms is None:

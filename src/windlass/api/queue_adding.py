@@ -16,7 +16,7 @@ from windlass.core.option_values import seconds_to_ms
 from windlass.core.options import AddOptionsDict, JobOptions, JobOptionsDict
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
-from windlass.errors import ConfigError, GroupFullError, OrderedGroupError, StorageError, WindlassError
+from windlass.errors import ConfigError, GroupFullError, OrderedGroupError, StorageError, WindlassError, shown
 from windlass.flows.builder import add_steps, step_of
 from windlass.jobs.interfaces import JobQueue
 from windlass.jobs.job import Job
@@ -108,7 +108,11 @@ class AddVerbs(QueueContext):
 
         jobs = await around(outgoing, send)
         if not isinstance(jobs, list):
-            raise ConfigError("enqueue hook", "one that returns what proceed() returned", jobs)
+            raise ConfigError(
+                "enqueue hook",
+                message=f"an enqueue hook must return what proceed() returned, but returned {shown(jobs)}",
+                got=jobs,
+            )
         return jobs
 
     async def _send(self, news: Sequence[NewJob], chunk: int) -> list[Job[Any]]:

@@ -13,6 +13,7 @@ from windlass.api.why import Why, explain
 from windlass.backend import requests as rq
 from windlass.core.job import JobRecord, LogLine, WorkerInfo
 from windlass.core.option_values import check_int
+from windlass.core.order import bad_cursor
 from windlass.core.remote_errors import of_record
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import (
@@ -208,11 +209,11 @@ class ReadVerbs(QueueContext):
 
 def _cursor(value: str | None) -> str | None:
     if value is not None and not (isinstance(value, str) and value.isdecimal() and len(value) < 20):
-        raise ConfigError("cursor", "one that a page before returned", value)
+        raise bad_cursor(value)
     return value
 
 
 def _limit(value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LONGEST_PAGE:
-        raise ConfigError("limit", f"from 1 to {_LONGEST_PAGE}", value)
+        raise ConfigError("limit", f"a whole number from 1 to {_LONGEST_PAGE}", value)
     return value

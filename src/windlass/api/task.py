@@ -105,7 +105,12 @@ class Task(ForeignNames, Generic[P, R]):
         self.rate: Rate | None = rate
         if rate is not None:
             if options.group is not None:
-                raise ConfigError("rate", "left out for a task with a group: set the group's limits", rate)
+                raise ConfigError(
+                    "rate",
+                    message=f"a task with a group ({options.group!r}) cannot have a rate: set the limits of "
+                    "the group",
+                    got=rate,
+                )
             options = options.merged({"group": self.name})
         self._bound: BoundTask[P, R] = BoundTask(self, options)
         #: Default options for jobs that were added by name.
@@ -310,9 +315,14 @@ class BoundTask(ForeignNames, Generic[P, R]):
     async def map(self, *columns: Iterable[Any]) -> list[Job[R]]:
         """Add a job for each value, or for each row of values, in atomic steps of 1,000."""
         values = [list(column) for column in columns]
-        if not values or len({len(column) for column in values}) != 1:
+        lengths = [len(column) for column in values]
+        if len(set(lengths)) != 1:
             raise ConfigError(
-                "map", "one or more iterables of the same length", [len(column) for column in values]
+                "map",
+                message=f"map needs iterables of the same length, got lengths {lengths}"
+                if values
+                else "map needs at least one iterable",
+                got=lengths,
             )
         prepare: Callable[..., NewJob] = self.prepare
         news = [prepare(*row) for row in zip(*values, strict=True)]

@@ -12,8 +12,8 @@ from typing import ClassVar
 import msgspec
 
 from windlass.backend.requests import Request
+from windlass.core.order import bad_cursor
 from windlass.core.rollups import Mark, MetricsCursor, MetricsRow, Step
-from windlass.errors import ConfigError
 
 #: Enough digits for milliseconds since 1970.
 _DIGITS = 14
@@ -95,5 +95,5 @@ def place_of(cursor: str) -> tuple[int, str]:
     """The window and the task in a cursor of ``ReadMetrics``. Raises ``ConfigError`` for any other text."""
     start, separator, task = cursor.partition(" ")
     if not separator or not (start.isascii() and start.isdecimal() and len(start) <= _DIGITS):
-        raise ConfigError("cursor", "one that came with a page", cursor)
+        raise bad_cursor(cursor)
     return int(start), task

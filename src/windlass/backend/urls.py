@@ -98,11 +98,11 @@ def parse_url(url: str) -> BackendUrl:
     if found is None:
         raise ConfigError("url", "like sqlite:///jobs.db or memory://")
     if not is_text(url) or printable(url) != url:
-        raise _unreadable(url, "proper Unicode text without control characters")
+        raise _unreadable(url, "it has control characters, or is not valid Unicode")
     try:
         parts = urlsplit(url)
     except ValueError:  # for example brackets without an address
-        raise _unreadable(url, "a proper URL") from None
+        raise _unreadable(url, "it is not a valid URL") from None
     credentials, hosts = "", parts.netloc
     if parts.scheme not in _LOCAL:
         credentials, hosts = _authority(url, parts)
@@ -128,19 +128,23 @@ def _authority(url: str, parts: SplitResult) -> tuple[str, str]:
     """
     if "@" in parts.path or "@" in parts.query or "#" in url:
         raise _unreadable(
-            url, "with special characters of user, password and path encoded: / is %2F, ? %3F, # %23, @ %40"
+            url,
+            "encode special characters of the user, the password and the path: "
+            "/ is %2F, ? is %3F, # is %23 and @ is %40",
         )
     credentials, _, hosts = parts.netloc.rpartition("@")
     for host in hosts.split(","):
         fits = _HOST.fullmatch(host)
         if fits is None or (fits[1] and not 0 < int(fits[1]) < 65_536):
-            raise _unreadable(url, "with hosts like host:port, and ports that are numbers from 1 to 65535")
+            raise _unreadable(url, "write hosts as host:port, with a port from 1 to 65535")
     return credentials, hosts
 
 
-def _unreadable(url: str, want: str) -> ConfigError:
+def _unreadable(url: str, why: str) -> ConfigError:
     """The error for a URL of which only the scheme may be shown."""
-    return ConfigError("url", want, _only_scheme(url))
+    return ConfigError(
+        "url", message=f"cannot use the url {_only_scheme(url)!r}: {why}", got=_only_scheme(url)
+    )
 
 
 def _only_scheme(url: str) -> str:
@@ -176,14 +180,14 @@ def register_scheme(scheme: str, module: str, install: str = "") -> None:
 
 
 def _known_schemes(scheme: str) -> str:
-    """What a URL may begin with, and which scheme was probably meant. For an error message."""
+    """Advice for a URL with an unknown scheme: which one was probably meant, or all known ones."""
     if scheme.startswith(("postgres", "mysql", "mariadb", "mongodb")):
         instead = "sqlite:///jobs.db on one machine, valkey://host on many"
-        return f"that of a store ({scheme} is none yet: use {instead})"
+        return f"{scheme} is not supported yet; use {instead}"
     near = difflib.get_close_matches(scheme, _SCHEMES, 1)
     if near:
-        return f"that of a store (did you mean {near[0]}://?)"
-    return f"one of {', '.join(f'{known}://' for known in sorted(_SCHEMES))}"
+        return f"did you mean {near[0]}://?"
+    return f"known are {', '.join(f'{known}://' for known in sorted(_SCHEMES))}"
 
 
 def backend_module(url: str) -> ModuleType:
@@ -191,13 +195,19 @@ def backend_module(url: str) -> ModuleType:
     parsed = parse_url(url)
     found = _SCHEMES.get(parsed.scheme)
     if found is None:
-        raise ConfigError("url", _known_schemes(parsed.scheme), parsed.shown)
+        raise ConfigError(
+            "url",
+            message=f"there is no store for the url {parsed.shown!r}: {_known_schemes(parsed.scheme)}",
+            got=parsed.shown,
+        )
     module, install = found
     try:
         return importlib.import_module(module)
     except ImportError as exc:
-        advice = f"pip install '{install}' first" if install else "its module does not load"
-        raise ConfigError("url", f"usable here: {advice} ({exc})", parsed.shown) from exc
+        advice = f"; run: pip install '{install}'" if install else ""
+        raise ConfigError(
+            "url", message=f"cannot open {parsed.shown!r}: {exc}{advice}", got=parsed.shown
+        ) from exc
 
 
 def open_backend(url: str) -> Backend:

@@ -54,9 +54,10 @@ def make(options: DashboardOptions) -> Guard | StoresDashboard:
     if not is_loopback(options.host) and not app.settings.methods:
         raise ConfigError(
             "host",
-            "127.0.0.1 unless there is a sign-in: give --operator-token (or $WINDLASS_OPERATOR_TOKEN), "
-            "--reader-token, --user, --openid-issuer, or --trusted-proxy with --proxy-user-header",
-            options.host,
+            message=f"host {options.host!r} can be reached from other machines, but there is no sign-in: "
+            "give --operator-token (or $WINDLASS_OPERATOR_TOKEN), --reader-token, --user, --openid-issuer, "
+            "or --trusted-proxy with --proxy-user-header",
+            got=options.host,
         )
     return app
 
@@ -66,7 +67,9 @@ def _open(options: DashboardOptions) -> dict[str, Windlass]:
     if not options.stores:
         return {"": options.app(create=True)}
     if options.lake is not None:
-        raise ConfigError("--lake", "left out with --store: a lake holds the history of one store")
+        raise ConfigError(
+            "--lake", message="--lake cannot be used with --store: a lake holds the history of one store"
+        )
     named: dict[str, str] = {}
     for entry in options.stores:
         name, _, url = entry.partition("=")
@@ -84,7 +87,11 @@ def _passwords(given: tuple[str, ...], option: str) -> dict[str, str]:
         if not colon:
             password = os.environ.get(f"WINDLASS_PASSWORD_{name.upper()}", "")
         if not password:
-            raise ConfigError(option, f"NAME:PASSWORD, or the password in $WINDLASS_PASSWORD_{name.upper()}")
+            raise ConfigError(
+                option,
+                message=f"user {name!r} has no password: write {option} {name}:PASSWORD, or set "
+                f"$WINDLASS_PASSWORD_{name.upper()}",
+            )
         found[name] = password
     return found
 

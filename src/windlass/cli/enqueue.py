@@ -188,7 +188,7 @@ def _lines(
         try:
             job = msgspec.json.decode(line)
         except msgspec.DecodeError as exc:
-            raise ConfigError(f"line {number}", f"a JSON object ({exc})") from exc
+            raise ConfigError(f"line {number}", message=f"line {number} is not JSON ({exc})") from exc
         if not isinstance(job, dict) or "name" not in job:
             raise ConfigError(f"line {number}", 'an object like {"name": ..., "data": ..., ...}', job)
         yield number, {**shared, **job}
@@ -204,11 +204,17 @@ def _read(
     """The job of a line, for ``queue`` or the queue that the line names."""
     name = queue or line.get("queue")
     if name is None:
-        raise ConfigError(f"line {number}", "one that names its queue, when the command names none", line)
+        raise ConfigError(
+            f"line {number}",
+            message=f'line {number} names no queue: give QUEUE, or add "queue" to the line',
+            got=line,
+        )
     try:
         return read(app.queue(name), line)
     except ConfigError as exc:
-        raise ConfigError(f"line {number}: {exc.option}", exc.want, exc.got) from exc
+        raise ConfigError(
+            f"line {number}: {exc.option}", exc.want, exc.got, message=f"line {number}: {exc}"
+        ) from exc
 
 
 def _chunks(jobs: Iterator[T]) -> Iterator[list[T]]:

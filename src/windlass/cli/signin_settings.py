@@ -105,20 +105,23 @@ def _check_roles(roles: Roles, openid: bool, proxy: Table) -> None:
     names_users = openid or bool(proxy.get("user_header"))
     if any_role and not names_users:
         raise ConfigError(
-            "roles", "given with --openid-issuer, or with --trusted-proxy and --proxy-user-header"
+            "roles",
+            message="roles need a sign-in that names users: give --openid-issuer, or --trusted-proxy and "
+            "--proxy-user-header",
         )
     if names_users and not any_role:
-        raise ConfigError(
-            "roles", "given where a provider or a proxy names users: --operator-role or --reader-role"
-        )
+        raise ConfigError("roles", message="no user would have a role: give --operator-role or --reader-role")
     if proxy.get("groups_header") and not proxy.get("user_header"):
-        raise ConfigError("--proxy-groups-header", "given with --proxy-user-header")
+        raise ConfigError("--proxy-groups-header", message="--proxy-groups-header needs --proxy-user-header")
 
 
 def _check_needed(table: str, values: Table, *names: str) -> None:
     for name in names:
         if not values.get(name):
-            raise ConfigError(table, f"complete: give {_NEEDED[name]}, or {name} in [{table}] of --access")
+            raise ConfigError(
+                table,
+                message=f"[{table}] is incomplete: give {_NEEDED[name]}, or {name} in [{table}] of --access",
+            )
 
 
 # --- the file --------------------------------------------------------------------------------------
@@ -131,16 +134,21 @@ def _read(path: str | None) -> Table:
     try:
         found = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as exc:
-        raise ConfigError("--access", f"a file that can be read ({exc.strerror})", path) from None
+        raise ConfigError(
+            "--access", message=f"cannot read --access {path}: {exc.strerror}", got=path
+        ) from None
     except ValueError as exc:  # invalid TOML or UTF-8
-        raise ConfigError(f"--access {path}", f"a TOML file: {exc}") from None
+        raise ConfigError(f"--access {path}", message=f"--access {path} is not valid TOML: {exc}") from None
     check_known(found, _KINDS, f"table of {path}")
     for name, value in found.items():
         listed = name == "rules"
         tables = value if listed and isinstance(value, list) else [value]
         for table in tables:
             if not isinstance(table, dict) or (listed and table is value):
-                raise ConfigError(f"{name} of {path}", f"written as {'[[rules]]' if listed else f'[{name}]'}")
+                raise ConfigError(
+                    f"{name} of {path}",
+                    message=f"{name} of {path} must be written as {'[[rules]]' if listed else f'[{name}]'}",
+                )
             _check_keys(name, table, path)
     return found
 
@@ -148,7 +156,10 @@ def _read(path: str | None) -> Table:
 def _check_keys(name: str, table: Mapping[str, Any], path: str) -> None:
     for key in table:
         if key in _SECRETS and name in ("openid", "proxy"):
-            raise ConfigError(f"{key} of [{name}]", f"in the environment, in ${_SECRETS[key]}")
+            raise ConfigError(
+                f"{key} of [{name}]",
+                message=f"{key} of [{name}] is a secret: take it out of {path} and set ${_SECRETS[key]}",
+            )
     known = {field.name for field in fields(_KINDS[name])} - {"roles", *_SECRETS}
     check_known(table, known, f"key of [{name}] in {path}")
 
@@ -160,4 +171,4 @@ def _make(kind: type[T], name: str, values: Table) -> T:
     except msgspec.ValidationError as exc:
         if isinstance(exc.__cause__, ConfigError):
             raise exc.__cause__ from None
-        raise ConfigError(name, f"of the right types: {exc}") from None
+        raise ConfigError(name, message=f"{name} has a value of a wrong type: {exc}") from None

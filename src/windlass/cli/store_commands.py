@@ -66,8 +66,14 @@ async def find_queue(app: Windlass, name: str) -> Queue:
     names = [info.name for info in await app.queues()]
     if name not in names:
         near = nearest(name, names)
-        hint = f"did you mean {near!r}?" if near else f"there is {', '.join(names[:10]) or 'none yet'}"
-        raise ConfigError("queue", f"the name of a queue in this store ({hint})", name)
+        hint = (
+            f"did you mean {near!r}?"
+            if near
+            else f"known: {', '.join(names[:10])}"
+            if names
+            else "there is none yet"
+        )
+        raise ConfigError("queue", message=f"there is no queue {name!r} in this store ({hint})", got=name)
     return app.queue(name)
 
 

@@ -112,7 +112,7 @@ def _table(file: Path) -> dict[str, Any]:
     try:
         tool = tomllib.loads(file.read_text()).get("tool", {})
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise ConfigError(str(file), f"proper TOML ({exc})") from exc
+        raise ConfigError(str(file), message=f"cannot read {file}: {exc}") from exc
     table: Any = tool.get("windlass", {}) if isinstance(tool, dict) else {}
     if not isinstance(table, dict):
         raise ConfigError(f"[tool.windlass] of {file}", "a table", table)

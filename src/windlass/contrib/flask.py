@@ -72,7 +72,10 @@ def get_windlass() -> Windlass:
     """The Windlass app of the current Flask application."""
     found = current_app.extensions.get(_KEY)
     if found is None:
-        raise ConfigError("extension", "initialised: FlaskWindlass(jobs).init_app(app)")
+        raise ConfigError(
+            "extension",
+            message="this Flask app has no Windlass extension: call FlaskWindlass(jobs).init_app(app)",
+        )
     extension: FlaskWindlass = found
     return extension.jobs
 

@@ -60,7 +60,9 @@ def make_worker(jobs: Windlass, options: Mapping[str, Any]) -> Worker:
     given = dict(options)
     queues = given.pop("queues", None) or sorted({task.queue_name for task in jobs.tasks.values()})
     if not queues:
-        raise ConfigError("worker", "given to an app with tasks, or with {'queues': [...]}")
+        raise ConfigError(
+            "worker", message="the app has no tasks, so name the queues of the worker: {'queues': [...]}"
+        )
     return Worker(queues, url_or_app=jobs, **given)
 
 
@@ -68,7 +70,11 @@ def get_windlass(connection: HTTPConnection) -> Windlass:
     """The Windlass app of the web application that serves this request or web socket."""
     found = getattr(connection.app.state, "windlass", None)
     if not isinstance(found, Windlass):
-        raise ConfigError("lifespan", "windlass.contrib.starlette.lifespan(...), and the server running it")
+        raise ConfigError(
+            "lifespan",
+            message="this web application has no Windlass app: give it "
+            "windlass.contrib.starlette.lifespan(...), and let the server run the lifespan",
+        )
     return found
 
 

@@ -38,7 +38,9 @@ def configured_app(spec: str) -> Windlass:
     """The app that ``MODULE:APP`` names."""
     if not spec:
         raise ConfigError(
-            "windlass_app", "set to MODULE:APP in pytest's configuration, or a fixture of that name"
+            "windlass_app",
+            message="windlass_app is not set: set it to MODULE:APP in pytest's configuration, or write a "
+            "fixture of that name",
         )
     return load_app(spec)
 

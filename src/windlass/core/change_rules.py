@@ -199,12 +199,18 @@ def _change_delay(job: JobRecord, delay_ms: int, recorder: ChangeRecorder) -> Ch
     return Changed.OK
 
 
+def too_many_signals(name: str) -> ConfigError:
+    """The error for a signal to a job that has received as many different ones as it can keep."""
+    message = f"signal {name!r} was refused: the job already has {SIGNALS_KEPT} different signals, the limit"
+    return ConfigError("signal", message=message, got=name)
+
+
 def signal(job: JobRecord, name: str, data: bytes, codec: str, recorder: ChangeRecorder) -> Changed:
     """Store a signal, replacing an older one of that name. A job that is suspended on it becomes waiting."""
     if job.state in FINISHED:
         return Changed.ILLEGAL
     if name not in job.signals and len(job.signals) >= SIGNALS_KEPT:
-        raise ConfigError("signal", f"one of at most {SIGNALS_KEPT} names per job", name)
+        raise too_many_signals(name)
     job.signals = {**job.signals, name: SignalValue(data, codec, recorder.now_ms)}
     if job.state is JobState.SUSPENDED and job.awaits == name:
         promote(job, recorder)

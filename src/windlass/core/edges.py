@@ -145,9 +145,11 @@ def forgive(edge: Edge) -> None:
 def check_size(jobs: int, edges: int) -> None:
     """Raise if a flow is too large to be added in one transaction."""
     if jobs > FLOW_LIMIT:
-        raise ConfigError("flow", f"at most {FLOW_LIMIT} jobs", jobs)
+        raise ConfigError("flow", message=f"a flow can have at most {FLOW_LIMIT} jobs, got {jobs}", got=jobs)
     if edges > FLOW_LIMIT:
-        raise ConfigError("depends_on", f"at most {FLOW_LIMIT} jobs that one job waits for", edges)
+        raise ConfigError(
+            "depends_on", message=f"a job can depend on at most {FLOW_LIMIT} jobs, got {edges}", got=edges
+        )
 
 
 def check_cycle(edges: dict[JobRef, list[JobRef]]) -> None:
@@ -174,15 +176,15 @@ def unknown_dependency(dependent: JobRef, child: JobRef) -> DependencyError:
     """The error for a job that depends on a job that the store does not have."""
     return DependencyError(
         "depends_on",
-        f"jobs that exist or are added together: {dependent.id!r} waits for {child.id!r} of queue "
-        f"{child.queue!r}, which does not (never added, pruned or removed)",
+        message=f"job {dependent.id!r} depends on job {child.id!r} of queue {child.queue!r}, which does not "
+        "exist (never added, pruned or removed)",
     )
 
 
 def bad_parent(child: JobRef, parent: JobRef, state: str) -> DependencyError:
-    """The error for a child whose parent has finished or does not exist."""
+    """The error for a child whose parent has finished or does not exist (``unknown``)."""
+    why = "does not exist" if state == "unknown" else f"is {state} and cannot wait for it"
     return DependencyError(
         "parent",
-        f"a job that has not finished: {parent.id!r} of queue {parent.queue!r} is {state} and cannot wait "
-        f"for {child.id!r}",
+        message=f"cannot add job {child.id!r}: its parent {parent.id!r} of queue {parent.queue!r} {why}",
     )

@@ -184,5 +184,6 @@ def check_kept_out(held: Container[JobRef], jobs: list[NewJob]) -> None:
             if dependency.ref in held:
                 raise DependencyError(
                     "depends_on",
-                    f"free of jobs kept out by their unique key, a full or an ordered group: {dependency.id}",
+                    message=f"job {new.id!r} depends on job {dependency.id!r}, which cannot be added: its "
+                    "unique key is taken, or its group is full or ordered",
                 )

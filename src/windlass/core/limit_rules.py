@@ -141,7 +141,7 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         if not isinstance(self.skip_delayed, bool):
             raise ConfigError("skip_delayed", "True or False", self.skip_delayed)
         if self.skip_delayed and not self.ordered:
-            raise ConfigError("skip_delayed", "used together with ordered=True")
+            raise ConfigError("skip_delayed", message="skip_delayed needs ordered=True")
 
     @property
     def slots(self) -> int | None:
@@ -405,7 +405,12 @@ def with_revoked(limits: QueueLimits, task: str, revocation: Revocation | None) 
 
 
 def too_many_revoked(task: str) -> ConfigError:
-    return ConfigError("task", f"one of at most {MAX_REVOKED} revoked tasks per queue", task)
+    return ConfigError(
+        "task",
+        message=f"task {task!r} cannot be revoked: the queue already has {MAX_REVOKED} revoked tasks, the "
+        "limit",
+        got=task,
+    )
 
 
 def queue_room(

@@ -129,14 +129,20 @@ class Unique(msgspec.Struct, frozen=True):
         if self.key is not None and (not is_text(self.key) or not 1 <= len(self.key) <= 256):
             raise ConfigError("unique.key", "a text of 1 to 256 characters", self.key)
         if self.key is not None and self.fields:
-            raise ConfigError("unique.fields", "given without a key (they exclude each other)", self.fields)
+            raise ConfigError(
+                "unique.fields", message="give unique.key or unique.fields, not both", got=self.fields
+            )
         if not isinstance(self.fields, (tuple, list)) or not all(is_text(n) for n in self.fields):
             raise ConfigError("unique.fields", "a list of argument names", self.fields)
         if self.ttl is None and self.mode in _NEEDS_TTL:
-            raise ConfigError("unique.ttl", f"given in mode {self.mode}")
+            raise ConfigError("unique.ttl", message=f"unique mode {self.mode} needs a ttl")
         if self.extend and (self.ttl is None or self.mode in _REPLACES):
             raise ConfigError(
-                "unique.extend", "given with a ttl, and not in mode debounce or keep_last", True
+                "unique.extend",
+                message=f"unique.extend needs a ttl, and cannot be used in mode {self.mode}"
+                if self.mode in _REPLACES
+                else "unique.extend needs a ttl",
+                got=True,
             )
         _ = self.ttl_ms
 
@@ -164,12 +170,19 @@ class Unique(msgspec.Struct, frozen=True):
         missing = [name for name in self.fields if name not in arguments]
         if missing:
             known = ", ".join(sorted(arguments)) or "none"
-            raise ConfigError("unique.fields", f"names of arguments that are given ({known})", missing[0])
+            raise ConfigError(
+                "unique.fields",
+                message=f"unique.fields names {missing[0]!r}, but the job has no such argument (given: "
+                f"{known})",
+                got=missing[0],
+            )
         chosen = {name: arguments[name] for name in self.fields} if self.fields else dict(arguments)
         try:
             return f"{task[:200]}:{content_id(chosen)}"
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise ConfigError("unique.fields", f"names of arguments that JSON can hold ({exc})") from exc
+            raise ConfigError(
+                "unique.fields", message=f"unique needs arguments that JSON can hold ({exc})"
+            ) from exc
 
 
 def to_unique(value: object) -> Unique | None:
@@ -217,10 +230,10 @@ def check_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
     """Raise ``ConfigError`` for a name that is not in ``known``, with the nearest known name."""
     for name in given:
         if name not in known:
-            shown = clean_text(name, _SHOWN_CHARS)
-            near = nearest(shown, known)
+            called = clean_text(name, _SHOWN_CHARS)
+            near = nearest(called, known)
             hint = f" (did you mean {near!r}?)" if near else f" (known: {', '.join(sorted(map(str, known)))})"
-            raise ConfigError(shown, f"a known {what}{hint}")
+            raise ConfigError(called, f"a known {what}", message=f"unknown {what}: {called!r}{hint}")
 
 
 def to_backoff(value: object) -> Backoff:
@@ -244,8 +257,12 @@ def check_spelling(policy: Backoff, registered: Iterable[str]) -> None:
         starts = [name for name in BUILT_IN if name.startswith(policy.type[:4])]
         near = starts or difflib.get_close_matches(policy.type, BUILT_IN, 1, 0.6)
         if near:
-            hint = f"did you mean {near[0]!r}? Names like it are to be registered with the app"
-            raise ConfigError("backoff", f"a known strategy ({hint})", policy.type)
+            raise ConfigError(
+                "backoff",
+                message=f"unknown backoff strategy {policy.type!r} (did you mean {near[0]!r}?); pass one of "
+                "your own as backoff_strategies= to the app",
+                got=policy.type,
+            )
 
 
 def check_registered(policy: Backoff, registered: Iterable[str], task: str) -> None:
@@ -254,9 +271,11 @@ def check_registered(policy: Backoff, registered: Iterable[str], task: str) -> N
     if policy.type not in known:
         near = difflib.get_close_matches(policy.type, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-        advice = "pass it as backoff_strategies= to the app or the worker"
         raise ConfigError(
-            f"backoff of task {task!r}", f"a strategy known here ({hint} {advice})", policy.type
+            f"backoff of task {task!r}",
+            message=f"unknown backoff strategy {policy.type!r} of task {task!r} ({hint}); pass it as "
+            "backoff_strategies= to the app or the worker",
+            got=policy.type,
         )
 
 

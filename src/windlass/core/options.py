@@ -197,7 +197,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         check_int("max_stalls", self.max_stalls, 0, 1_000)
         check_int("backtrace", self.backtrace, 0, MOST_LINES)
         if self.run_at is not None and self.delay:
-            raise ConfigError("run_at", "given without delay (they exclude each other)", self.run_at)
+            raise ConfigError("run_at", message="give run_at or delay, not both", got=self.run_at)
         if self.job_id is not None:
             check_job_id(self.job_id)
         check_tags(self.tags)
@@ -213,7 +213,12 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             check_group(self.group)
         unique = to_unique(self.unique)
         if unique is not None and unique.mode == UniqueMode.DEBOUNCE and (self.delay or self.run_at):
-            raise ConfigError("delay", "left out with mode debounce (its ttl says when)", self.delay)
+            raise ConfigError(
+                "delay",
+                message="a job with unique mode debounce cannot have a delay or run_at: its ttl says when it "
+                "runs",
+                got=self.delay,
+            )
         if self.on_failure != OnFailure.FAIL:
             to_on_failure(self.on_failure)
         if self.depends_on or self.parent is not None:
@@ -276,7 +281,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not given:
             return self
         for name in _ELSEWHERE.keys() & given.keys():
-            raise ConfigError(name, f"left out here: {_ELSEWHERE[name]}")
+            raise ConfigError(name, message=f"{name} cannot be given here: {_ELSEWHERE[name]}")
         check_known(given, OPTION_NAMES, "job option")
         if "run_at" in given and given["run_at"] is not None and "delay" not in given:
             given = {**given, "delay": 0}  # a more special run_at overrules a general delay

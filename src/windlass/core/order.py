@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from windlass.core.job import JobRecord
 from windlass.core.states import FINISHED, TIMED, JobState
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, shown
 
 #: Greater than every time and every number.
 LAST = 2**63 - 1
@@ -39,7 +39,12 @@ def states_of(states: Sequence[JobState], sort: Sort) -> list[JobState]:
     allowed = _STATES[sort]
     if any(state not in allowed for state in states):
         names = ", ".join(sorted(allowed))
-        raise ConfigError("sort", f"added, or {sort} with states among {names} only", str(sort))
+        raise ConfigError(
+            "sort",
+            message=f"sort={sort} is possible only for the states {names}; ask for no others, or use "
+            "sort=added",
+            got=str(sort),
+        )
     return list(states) or [state for state in JobState if state in allowed]
 
 
@@ -66,7 +71,13 @@ def check_cursor(cursor: str, sort: Sort) -> None:
     if len(numbers) != wanted or not all(
         one.isdecimal() and len(one) < 20 and int(one) <= LAST for one in numbers
     ):
-        raise ConfigError("cursor", "one that came with a page of this order", cursor)
+        raise bad_cursor(cursor)
+
+
+def bad_cursor(cursor: object) -> ConfigError:
+    """The error for a cursor that no page returned, or a page of another list or order."""
+    message = f"cursor {shown(cursor)} is not valid here: pass the cursor of the page before, unchanged"
+    return ConfigError("cursor", message=message, got=cursor)
 
 
 def place_of_cursor(cursor: str) -> tuple[int, ...]:

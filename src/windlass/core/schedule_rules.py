@@ -122,7 +122,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if sum(given is not None for given in (self.cron, self.every, self.strategy)) != 1:
-            raise ConfigError("schedule", "given exactly one of cron, every and strategy")
+            raise ConfigError("schedule", message="a schedule needs exactly one of cron, every and strategy")
         zone(self.timezone)
         if self.cron is not None:
             check_cron(self.cron)
@@ -140,7 +140,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("at_start", "True or False", self.at_start)
         start_ms, end_ms = self.rule.start_ms, self.end_ms
         if start_ms is not None and end_ms is not None and end_ms < start_ms:
-            raise ConfigError("end", "not before start", self.end)
+            raise ConfigError("end", message=f"end {self.end} is before start {self.start}", got=self.end)
 
     @property
     def rule(self) -> Rule:
@@ -258,11 +258,18 @@ def _after_strategy(
 ) -> datetime | None:
     strategy = strategies.get(rule.strategy or "")
     if strategy is None:
-        raise ConfigError("strategy", f"one that this app knows ({', '.join(strategies)})", rule.strategy)
+        raise ConfigError(
+            "strategy",
+            message=f"unknown schedule strategy {rule.strategy!r} (known: {', '.join(strategies) or 'none'})",
+            got=rule.strategy,
+        )
     slot = strategy(after.astimezone(zone(rule.timezone)))
     if slot is not None and (slot.tzinfo is None or slot <= after):
         raise ConfigError(
-            "strategy", f"a function that gives an aware datetime after {after}", (rule.strategy, slot)
+            "strategy",
+            message=f"schedule strategy {rule.strategy!r} must return an aware datetime after {after}, got "
+            f"{slot!r}",
+            got=(rule.strategy, slot),
         )
     return slot
 
@@ -336,7 +343,7 @@ def plan_firing(
     """The slots of a due schedule to fire now, at most ``SLOTS_PER_STEP``. ``next_ms`` may be due already."""
     due_ms = schedule.next_ms
     if due_ms is None or due_ms > now_ms:
-        raise ConfigError("schedule", "one that is due", schedule.name)
+        raise ConfigError("schedule", message=f"schedule {schedule.name!r} is not due", got=schedule.name)
     is_missed = due_ms <= now_ms - LATE_MS
     if is_missed and schedule.missed == "once":
         return Firing([due_ms], slot_after(schedule, now_ms, strategies))

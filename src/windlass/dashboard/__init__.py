@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from windlass.errors import ConfigError
+from windlass.errors import not_installed
 
 try:
     import litestar as _litestar
 except ImportError as exc:
-    raise ConfigError("dashboard", "installed: pip install 'windlass[dashboard]'") from exc
+    raise not_installed("dashboard", "the dashboard", "windlass[dashboard]") from exc
 
 from windlass.dashboard.application import create_app
 from windlass.dashboard.settings import DEFAULT_MASK, Rule, ServerLimits

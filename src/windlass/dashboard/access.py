@@ -248,7 +248,7 @@ def check_declared(app: Litestar) -> None:
     """Raise ``ConfigError`` if a handler does not declare its access."""
     for route in app.routes:
         if not isinstance(route, HTTPRoute):
-            raise ConfigError("routes", "HTTP routes only", route.path)
+            raise ConfigError("routes", message=f"{route.path} is not an HTTP route", got=route.path)
         for handler in route.route_handlers:
             if handler.http_methods != {"OPTIONS"}:
                 _check_handler(route, handler)
@@ -257,10 +257,15 @@ def check_declared(app: Litestar) -> None:
 def _check_handler(route: HTTPRoute, handler: HTTPRouteHandler) -> None:
     access = handler.opt.get("access")
     if not isinstance(access, Access):
-        raise ConfigError("access", f"declared by the handler {handler.handler_name} of {route.path}")
+        raise ConfigError(
+            "access", message=f"handler {handler.handler_name} of {route.path} declares no access"
+        )
     named = "queue" in route.path_parameters
     if access.subject.endswith("queue") != named and access.subject != "page":
-        raise ConfigError("access", f"of a queue exactly where the path names one: {route.path}")
+        raise ConfigError(
+            "access",
+            message=f"the access of {route.path} must be to a queue if its path names one, and only then",
+        )
     changing = not set(handler.http_methods) <= SAFE
     if changing and access.subject != "nothing" and {access.action, *access.actions} & _READ_ACTIONS:
-        raise ConfigError("access", f"more than reading for a change: {route.path}")
+        raise ConfigError("access", message=f"{route.path} makes changes, but its access is for reading only")

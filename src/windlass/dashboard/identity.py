@@ -17,7 +17,7 @@ from windlass.dashboard.scope import BASE, IDENTITY, Scope, address_of, client_o
 from windlass.dashboard.sessions import ATTEMPT, Sessions, key_in, set_cookie
 from windlass.dashboard.store_view import StoreView
 from windlass.dashboard.users import ROLES, Identity
-from windlass.errors import ConfigError
+from windlass.errors import not_installed
 
 if TYPE_CHECKING:
     from windlass.dashboard.openid import Provider
@@ -43,7 +43,7 @@ class Authenticator:
             try:
                 from windlass.dashboard.openid import Provider
             except ImportError as exc:
-                raise ConfigError("openid", "installed: pip install 'windlass[oidc]'") from exc
+                raise not_installed("openid", "sign-in with OpenID Connect", "windlass[oidc]") from exc
             self.provider = Provider(self._settings.openid, store_view.now_ms)
 
     async def identify(self, scope: Scope, headers: Headers) -> Identity | None:

@@ -13,7 +13,7 @@ from windlass.api.health import archivers_behind
 from windlass.backend.health import Finding
 from windlass.core.text import many, show_age
 from windlass.dashboard.shapes.figures import LakeFailure, LakeSource, LakeState, Point
-from windlass.errors import ConfigError
+from windlass.errors import not_installed
 
 if TYPE_CHECKING:
     from windlass.pipeline.status import LakeStatus
@@ -73,7 +73,7 @@ class LakeFigures:
         try:
             from windlass.pipeline.gold import Gold, add_up
         except ImportError as exc:
-            raise ConfigError("lake", "readable: pip install 'windlass[spark]'") from exc
+            raise not_installed("lake", "support for lakes", "windlass[spark]") from exc
         if self._gold is None:
             self._gold = Gold(self._root)
         else:

@@ -152,7 +152,9 @@ class DashboardSettings:
             for name, password in getattr(self, option).items():
                 if not name or ":" in name or len(password) < _PASSWORD_CHARACTERS:
                     raise ConfigError(
-                        option, f"names without a colon, passwords of {_PASSWORD_CHARACTERS} characters"
+                        option,
+                        f"names without a colon, with passwords of at least {_PASSWORD_CHARACTERS} "
+                        "characters",
                     )
         if self.prefix and (not self.prefix.startswith("/") or self.prefix.endswith("/")):
             raise ConfigError("prefix", "empty, or a path such as /jobs", self.prefix)

@@ -10,6 +10,7 @@ double.s(RESULT))``. After a group, or after several steps, it is the list of th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -117,8 +118,8 @@ class Step(ForeignNames):
         if self.accepts is not None and not self.accepts(packed.get("args", ()), packed.get("kwargs", {})):
             raise ConfigError(
                 "pass_result",
-                "used when every later step takes a result as its first argument, "
-                f"and {self.name!r} takes no further one (write task.s(RESULT, ...) where a result is taken)",
+                message=f"pass_result cannot be used here: step {self.name!r} takes no further argument for "
+                "the result; write task.s(RESULT, ...) in the steps that take one",
             )
         self.packed, self.lacking = packed, None
 
@@ -135,7 +136,7 @@ class FlowGroup:
     def __init__(self, steps: Iterable[Step]) -> None:
         self.steps: list[Step] = list(steps)
         if not self.steps:
-            raise ConfigError("group", "one step at least")
+            raise ConfigError("group", message="a group needs at least one step")
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self.steps)
@@ -176,7 +177,9 @@ def chain(*parts: Part, on_failure: str = "fail", pass_result: bool = False) -> 
                     start.take_result()
         before = FlowGroup(ends) if isinstance(part, FlowGroup) else ends[0]
     if not isinstance(before, Step):
-        raise ConfigError("chain", "ended by one step (use chord for what comes after a group)")
+        raise ConfigError(
+            "chain", message="a chain must end with one step; use chord for what comes after a group"
+        )
     return before
 
 
@@ -248,7 +251,11 @@ def _app_of(one: Step) -> FlowApp:
     for each in _connected([one]):
         if each.app is not None:
             return each.app
-    raise ConfigError("flow", "enqueued through FlowProducer.add, or made of at least one task (task.s(...))")
+    raise ConfigError(
+        "flow",
+        message="a flow without a task cannot be enqueued by itself: use FlowProducer.add, or at least one "
+        "task.s(...)",
+    )
 
 
 def _connected(steps: Iterable[Step]) -> list[Step]:
@@ -298,33 +305,53 @@ def _plan(app: FlowApp, whole: list[Step]) -> dict[Step, NewJob]:
         JobRef(new.queue, new.id): [dependency.ref for dependency in new.depends_on] for new in news.values()
     }
     if len(graph) < len(news):
-        raise ConfigError("job_id", "different for each job of a flow")
+        raise ConfigError(
+            "job_id", message=f"two jobs of the flow have the job_id {_doubled(news.values())!r}"
+        )
     check_cycle(graph)
     _set_places(list(news.values()), graph)
     order = _levels(graph)
     return dict(sorted(news.items(), key=lambda item: -order[JobRef(item[1].queue, item[1].id)]))
 
 
+def _doubled(news: Iterable[NewJob]) -> str:
+    """Return the first id that two jobs of the same queue have."""
+    counts = Counter(JobRef(new.queue, new.id) for new in news)
+    return counts.most_common(1)[0][0].id
+
+
 def _packed(one: Step, options: JobOptions) -> dict[str, Any]:
     """Return the stored arguments of a step, with the positions where it takes results."""
     if one.lacking is not None:
         how = "a step takes the result of the one before by RESULT, or by chain(..., pass_result=True)"
-        raise ConfigError(one.lacking.option, f"{one.lacking.want}; {how}") from one.lacking
+        raise ConfigError(one.lacking.option, message=f"{one.lacking}; {how}") from one.lacking
     at = places_of_result(one.packed)
     if not at:
         return one.packed
     count = len(one.follows) + len(options.dependencies(one.queue)[0])
     gathered = one.gathers or count > 1
     if not count and not gathered:
-        raise ConfigError("RESULT", f"given to a step that comes after another one ({one.name!r} does not)")
+        raise ConfigError(
+            "RESULT", message=f"step {one.name!r} takes RESULT, but it comes after no other step"
+        )
     refused = {OnFailure.CONTINUE} if gathered else {OnFailure.CONTINUE, OnFailure.IGNORE}
     for on_failure in [*one.follows.values(), to_on_failure(options.on_failure)]:
         if on_failure in refused:
-            want = f"fail{' or ignore' if gathered else ''} where a step takes RESULT"
-            raise ConfigError("on_failure", f"{want}: there is none of a step that failed", on_failure.value)
+            want = "fail or ignore" if gathered else "fail"
+            raise ConfigError(
+                "on_failure",
+                message=f"on_failure must be {want} where a step takes RESULT, got {on_failure.value!r}: a "
+                "step that failed has no result",
+                got=on_failure.value,
+            )
     unique = to_unique(options.unique)
     if unique is not None and unique.key is None:
-        raise ConfigError("unique", "a key of your own where a step takes RESULT", options.unique)
+        raise ConfigError(
+            "unique",
+            message="a step that takes RESULT needs a unique key of its own (unique='...'): its arguments "
+            "are not known yet",
+            got=options.unique,
+        )
     return pack_taking(one.packed, at, count, gathered=gathered)
 
 

@@ -24,7 +24,7 @@ import msgspec
 from windlass.core.job import AttemptOutcome, NewJob
 from windlass.core.option_values import check_trace
 from windlass.core.outcome import Outcome, Settlement
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, shown
 from windlass.jobs.payload import Call, read_call
 
 if TYPE_CHECKING:
@@ -189,7 +189,11 @@ class Hooks:
 
         await self.enqueue(outgoing, proceed)
         if not answers:
-            raise ConfigError("enqueue hook", "one that awaits proceed(), or raises to refuse the jobs")
+            raise ConfigError(
+                "enqueue hook",
+                message="an enqueue hook returned without awaiting proceed(); await it, or raise an error to "
+                "refuse the jobs",
+            )
         return answers[0]
 
     def enqueue_now(self, outgoing: Outgoing, send: Callable[[], R]) -> R:
@@ -197,13 +201,18 @@ class Hooks:
         for hook in self._enqueue:
             if not inspect.isgeneratorfunction(hook):
                 raise ConfigError(
-                    "enqueue hook", "a plain generator, to add inside the application's transaction", hook
+                    "enqueue hook",
+                    message=f"enqueue hook {shown(hook)} must be a plain generator to add jobs inside the "
+                    "application's transaction",
+                    got=hook,
                 )
         with ExitStack() as stack:
             for hook in self._enqueue:
                 stack.enter_context(contextmanager(hook)(outgoing))
             return send()
-        raise ConfigError("enqueue hook", "one that lets errors pass: the job was not added")
+        raise ConfigError(
+            "enqueue hook", message="the job was not added: an enqueue hook suppressed the error"
+        )
 
 
 def _compose(hooks: list[Callable[..., Any]]) -> Around:

@@ -21,7 +21,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Annotated, Any, TypeVar, get_args, get_origin, overload
 
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, shown
 from windlass.handlers.hints import type_hints
 
 T = TypeVar("T")
@@ -35,7 +35,11 @@ class InjectedParameter:
 
     def __init__(self, make: Callable[..., Any]) -> None:
         if not callable(make):
-            raise ConfigError("Depends", "given a function that makes the value", make)
+            raise ConfigError(
+                "Depends",
+                message=f"Depends needs a function that makes the value, got {shown(make)}",
+                got=make,
+            )
         self.make: Callable[..., Any] = make
 
     def __repr__(self) -> str:
@@ -86,7 +90,10 @@ class InjectedParameters:
     def of(cls, fn: Callable[..., Any], _above: tuple[Any, ...] = ()) -> InjectedParameters | None:
         """Return the dependencies of ``fn``; None without any. Raises ``ConfigError`` for a cycle."""
         if fn in _above:
-            raise ConfigError("Depends", "free of circles", fn)
+            circle = (*_above[_above.index(fn) :], fn)
+            raise ConfigError(
+                "Depends", message=f"dependencies form a cycle: {' -> '.join(map(_name, circle))}", got=fn
+            )
         found = _marks(fn)
         if not found:
             return None
@@ -138,6 +145,10 @@ async def _made(stack: AsyncExitStack, make: Callable[..., Any], given: dict[str
     return await value if inspect.isawaitable(value) else value
 
 
+def _name(fn: object) -> str:
+    return str(getattr(fn, "__qualname__", fn))
+
+
 def _marks(fn: Callable[..., Any]) -> dict[str, InjectedParameter]:
     """Return the marked parameters of ``fn``, by name."""
     try:
@@ -160,5 +171,9 @@ def _marks(fn: Callable[..., Any]) -> dict[str, InjectedParameter]:
                 found[name] = marks[0]
     for name in found:
         if parameters[name].kind is inspect.Parameter.POSITIONAL_ONLY:
-            raise ConfigError(f"parameter {name!r}", "passed by name, to be filled by the worker")
+            raise ConfigError(
+                f"parameter {name!r}",
+                message=f"parameter {name!r} of {_name(fn)} is filled by the worker and cannot be "
+                "positional-only",
+            )
     return found

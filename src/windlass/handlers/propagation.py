@@ -32,7 +32,9 @@ class ContextPropagator:
         """Carry ``variable`` under ``name``."""
         known = self._variables.setdefault(self.PREFIX + name, variable)
         if known is not variable:
-            raise ConfigError("name", "unique: another context variable is carried under it", name)
+            raise ConfigError(
+                "name", message=f"another context variable is already propagated as {name!r}", got=name
+            )
 
     def values(self) -> dict[str, str]:
         """Return the variables that are set in this context, as JSON texts."""
@@ -44,7 +46,10 @@ class ContextPropagator:
                     found[key] = msgspec.json.encode(value).decode()
                 except (TypeError, ValueError) as exc:
                     raise ConfigError(
-                        f"context variable {variable.name!r}", f"a value that JSON can hold ({exc})", value
+                        f"context variable {variable.name!r}",
+                        message=f"context variable {variable.name!r} has a value that JSON cannot hold "
+                        f"({exc})",
+                        got=value,
                     ) from exc
         return found
 

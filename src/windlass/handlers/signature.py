@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from windlass.core.options import OPTION_NAMES
-from windlass.errors import ConfigError, ResultError, UnrecoverableError
+from windlass.errors import ConfigError, ResultError, UnrecoverableError, shown
 from windlass.handlers.converters import REFUSALS, Convert, converter, describe
 from windlass.handlers.hints import awaited, type_hints
 from windlass.handlers.parameters import (
@@ -96,7 +96,9 @@ class Signature:
         try:
             return cls(fn, name=name, skip_first=skip_first, without=without)
         except (TypeError, ValueError) as exc:
-            raise ConfigError("handler", f"a function whose signature can be read ({exc})", fn) from exc
+            raise ConfigError(
+                "handler", message=f"cannot read the signature of {shown(fn)} ({exc})", got=fn
+            ) from exc
 
     def _read_params(self, params: list[inspect.Parameter], hints: dict[str, Any]) -> None:
         positional: list[Parameter | None] = []
@@ -168,8 +170,11 @@ class Signature:
         self, task: str, param: Parameter | None, name: str, value: Any, as_read: Convert | None
     ) -> None:
         if value is RESULT:
-            want = "a value: RESULT is for steps, whose flow says what comes before (task.s(RESULT))"
-            raise ConfigError(f"argument {name!r} of task {task!r}", want)
+            raise ConfigError(
+                f"argument {name!r} of task {task!r}",
+                message=f"argument {name!r} of task {task!r} is RESULT, which only a step of a flow can "
+                "take: task.s(RESULT)",
+            )
         if param is not None and type(value) is not param.exact:
             check_value(task, param, name, value)
         if as_read is not None and (param is None or param.open) and type(value) not in PLAIN:
@@ -195,17 +200,19 @@ class Signature:
         return True
 
     def _refusal(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ConfigError:
-        why = ""
+        why, advice = "it cannot be called with these arguments", ""
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as exc:
-            why = f" ({exc})"
+            why = str(exc)
         options = [name for name in kwargs if name in OPTION_NAMES and name not in self.parameters]
         if options:
-            shown = ", ".join(f"{name}={Excerpt(kwargs[name])!r}" for name in options)
-            why += f"; job options go first: .options({shown}).enqueue(...)"
-        want = f"what {self.name}{self._signature} can be called with{why}"
-        return ConfigError(f"arguments of task {task!r}", want)
+            given = ", ".join(f"{name}={Excerpt(kwargs[name])!r}" for name in options)
+            advice = f"; job options go first: .options({given}).enqueue(...)"
+        return ConfigError(
+            f"arguments of task {task!r}",
+            message=f"task {task!r}: {why} (signature: {self.name}{self._signature}){advice}",
+        )
 
     # --- in the worker -----------------------------------------------------------------------------
 

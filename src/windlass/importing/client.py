@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from windlass.backend.urls import hide_secrets, parse_url
-from windlass.errors import ConfigError, StorageError
+from windlass.errors import ConfigError, StorageError, not_installed
 from windlass.importing.model import ForeignJob, Kind, Shelf
 
 #: Removes entries from a shelf and stores each that was still there in the holding hash, in one step.
@@ -36,7 +36,7 @@ class SourceClient:
             from redis import asyncio as redis
             from redis.exceptions import RedisError
         except ImportError as exc:
-            raise ConfigError("import", "used with a Redis client: pip install 'windlass[valkey]'") from exc
+            raise not_installed("import", "the client of Redis", "windlass[valkey]") from exc
         self._errors: type[Exception] = RedisError
         parse_url(url)  # refuses an invalid URL without showing it
         given = url.replace("valkey://", "redis://", 1).replace("valkeys://", "rediss://", 1)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from windlass.backend.urls import hide_secrets
-from windlass.errors import ConfigError, StorageError
+from windlass.errors import ConfigError, StorageError, not_installed
 from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
 
 #: The rows of a shelf: of one queue, ready when the import began, or due later.
@@ -50,7 +50,7 @@ class PostgresClient:
         try:
             import psycopg
         except ImportError as exc:
-            raise ConfigError("import", "used with psycopg: pip install 'windlass[postgres]'") from exc
+            raise not_installed("import", "psycopg", "windlass[postgres]") from exc
         if not url.startswith(("postgres://", "postgresql://")):
             raise ConfigError("source", "a URL like postgresql://localhost/shop", hide_secrets(url))
         self._psycopg: Any = psycopg
@@ -82,10 +82,11 @@ class PostgresClient:
             cursor = await self._connection.execute(query, values)
             return [] if cursor.description is None else list(await cursor.fetchall())
         except (errors.UndefinedTable, errors.UndefinedColumn) as exc:
-            expected = (
-                "a database with the tables of Procrastinate 2 or later (--prefix SCHEMA if not in public)"
+            message = (
+                "the database has no tables of Procrastinate 2 or later; if they are not in the schema "
+                "public, give --prefix SCHEMA"
             )
-            raise ConfigError("source", expected) from exc
+            raise ConfigError("source", message=message) from exc
         except self._psycopg.Error as exc:
             raise StorageError(f"the database to import from did not answer: {exc}; check its URL") from exc
 

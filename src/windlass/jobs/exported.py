@@ -178,7 +178,7 @@ def _origin(line: Mapping[str, Any]) -> _Origin:
     try:
         return msgspec.convert(given, _Origin)
     except msgspec.ValidationError as exc:
-        raise ConfigError("line", f"what an export wrote ({exc})") from exc
+        raise ConfigError("line", message=f"the line is not what an export wrote ({exc})") from exc
 
 
 def read_record(queue: JobQueue, line: Mapping[str, Any]) -> NewJob | JobRecord:
@@ -195,7 +195,7 @@ def read_record(queue: JobQueue, line: Mapping[str, Any]) -> NewJob | JobRecord:
     try:
         record = msgspec.convert({**line["past"], **about}, JobRecord)
     except msgspec.ValidationError as exc:
-        raise ConfigError("past", f"what an export wrote ({exc})") from exc
+        raise ConfigError("past", message=f"past is not what an export wrote ({exc})") from exc
     record.state = JobState.WAITING if state in _READY_AGAIN else state
     record.codec, record.options, record.priority = new.codec, new.options, new.priority
     record.request_id = new.request_id
@@ -213,7 +213,7 @@ def _packed(line: Mapping[str, Any]) -> dict[str, Any]:
         return {**pack_data(data.get("data")), **taken}
     args, kwargs = data.get("args", []), data.get("kwargs", {})
     if not isinstance(args, list) or not isinstance(kwargs, dict):
-        raise ConfigError("args", "a list, beside an object as kwargs", args)
+        raise ConfigError("args", "a list, and kwargs an object", args)
     return {**pack_call(args, kwargs), **taken}
 
 

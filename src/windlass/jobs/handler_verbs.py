@@ -158,7 +158,10 @@ class HandlerVerbs(RecordFields, Generic[ResultT]):
         store.capabilities.require(store.name, "transactions", "return from the handler after the commit")
         record = self._record
         if not self._held:
-            raise ConfigError("complete_in_transaction", "called by the job's own handler")
+            raise ConfigError(
+                "complete_in_transaction",
+                message="complete_in_transaction can be called only in the job's own handler",
+            )
         data = self._codecs.write_result(record, result)
         end = Settlement(
             queue=record.queue, id=record.id, token=record.token or "", outcome=Outcome.COMPLETE, result=data

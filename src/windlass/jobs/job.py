@@ -106,7 +106,9 @@ class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]
         """
         match self.outcome:
             case None:
-                raise ConfigError("enqueue_result", "asked of a job that an add returned")
+                raise ConfigError(
+                    "enqueue_result", message="enqueue_result is known only for a job that an add returned"
+                )
             case AddOutcome.DUPLICATE:
                 return {"status": "duplicate", "existing_state": self.state}
             case AddOutcome.CACHED:
@@ -284,7 +286,7 @@ class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]
         ``result_ttl``. Raises ``ClosedError`` when the queue or the app is closed during the wait.
         """
         if self._held:
-            raise ConfigError("result", "awaited outside of the job's own handler")
+            raise ConfigError("result", message="a handler cannot wait for the result of its own job")
         await self.wait_until_finished(timeout)
         value: ResultT = self._queue.result_of(self._record)
         return value

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, shown
 from windlass.serde import JSON
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def pack_data(data: Any) -> dict[str, Any]:
     if isinstance(data, dict):
         for key in data:
             if not isinstance(key, str):
-                raise ConfigError("data", "an object whose keys are texts", key)
+                raise ConfigError("data", message=f"data has a key that is not a text: {shown(key)}", got=key)
         return {"kwargs": data, "form": "object"}
     if isinstance(data, (list, tuple)):
         return {"args": list(data), "form": "list"}

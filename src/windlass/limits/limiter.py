@@ -63,7 +63,7 @@ class Limiter:
         self.name: str = check_queue_name(name, "name")
         self._queue = check_queue_name(f"{PREFIX}{name}", "name")
         if concurrency is None and rate is None:
-            raise ConfigError("limiter", "given a concurrency, a rate or both")
+            raise ConfigError("limiter", message="a limiter needs a concurrency, a rate or both")
         if concurrency is not None:
             check_count("concurrency", concurrency, MAX_COUNT)
         self._concurrency = concurrency

@@ -113,7 +113,11 @@ def joined(digests: Sequence[Digest]) -> Digest:
     """Combine digests. Raises ``ConfigError`` if machines with different versions of DuckDB made them."""
     release = _release()
     if any(one.engine != release for one in digests):
-        raise ConfigError("duckdb", f"of the same release ({release}) on the driver and all executors")
+        raise ConfigError(
+            "duckdb",
+            message=f"the driver has DuckDB {release}, but an executor has another release: install the same "
+            "one everywhere",
+        )
     added: dict[str, tuple[int, int]] = {}
     for one in digests:
         for at, (low, high) in one.added.items():

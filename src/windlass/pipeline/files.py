@@ -110,7 +110,9 @@ def place(text: str | os.PathLike[str]) -> Place:
     if "://" not in text:
         return Place(str(Path(text).absolute()))
     if parts.username or parts.password:
-        raise ConfigError("lake", "a URL without a name or password: give them by the environment")
+        raise ConfigError(
+            "lake", message="the URL of the lake contains a user or a password: give them in the environment"
+        )
     if parts.scheme == "file":
         return Place(parts.path)
     prefix = _VARIABLES.get(parts.scheme)

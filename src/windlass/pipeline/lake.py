@@ -32,7 +32,7 @@ from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.ids import new_id
 from windlass.core.probe import reach
 from windlass.core.text import printable
-from windlass.errors import ConfigError, StorageError
+from windlass.errors import ConfigError, StorageError, not_installed
 from windlass.pipeline.files import FileEntry, Place, place
 from windlass.pipeline.known import KnownTable
 from windlass.pipeline.schemas import (
@@ -95,7 +95,7 @@ class Lake:
         try:
             import deltalake  # noqa: F401 - only whether it is there
         except ImportError as exc:
-            raise ConfigError("lake", "readable: pip install 'windlass[spark]' first") from exc
+            raise not_installed("lake", "support for lakes", "windlass[spark]") from exc
         self.place = where if isinstance(where, Place) else place(where)
         self.clock = clock
         self._tables: dict[str, DeltaTable] = {}
@@ -129,8 +129,11 @@ class Lake:
                 if table is SILVER_ERASED_JOBS:  # missing until a run of this release
                     self._tables[table.path] = _empty_table(table)
                     continue
-                expected = "a folder or URL that 'windlass pipeline run' has filled"
-                raise ConfigError("lake", expected, self.url) from None
+                raise ConfigError(
+                    "lake",
+                    message=f"there is no lake at {self.url}: 'windlass pipeline run' makes one",
+                    got=self.url,
+                ) from None
         return self
 
     def create(self, lake_id: str | None = None) -> Lake:
@@ -162,8 +165,12 @@ class Lake:
 
     def _refuse_old(self) -> None:
         if self.place.is_folder and (Path(self.url) / "_windlass" / "lake.json").exists():
-            advice = f"of Delta tables: 'windlass pipeline migrate --from {self.url} --lake NEW' makes them"
-            raise ConfigError("lake", advice, self.url)
+            raise ConfigError(
+                "lake",
+                message=f"the lake at {self.url} has the format of an older release: 'windlass pipeline "
+                f"migrate --from {self.url} --lake NEW' converts it",
+                got=self.url,
+            )
 
     def _add_columns(self, table: TableSchema) -> None:
         from deltalake import Field, Schema

@@ -66,9 +66,15 @@ class OldLake(msgspec.Struct):
         try:
             identity = msgspec.json.decode((meta / "lake.json").read_bytes(), type=_Identity)
         except FileNotFoundError:
-            raise ConfigError("from", "the folder of a lake of the first format", root) from None
+            raise ConfigError(
+                "from", message=f"there is no lake of the first format in {root}", got=root
+            ) from None
         if identity.format != _FORMAT:
-            raise ConfigError("from", f"of format {_FORMAT}", identity.format)
+            raise ConfigError(
+                "from",
+                message=f"the lake in {root} has format {identity.format!r}, not {_FORMAT!r}",
+                got=identity.format,
+            )
         snapshots = sorted((meta / "snapshots").glob("*.json"))
         lake = msgspec.json.decode(snapshots[-1].read_bytes(), type=cls) if snapshots else cls()
         lake.root, lake.lake_id = root, identity.lake_id
@@ -127,7 +133,11 @@ def migrate(
     lake.create(old.lake_id)
     if not lake.is_migrating:
         if lake.delta(schemas.BRONZE_ATTEMPTS).version() > 0:
-            raise ConfigError("lake", "a new place: this lake has rows already", lake.url)
+            raise ConfigError(
+                "lake",
+                message=f"the lake at {lake.url} already has rows: migrate to a new place",
+                got=lake.url,
+            )
         lake.commit(schemas.BRONZE_ATTEMPTS, [], note={MIGRATING: old.lake_id})
     move = _Move(old, lake)
     for table in _COPIED:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from windlass.core.text import printable
-from windlass.errors import ConfigError, WindlassError
+from windlass.errors import WindlassError, not_installed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -213,7 +213,7 @@ def require_packages() -> None:
         import pyarrow  # noqa: F401 - only whether it is there
         import pyspark  # noqa: F401 - only whether it is there
     except ImportError as exc:
-        raise ConfigError("pipeline", f"installed: pip install 'windlass[spark]' first ({exc})") from exc
+        raise not_installed("pipeline", "the pipeline", "windlass[spark]") from exc
 
 
 def require_java() -> str:

@@ -84,19 +84,24 @@ class SinkOptions:
     def parse(cls, given: Mapping[str, str], columns: list[str], overwrite: bool) -> SinkOptions:
         """Parse Spark's options. Raises ``ConfigError``."""
         if overwrite:
-            raise ConfigError("mode", "append: a queue cannot be overwritten")
+            raise ConfigError("mode", message="a queue cannot be overwritten: use mode 'append'")
         lower = {name.lower().replace("_", ""): value for name, value in given.items()}
         lower.pop("checkpointlocation", None)
         check_known(lower, (*_OWN, *_CONSTANT), "option of the sink")
         for needed in ("url", "queue", "task", "keys"):
             if not lower.get(needed):
-                raise ConfigError(needed, f"given: .option({needed!r}, ...)")
+                raise ConfigError(needed, message=f"option {needed!r} is missing: .option({needed!r}, ...)")
         keys = tuple(_words(lower["keys"]))
         by_row = tuple(_pair(word) for word in _words(lower.get("options", "")))
         for option, names in (("keys", keys), ("options", [column for _, column in by_row])):
             for name in names:
                 if name not in columns:
-                    raise ConfigError(option, f"columns of the rows ({', '.join(columns)})", name)
+                    raise ConfigError(
+                        option,
+                        message=f"{option} names column {name!r}, which the rows do not have (columns: "
+                        f"{', '.join(columns)})",
+                        got=name,
+                    )
         said = {_CONSTANT[name]: _constant(_CONSTANT[name], lower[name]) for name in lower.keys() & _CONSTANT}
         common = JobOptions(**{"keep_id": KEEP_ID_S, **said})
         common.check()
@@ -263,7 +268,7 @@ def row_id(sink: str, keys: Mapping[str, Any]) -> str:
     """The id of the job for a row: the same for the same sink and key values, in any order."""
     for name, value in keys.items():
         if value is None:
-            raise ConfigError("keys", "columns without null", name)
+            raise ConfigError("keys", message=f"key column {name!r} is null in a row", got=name)
     text = JSON.encode([sink, sorted((name, value) for name, value in keys.items())])
     return f"row-{hashlib.blake2b(text, digest_size=16).hexdigest()}"
 

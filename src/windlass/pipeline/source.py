@@ -93,7 +93,9 @@ class WindlassSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = ReadOptions.parse(self.options)
         if options.table == "jobs":
-            raise ConfigError("table", "history for a stream (jobs is a batch table)", options.table)
+            raise ConfigError(
+                "table", message="table jobs cannot be read as a stream; use table history", got=options.table
+            )
         return HistoryStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -127,7 +129,9 @@ class ReadOptions:
         lower = {name.lower(): value for name, value in given.items()}
         check_known(lower, _READ_OPTIONS, "option of format('windlass')")
         if "url" not in lower:
-            raise ConfigError("url", "given: .option('url', 'sqlite:////data/jobs.db')")
+            raise ConfigError(
+                "url", message="option 'url' is missing: .option('url', 'sqlite:////data/jobs.db')"
+            )
         table = lower.get("table", "history")
         if table not in ("history", "jobs"):
             raise ConfigError("table", "history or jobs", table)

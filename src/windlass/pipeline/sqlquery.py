@@ -73,7 +73,9 @@ def _plain_errors() -> Iterator[None]:
     try:
         yield
     except duckdb.Error as exc:
-        raise ConfigError("sql", f"a query over {', '.join([*VIEWS, 'backlog'])} ({exc})") from exc
+        raise ConfigError(
+            "sql", message=f"the query failed: {exc} (tables: {', '.join([*VIEWS, 'backlog'])})"
+        ) from exc
 
 
 def connect(root: str | Lake) -> DuckDBPyConnection:
@@ -82,7 +84,7 @@ def connect(root: str | Lake) -> DuckDBPyConnection:
         import duckdb
     except ImportError as exc:
         raise ConfigError(
-            "sql", "run with duckdb installed: pip install duckdb, or use --engine spark"
+            "sql", message="duckdb is not installed; run: pip install duckdb, or use --engine spark"
         ) from exc
     lake = root if isinstance(root, Lake) else Lake(root).open().level()
     connection = duckdb.connect()

@@ -171,7 +171,9 @@ class SandboxJob(RecordFields):
         try:
             return encode_value(self._codec, value)
         except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise ConfigError("value", f"something that {self._codec.name} can store ({exc})") from exc
+            raise ConfigError(
+                "value", message=f"a value cannot be stored as {self._codec.name} ({exc})"
+            ) from exc
 
 
 def _on_loop() -> bool:

@@ -21,7 +21,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,14 +44,21 @@ def target_of(handler: Any) -> str:
     fn = _unwrapped(handler)
     module, qualname = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
     if not inspect.isroutine(fn) or not isinstance(module, str) or not isinstance(qualname, str):
-        raise ConfigError("handler", "a function of a module, to run in a child process", handler)
+        raise ConfigError(
+            "handler",
+            message=f"{shown(handler)} cannot run in a child process: it is not a function of a module",
+            got=handler,
+        )
     if "<" in qualname or _unwrapped(_walk(sys.modules.get(module), qualname)) is not fn:
         raise ConfigError(
             "handler",
-            f"found in its module under its own name, to run in a child process; {module}.{qualname} is not",
+            message=f"{module}.{qualname} cannot run in a child process: its module has no function of that "
+            "name",
         )
     if module == "__main__" and main_source() == (None, None):
-        raise ConfigError("handler", "in a file, to run in a child process; this __main__ has none")
+        raise ConfigError(
+            "handler", message=f"{qualname} cannot run in a child process: this __main__ is not in a file"
+        )
     return f"{'__main__' if module == MAIN else module}:{qualname}"
 
 
@@ -93,7 +100,7 @@ def resolve(target: str, record: JobRecord) -> Callable[..., Any]:
         found = None if handler is None else handler.call
     found = _unwrapped(found)
     if not callable(found):
-        raise ConfigError("handler", f"a function that child processes can import as {target!r}")
+        raise ConfigError("handler", message=f"a child process cannot import a function as {target!r}")
     function: Callable[..., Any] = found
     return function
 
@@ -119,7 +126,10 @@ def prepare_main(module: str | None, path: str | None) -> None:
     if MAIN in sys.modules:
         return
     if module is None and path is None:
-        raise ConfigError("handler", "in a file, to run in a child process; the worker's __main__ has none")
+        raise ConfigError(
+            "handler",
+            message="the handler cannot run in a child process: the worker's __main__ is not in a file",
+        )
     main = types.ModuleType(MAIN)
     if module is not None:
         main.__dict__.update(runpy.run_module(module, run_name=MAIN, alter_sys=True))

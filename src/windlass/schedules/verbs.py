@@ -150,7 +150,9 @@ class Schedules:
         (now_ms, _) = await self._find(name)
         if has_ended(record, now_ms):
             raise ConfigError(
-                "end", "in the future: this schedule would never run", str(_instant(record.end_ms))
+                "end",
+                message=f"end {_instant(record.end_ms)} is in the past: this schedule would never run",
+                got=str(_instant(record.end_ms)),
             )
         record.next_ms = first_slot(record, now_ms, self._strategies)
         return self._info(await self._queue.store.execute(sq.PutSchedule(schedule=record)))
@@ -241,9 +243,11 @@ def make_record(app: ScheduleApp, name: str, schedule: Schedule, template: NewJo
     """Return the checked record of a schedule, without its first slot."""
     check_task_name(name)
     if template.id != template.request_id:
-        raise ConfigError("job_id", "left out: the schedule names its jobs", template.id)
+        raise ConfigError(
+            "job_id", message="a schedule names its jobs itself: leave out job_id", got=template.id
+        )
     if template.run_at_ms is not None:
-        raise ConfigError("run_at", "left out: the schedule says when its jobs run")
+        raise ConfigError("run_at", message="a schedule says when its jobs run: leave out run_at")
     labels = app.codecs.labels(template)
     template.id = template.request_id = ""
     app.codecs.bind_to_schedule(template, labels, name)
@@ -276,7 +280,12 @@ class DeclaredSchedules:
         _check_strategy(record.rule, self._strategies)
         key = (record.queue, record.name)
         if key in self._declared and self._declared[key].template.task != record.template.task:
-            raise ConfigError("name", f"unique among the schedules of queue {record.queue!r}", record.name)
+            raise ConfigError(
+                "name",
+                message=f"queue {record.queue!r} already has a schedule {record.name!r} for another task: "
+                "choose another name",
+                got=record.name,
+            )
         self._declared[key] = record
 
     def __len__(self) -> int:

@@ -325,7 +325,7 @@ def encode_payload(codec: Codec, value: Any, max_bytes: int = DEFAULT_MAX_BYTES)
     try:
         data = encode_value(codec, value)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-        raise ConfigError("arguments", f"values that {codec.name} can store ({exc})") from exc
+        raise ConfigError("arguments", message=f"arguments cannot be stored as {codec.name} ({exc})") from exc
     return check_size(data, max_bytes)
 
 

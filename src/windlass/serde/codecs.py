@@ -224,7 +224,10 @@ def _forms(codec: Codec | None) -> list[Codec]:
 def _refuse(name: str, accepted: Iterable[str]) -> Codec:
     words = ", ".join(sorted(accepted))
     raise ConfigError(
-        "codec", f"one that this app accepts ({words}), or listed in Windlass(accept=...)", name
+        "codec",
+        message=f"codec {name!r} is not accepted by this app (accepted: {words}); list it in "
+        "Windlass(accept=...)",
+        got=name,
     )
 
 

@@ -17,7 +17,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from windlass.errors import ConfigError, SignatureError
+from windlass.errors import ConfigError, SignatureError, not_installed
 from windlass.serde import Codec, get_codec
 from windlass.serde.keys import KeyRing, split_head
 from windlass.serde.sealing import SealingCodec, UnboundEra, sealed_name
@@ -26,7 +26,7 @@ try:
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 except ImportError as _missing:
-    raise ConfigError("codec", "usable here: pip install 'windlass[crypto]'") from _missing
+    raise not_installed("codec", "the encrypting codec", "windlass[crypto]") from _missing
 
 _MARK = b"wl-e2."
 _UNBOUND_MARK = b"wl-e1."

@@ -64,7 +64,10 @@ def sealed_name(given: str | None, default: str) -> str:
     name = given or default
     if name in PLAIN:
         raise ConfigError(
-            "name", f"another one than {', '.join(PLAIN)}, which mean values without a seal", name
+            "name",
+            message=f"a codec that seals values cannot be named {name!r}: {', '.join(PLAIN)} mean values "
+            "without a seal",
+            got=name,
         )
     return name
 

@@ -16,7 +16,7 @@ from windlass.core.job import TRACEBACK_CHARS
 from windlass.core.outcome import AddOutcome
 from windlass.core.text import clean_text
 from windlass.core.tracebacks import format_error, name_of
-from windlass.errors import ConfigError, JobSignal
+from windlass.errors import JobSignal, not_installed
 from windlass.handlers.hooks import AttemptEnd, Outgoing
 from windlass.jobs.abort import StopReason
 
@@ -25,7 +25,7 @@ try:
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 except ImportError as exc:
-    raise ConfigError("telemetry", "installed: pip install 'windlass[otel]'") from exc
+    raise not_installed("telemetry", "OpenTelemetry", "windlass[otel]") from exc
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

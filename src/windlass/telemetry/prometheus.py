@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
-from windlass.errors import ConfigError
+from windlass.errors import not_installed
 from windlass.handlers.hooks import AttemptEnd, Outgoing
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
     from prometheus_client.exposition import CONTENT_TYPE_LATEST
 except ImportError as exc:
-    raise ConfigError("telemetry", "installed: pip install 'windlass[prometheus]'") from exc
+    raise not_installed("telemetry", "prometheus_client", "windlass[prometheus]") from exc
 
 if TYPE_CHECKING:
     from windlass.api.app import Windlass

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from windlass.errors import ConfigError, JobSignal
+from windlass.errors import JobSignal, not_installed
 from windlass.handlers.hooks import Outgoing
 
 try:
@@ -22,7 +22,7 @@ try:
     from sentry_sdk.tracing import TransactionSource
     from sentry_sdk.utils import event_from_exception
 except ImportError as exc:
-    raise ConfigError("telemetry", "installed: pip install 'windlass[sentry]'") from exc
+    raise not_installed("telemetry", "sentry_sdk", "windlass[sentry]") from exc
 
 if TYPE_CHECKING:
     from sentry_sdk.scope import Scope

@@ -214,7 +214,7 @@ class SharedClock(_Timed):
         with self._path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), _LAYOUT.size)
         if self._memory[:8] != _MAGIC:
-            raise ConfigError("path", "a file made by SharedClock", str(path))
+            raise ConfigError("path", message=f"{path} was not made by SharedClock", got=str(path))
 
     def now_ms(self) -> int:
         return self._read(_OFFSET_AT) + self._read(_MONOTONIC_AT)

@@ -103,13 +103,20 @@ def _ignore(point: str, facts: dict[str, Any]) -> None:
 
 def _nothing_more(argument: str, action: Action) -> Action:
     if argument:
-        raise ConfigError(ENVIRONMENT_VARIABLE, "an action without an argument", argument)
+        raise ConfigError(
+            ENVIRONMENT_VARIABLE,
+            message=f"{ENVIRONMENT_VARIABLE}: this action takes no argument, got {argument!r}",
+            got=argument,
+        )
     return action
 
 
 def _with_path(argument: str, action: Callable[[str], Action]) -> Action:
     if not argument:
-        raise ConfigError(ENVIRONMENT_VARIABLE, "an action with a path, like touch:/tmp/file")
+        raise ConfigError(
+            ENVIRONMENT_VARIABLE,
+            message=f"{ENVIRONMENT_VARIABLE}: this action needs a path, like touch:/tmp/file",
+        )
     return action(argument)
 
 

@@ -61,7 +61,7 @@ async def all_enqueued(
     ``data`` is what was added (for an object, the keys to compare). ``match`` compares ``args``, ``kwargs``,
     ``delay`` (seconds), ``id``, ``max_attempts``, ``priority``, ``run_at_ms``, ``state`` or ``tags``.
     """
-    check_known(match, _FIELDS, "thing to match")
+    check_known(match, _FIELDS, "field to match")
     queue, name = _place(where, name)
     found: list[Job[Any]] = []
     cursor: str | None = None
@@ -92,7 +92,9 @@ def _place(where: Where, name: str | None) -> tuple[Queue, str | None]:
         return where, name
     task = where.task if isinstance(where, BoundTask) else where
     if name is not None and name != task.name:
-        raise ConfigError("name", f"left out, or {task.name!r}: the task has it", name)
+        raise ConfigError(
+            "name", message=f"name {name!r} is not that of the task, {task.name!r}; leave it out", got=name
+        )
     return task.queue, task.name
 
 
@@ -139,7 +141,7 @@ async def drain(target: Windlass | Worker, *, ahead: float = 0) -> int:
     app = target.app if isinstance(target, Worker) else target
     clock = app.clock
     if ahead and not isinstance(clock, ManualClock):
-        raise ConfigError("ahead", "used with a ManualClock")
+        raise ConfigError("ahead", message="ahead needs an app with a ManualClock")
     end_ms = clock.monotonic_ms() + ahead * 1000
     attempts = 0
     if worker is None:

@@ -41,13 +41,13 @@ class QueueSpec(msgspec.Struct, frozen=True):
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight <= _MAX_WEIGHT:
             raise ConfigError("weight", f"a number above 0, at most {_MAX_WEIGHT:g}", weight)
         if self.cap is not None and (not _is_whole(self.cap) or self.cap < 1):
-            raise ConfigError("cap", "at least 1, or None", self.cap)
+            raise ConfigError("cap", "a whole number from 1, or None", self.cap)
         if (
             not _is_whole(self.reserve)
             or self.reserve < 0
             or (self.cap is not None and self.reserve > self.cap)
         ):
-            raise ConfigError("reserve", "from 0 to the queue's cap", self.reserve)
+            raise ConfigError("reserve", "a whole number from 0 to the queue's cap", self.reserve)
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,6 +173,9 @@ def to_specs(queues: Queues, concurrency: int) -> dict[str, QueueSpec]:
         raise ConfigError("queues", "at least one queue name")
     for name in specs:
         check_queue_name(name)
-    if sum(spec.reserve for spec in specs.values()) > concurrency:
-        raise ConfigError("reserve", f"at most the pool's {concurrency} slots in all")
+    reserved = sum(spec.reserve for spec in specs.values())
+    if reserved > concurrency:
+        raise ConfigError(
+            "reserve", message=f"the queues reserve {reserved} slots, but the worker has only {concurrency}"
+        )
     return specs

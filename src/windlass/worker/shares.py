@@ -44,8 +44,13 @@ class SharePlanner:
 
     def check_slots(self, slots: int) -> None:
         """Raise ``ConfigError`` if the reserved slots exceed ``slots``."""
-        if sum(spec.reserve for spec in self._specs.values()) > slots:
-            raise ConfigError("concurrency", "at least the reserved slots of all queues", slots)
+        reserved = sum(spec.reserve for spec in self._specs.values())
+        if reserved > slots:
+            raise ConfigError(
+                "concurrency",
+                message=f"concurrency {slots} is less than the {reserved} slots that queues reserve",
+                got=slots,
+            )
 
     def plan(self, free: int, active: Mapping[str, int]) -> list[ClaimQueue]:
         """Return how many of ``free`` jobs each queue may contribute to a claim, first queue first."""

@@ -17,7 +17,7 @@ from windlass.backends.amqp import AmqpBackend, verbs, wire
 from windlass.backends.amqp.ledger import Ledger
 from windlass.backends.amqp.messages import MOST_BODY, MessageError, read_entry, read_message
 from windlass.backends.amqp.unreadable import MOST_KEPT, poison
-from windlass.errors import StorageError
+from windlass.errors import ConfigError, StorageError
 from windlass.speedups.amqp import Outgoing
 
 backend_name = "amqp"
@@ -70,6 +70,27 @@ def test_an_answer_that_cannot_be_sent_is_an_error(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(wire, "_MOST_REPLY", 1_000)
     with pytest.raises(StorageError, match="ask for less"):
         wire.open_reply("Export", wire.reply(_ASKED, b"x" * 1_001).body)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConfigError("limit", "a whole number from 1", "x"), ConfigError("end", message="end is before start")],
+)
+def test_a_config_error_of_the_coordinator_arrives_with_its_text(error: ConfigError) -> None:
+    with pytest.raises(ConfigError) as caught:
+        wire.open_reply("CountJobs", wire.error_reply(_ASKED, error).body)
+    assert (str(caught.value), caught.value.option, caught.value.want) == (
+        str(error),
+        error.option,
+        error.want,
+    )
+
+
+def test_a_config_error_of_an_older_coordinator_is_read() -> None:
+    older = wire.Reply(None, "ConfigError", ["limit", "a whole number from 1"])
+    with pytest.raises(ConfigError) as caught:
+        wire.open_reply("CountJobs", wire._encode(older))
+    assert str(caught.value) == "limit must be a whole number from 1"
 
 
 def test_an_entry_of_a_stream_is_no_larger_than_a_message() -> None:

@@ -73,7 +73,7 @@ async def test_a_hook_that_swallows_the_error_of_a_transaction_is_told_so(
             return
 
     connection = sqlite3.connect(tmp_path / "elsewhere.db")
-    with pytest.raises(ConfigError, match="lets errors pass"):
+    with pytest.raises(ConfigError, match="the job was not added: an enqueue hook suppressed the error"):
         queue.add_in_transaction(connection, "work")
     connection.close()
     assert await queue.count() == 0
@@ -84,7 +84,7 @@ async def test_an_enqueue_hook_that_loses_the_jobs_is_told_so(app: Windlass, que
     async def forgets(outgoing: Outgoing, proceed: Callable[[], Awaitable[Any]]) -> Any:
         await proceed()
 
-    with pytest.raises(ConfigError, match=r"returned what proceed|returns what proceed"):
+    with pytest.raises(ConfigError, match=r"must return what proceed\(\) returned, but returned None"):
         await queue.add("work")
 
 
@@ -107,7 +107,7 @@ async def test_what_a_job_says_itself_wins_over_what_is_carried(app: Windlass, q
     own = await queue.add("work", trace={"ctx.request_id": '"mine"', "other": "x"})
     carried = await queue.add("work")
     request_id.set(object())
-    with pytest.raises(ConfigError, match="JSON can hold"):
+    with pytest.raises(ConfigError, match=r"context variable .* has a value that JSON cannot hold"):
         await queue.add("work")
     request_id.reset(token)
     assert own.trace == {"ctx.request_id": '"mine"', "other": "x"}
@@ -119,20 +119,20 @@ def test_registrations_that_cannot_work_are_refused() -> None:
     app = Windlass("memory://")
     app.carry(request_id)
     app.carry(request_id)  # the same again changes nothing
-    with pytest.raises(ConfigError, match="carried under it"):
+    with pytest.raises(ConfigError, match="already propagated as 'request_id'"):
         app.carry(ContextVar("another"), "request_id")
 
     async def resources(app: Windlass) -> AsyncIterator[None]:
         yield
 
     app.lifespan(resources)
-    with pytest.raises(ConfigError, match="once"):
+    with pytest.raises(ConfigError, match="already has a lifespan"):
         app.lifespan(resources)
     with pytest.raises(ConfigError, match="async generator"):
         app.lifespan(lambda app: None)
     with pytest.raises(ConfigError, match="job, error, final"):
         app.on_error("sentry")  # type: ignore[type-var]
-    with pytest.raises(ConfigError, match="given a function"):
+    with pytest.raises(ConfigError, match="Depends needs a function that makes the value, got 'pool'"):
         Depends("pool")  # type: ignore[call-overload]
 
 
@@ -145,12 +145,12 @@ def test_dependencies_that_need_each_other_are_refused() -> None:
 
     one.__defaults__ = (Depends(two),)
 
-    with pytest.raises(ConfigError, match="circles"):
+    with pytest.raises(ConfigError, match=r"dependencies form a cycle: \S+two -> \S+one -> \S+two$"):
 
         @app.task
         def work(value: Any = Depends(two)) -> None: ...
 
-    with pytest.raises(ConfigError, match="passed by name"):
+    with pytest.raises(ConfigError, match=r"parameter 'value' of \S+strict is filled by the worker"):
 
         @app.task
         def strict(value: Any = Depends(lambda: 1), /) -> None: ...

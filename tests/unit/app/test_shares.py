@@ -170,7 +170,7 @@ def test_bad_specs_are_refused(spec: dict[str, Any], complaint: str) -> None:
     [
         ({"queues": []}, "at least one queue"),
         ({"queues": ["a b"]}, "queue must be"),
-        ({"queues": {"a": QueueSpec(reserve=20)}}, "reserve must be at most the pool's 16"),
+        ({"queues": {"a": QueueSpec(reserve=20)}}, "the queues reserve 20 slots, but the worker has only 16"),
         ({"queues": "a", "concurrency": 0}, "concurrency"),
         ({"queues": "a", "concurrency": True}, "concurrency"),
         ({"queues": "a", "order": "random"}, "order must be weighted or strict"),

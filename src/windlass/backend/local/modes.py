@@ -28,7 +28,9 @@ def parse_mode(text: str | None) -> int:
     found = _ALLOWED.fullmatch(text)
     mode = int(found[1], 8) if found else 0
     if mode & 0o600 != 0o600:
-        raise ConfigError("mode", "one that lets its user read and write: 0600, or 0660 for a group", text)
+        raise ConfigError(
+            "mode", "an octal mode with which the owner can read and write, such as 0600 or 0660", text
+        )
     return mode
 
 

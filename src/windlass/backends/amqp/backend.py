@@ -292,7 +292,7 @@ def _seconds(url: BackendUrl, name: str, otherwise: float, most: float = 3_600) 
     except ValueError:
         seconds = -1
     if not 0 < seconds <= most:
-        raise ConfigError(name, "a number of seconds", text)
+        raise ConfigError(name, f"a number of seconds above 0, at most {most:g}", text)
     return seconds
 
 

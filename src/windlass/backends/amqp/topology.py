@@ -138,11 +138,12 @@ class Topology:
             )
         if known:
             await self._open_setup()
-            want = (
-                f"the type of the queues that exist, and {name} has another. Leave the option as it was, "
-                "use a namespace of its own for each type, or delete the queue once it is empty"
+            message = (
+                f"queue_type is {names.queue_type!r}, but {name} exists and has another type. Leave the "
+                "option as it was, use a namespace of its own for each type, or delete the queue once it is "
+                "empty"
             )
-            raise ConfigError("queue_type", want, names.queue_type)
+            raise ConfigError("queue_type", message=message, got=names.queue_type)
 
     async def _ask_setup(self, name: str, **arguments: Any) -> Any:
         """The answer to a declaration, or the error with which the broker closed the channel."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -55,9 +56,14 @@ read_entry = msgspec.msgpack.Decoder(LogEntry).decode
 read_kept = msgspec.msgpack.Decoder(KeptRecord).decode
 _read_reply = msgspec.msgpack.Decoder(Reply).decode
 
+
+def _config_error(option: str, want: str, message: str = "") -> ConfigError:
+    return ConfigError(option, want, message=message)  # older coordinators send no message
+
+
 #: Errors that keep their type on the wire, and the attributes to construct them from.
-_ERRORS: dict[str, tuple[type[WindlassError], tuple[str, ...]]] = {
-    "ConfigError": (ConfigError, ("option", "want")),
+_ERRORS: dict[str, tuple[Callable[..., WindlassError], tuple[str, ...]]] = {
+    "ConfigError": (_config_error, ("option", "want", "message")),
     "HistoryTrimmedError": (HistoryTrimmedError, ("log", "queue", "after", "oldest")),
     "UnsupportedByBackendError": (UnsupportedByBackendError, ("backend", "capability")),
 }

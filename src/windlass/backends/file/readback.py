@@ -30,5 +30,7 @@ def check(request: rq.Request[Any]) -> int:
     try:
         decoder.decode(data)
     except msgspec.MsgspecError as exc:
-        raise ConfigError(kind.__name__, f"made of values of the right types ({exc})") from exc
+        raise ConfigError(
+            kind.__name__, message=f"{kind.__name__} has a value of a wrong type ({exc})"
+        ) from exc
     return len(data)

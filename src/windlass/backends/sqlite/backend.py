@@ -104,7 +104,7 @@ def _check_same_file(connection: sqlite3.Connection, settings: SqliteSettings) -
     main = [row[2] for row in cursor.execute("PRAGMA database_list") if row[1] in ("main", b"main")]
     if not main or os.path.realpath(os.fsdecode(main[0])) != settings.path:
         raise ConfigError(
-            "connection", f"one to {settings.path!r}, the file of this store", os.fsdecode(main[0])
+            "connection", f"a connection to {settings.path!r}, the file of this store", os.fsdecode(main[0])
         )
 
 

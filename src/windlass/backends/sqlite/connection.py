@@ -144,7 +144,7 @@ def to_error(exc: Exception, what: str) -> WindlassError:
         return exc
     error: WindlassError | None = bad_value(exc)
     if error is None and _is_odd_value(exc):
-        error = ConfigError("values", f"of types and sizes that can be stored ({exc})")
+        error = ConfigError("values", message=f"a value cannot be stored ({exc})")
     elif error is None:
         error = StorageError(_explain(exc, what))
     error.__cause__ = exc

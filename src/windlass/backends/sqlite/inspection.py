@@ -35,10 +35,10 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
-from windlass.core.order import Sort, place_after
+from windlass.core.order import Sort, bad_cursor, place_after
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.engine.views import is_wanted, view
-from windlass.errors import ConfigError, HistoryTrimmedError
+from windlass.errors import HistoryTrimmedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -175,7 +175,7 @@ def _start(request: rq.ListJobs) -> int:
     try:
         return int(request.cursor)
     except ValueError:
-        raise ConfigError("cursor", "one that came with a page", request.cursor) from None
+        raise bad_cursor(request.cursor) from None
 
 
 def _short_list(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int) -> list[int] | None:

@@ -19,12 +19,12 @@ from windlass.core import bad_records
 from windlass.core import limit_rules as lm
 from windlass.core.edges import Edge
 from windlass.core.limit_rules import GroupInfo, GroupSettings, Usage
+from windlass.core.order import bad_cursor
 from windlass.core.rollups import STEP_MS, Mark, MetricsCursor
 from windlass.core.states import JobState
 from windlass.core.stream_rules import Chunk, StreamHead
 from windlass.core.unique_rules import UniqueHolder
 from windlass.engine.effects import GroupRow, QueueRow
-from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.snapshot import ReadSnapshot
@@ -236,7 +236,7 @@ def list_marks(snap: ReadSnapshot, request: mq.ListMarks) -> list[Mark]:
 def list_schedules(snap: ReadSnapshot, request: sq.ListSchedules) -> sq.SchedulePage:
     after = ["", ""] if request.cursor is None else request.cursor.split("\n")
     if len(after) != 2:
-        raise ConfigError("cursor", "one that came with a page", request.cursor)
+        raise bad_cursor(request.cursor)
     wanted = (request.queue, request.name, request.source)
     rows = snap.all("schedule_list", *wanted, *after, request.limit + 1)
     shown = rows[: request.limit]

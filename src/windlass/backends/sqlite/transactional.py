@@ -69,7 +69,9 @@ def inside(
     if not isinstance(connection, sqlite3.Connection):
         raise ConfigError("connection", "a sqlite3.Connection", connection)
     if not connection.in_transaction and connection.isolation_level is None:
-        raise ConfigError("connection", "inside a transaction: execute BEGIN IMMEDIATE first")
+        raise ConfigError(
+            "connection", message="the connection has no open transaction: execute BEGIN IMMEDIATE first"
+        )
     plain = _Plain(connection)
     try:
         if not connection.in_transaction:

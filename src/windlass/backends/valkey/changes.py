@@ -13,9 +13,9 @@ from windlass.backends.valkey.layouts import Fate
 from windlass.backends.valkey.sent_records import text
 from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
 from windlass.core import bad_records
+from windlass.core.change_rules import too_many_signals
 from windlass.core.job import LOGS_KEPT, SIGNALS_KEPT, JobRef
 from windlass.core.outcome import CancelResult, Changed
-from windlass.errors import ConfigError
 
 Items = list[tuple[int, str]]
 #: Sent for an empty token: no lease ever has this one.
@@ -189,5 +189,5 @@ async def signal(session: ValkeySession, request: fl.Signal, now: str) -> rq.Cha
     what = (request.ref.id, request.name, SIGNALS_KEPT, request.codec)
     answer = await session.functions.signal(root, now, what, request.data)
     if answer[0] < 0:
-        raise ConfigError("signal", f"one of at most {SIGNALS_KEPT} names per job", request.name)
+        raise too_many_signals(request.name)
     return _changed(answer)

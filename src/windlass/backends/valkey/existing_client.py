@@ -38,7 +38,11 @@ def url_of(client: Any, *, namespace: str | None = None) -> str:
             type(client).__name__,
         )
     if settings.get("credential_provider") is not None:
-        raise ConfigError("client", "one with a username and a password, or write the URL yourself")
+        raise ConfigError(
+            "client",
+            message="a client with a credential provider cannot be used: give it a username and a password, "
+            "or write the URL yourself",
+        )
     tls = _is_tls(client, settings)
     options = {"namespace": namespace} if namespace else {}
     if tls:

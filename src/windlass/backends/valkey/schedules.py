@@ -17,6 +17,7 @@ from windlass.backends.valkey.layouts import ScheduleState
 from windlass.backends.valkey.packed_options import or_none
 from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
 from windlass.core import bad_records
+from windlass.core.order import bad_cursor
 from windlass.core.schedule_rules import ScheduleRecord
 from windlass.errors import ConfigError
 
@@ -108,7 +109,11 @@ async def pause(session: ValkeySession, request: sq.PauseSchedule, now: str) -> 
 
 async def fire(session: ValkeySession, request: sq.FireSchedule, now: str) -> sq.Fired:
     if any(job.queue != request.queue for job in request.jobs):
-        raise ConfigError("schedule", "one whose jobs go to its own queue", request.name)
+        raise ConfigError(
+            "schedule",
+            message=f"schedule {request.name!r} of queue {request.queue!r} cannot add jobs to another queue",
+            got=request.name,
+        )
     what = (
         or_none(request.slot_ms),
         or_none(request.next_ms),
@@ -197,5 +202,5 @@ def _key(record: ScheduleRecord) -> tuple[str, str]:
 def _cursor(cursor: str) -> tuple[str, str]:
     queue, separator, name = cursor.partition("\n")
     if not separator:
-        raise ConfigError("cursor", "one that came with a page", cursor)
+        raise bad_cursor(cursor)
     return queue, name

@@ -54,7 +54,12 @@ def parse(url: BackendUrl) -> ValkeySettings:
     tls = base in ("valkeys", "rediss")
     kind: Kind = "cluster" if suffix == "cluster" else "sentinel" if suffix == "sentinel" else "standalone"
     if url.username is not None and url.password is None:
-        raise ConfigError("url", "with user:password@ or :password@ before the host", url.shown)
+        raise ConfigError(
+            "url",
+            message=f"the url {url.shown!r} has a user but no password: write user:password@ or :password@ "
+            "before the host",
+            got=url.shown,
+        )
     primary, db = _path(url, kind)
     options = url.options
     return ValkeySettings(
@@ -87,7 +92,11 @@ def _path(url: BackendUrl, kind: Kind) -> tuple[str, int]:
         return primary, 0
     number = len(parts) == 1 and parts[0].isascii() and parts[0].isdigit() and len(parts[0]) <= 6
     if not number or (kind == "cluster" and parts[0] != "0"):
-        raise ConfigError("url", "ended by the number of a database (0 in a cluster)", url.shown)
+        raise ConfigError(
+            "url",
+            message=f"the url {url.shown!r} does not end with the number of a database (in a cluster, 0)",
+            got=url.shown,
+        )
     return primary, int(parts[0])
 
 
@@ -110,7 +119,7 @@ def _tls(options: dict[str, str], base: str, tls: bool) -> Tls | None:
     given = sorted({*_FILES, "verify"} & options.keys())
     if not tls:
         if given:
-            raise ConfigError(given[0], f"used with TLS: let the URL begin with {base}s")
+            raise ConfigError(given[0], message=f"?{given[0]}= needs TLS: begin the URL with {base}s")
         return None
     verify = options.get("verify", "full")
     if verify not in ("full", "ca", "none"):

@@ -69,8 +69,12 @@ class Control:
         return sum(found)
 
     def __getattr__(self, name: str) -> Any:
-        shown = "'windlass workers', 'windlass jobs' and the dashboard show the rest"
-        raise ConfigError("control", f"one of revoke, terminate and purge ({shown})", name)
+        others = "'windlass workers', 'windlass jobs' and the dashboard show the rest"
+        raise ConfigError(
+            "control",
+            message=f"control.{name} is not supported: use revoke, terminate or purge; {others}",
+            got=name,
+        )
 
 
 class Celery:
@@ -171,13 +175,18 @@ class Celery:
         if fn is None:
             return lambda given: self._make_task(given, options)
         if not callable(fn):
-            raise ConfigError("task", "a function; its options are given by name", fn)
+            raise ConfigError("task", "a function (give options by name: @app.task(name=...))", fn)
         return self._make_task(fn, options)
 
     def _make_task(self, fn: Callable[..., Any], options: Mapping[str, Any]) -> Task:
         check_known(options, TAKEN | NEEDLESS | {"name", "bind", "base", "serializer"}, "option of a task")
         if inspect.iscoroutinefunction(fn):
-            raise ConfigError("task", "a plain function (app.windlass.task runs async ones)", fn)
+            raise ConfigError(
+                "task",
+                message=f"{fn.__qualname__} is async, which tasks of Celery cannot be; use "
+                "@app.windlass.task",
+                got=fn,
+            )
         name = options.get("name") or self.gen_task_name(fn)
         if name in self._tasks:
             return self._tasks[name]
@@ -300,13 +309,20 @@ class Celery:
             )
             task, options = entry["task"], entry.get("options") or {}
             if task not in self._tasks:
-                raise ConfigError(f"beat_schedule[{name!r}]", "the name of a task of this app", task)
+                raise ConfigError(
+                    f"beat_schedule[{name!r}]",
+                    message=f"beat_schedule[{name!r}] names task {task!r}, which this app does not have",
+                    got=task,
+                )
             rule = schedules.to_windlass(entry["schedule"], self.conf.zone_name())
             queue = self.route(task, self._tasks[task], options, (entry.get("args"), entry.get("kwargs")))
             bound = made.tasks[task].options(**job_options(self, options))
             if queue != bound.task.queue_name:
                 raise ConfigError(
-                    f"beat_schedule[{name!r}]", "sent to the queue of its task (task_routes)", queue
+                    f"beat_schedule[{name!r}]",
+                    message=f"beat_schedule[{name!r}] cannot send to queue {queue!r}: it uses the queue of "
+                    f"its task, {bound.task.queue_name!r} (set by task_routes)",
+                    got=queue,
                 )
             made.schedule(name, rule, bound, *entry.get("args", ()), **entry.get("kwargs") or {})
             self._declared.add(name)
@@ -361,7 +377,11 @@ class Celery:
 
     def worker_main(self, argv: Any = None) -> None:
         """Refused: workers are started from the command line."""
-        raise ConfigError("worker", "started from the command line: windlass worker MODULE:APP", argv)
+        raise ConfigError(
+            "worker",
+            message="workers are started from the command line: windlass worker MODULE:APP",
+            got=argv,
+        )
 
     start = worker_main
 

@@ -11,7 +11,7 @@ from windlass.compat.celery.current import CeleryApp
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import new_id
 from windlass.core.option_values import check_known
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, shown
 from windlass.flows import Step
 from windlass.jobs.payload import pack_call
 
@@ -32,21 +32,27 @@ _NEEDLESS: Final = frozenset(
     "kwargsrepr reply_to mandatory".split()
 )
 _REFUSED: Final = {
-    "routing_key": "left out: name the queue (queue=)",
-    "exchange": "left out: name the queue (queue=)",
-    "chord": "written as chord(header, body)",
-    "chain": "written as chain(first, second)",
-    "publisher": "left out",
+    "routing_key": "name the queue (queue=...)",
+    "exchange": "name the queue (queue=...)",
+    "chord": "write chord(header, body)",
+    "chain": "write chain(first, second)",
+    "publisher": "leave it out",
 }
 
 
 def check_options(options: Mapping[str, Any]) -> None:
     """Refuse options that have no meaning here, with advice."""
-    for name, want in _REFUSED.items():
+    for name, advice in _REFUSED.items():
         if options.get(name) is not None:
-            raise ConfigError(name, want, options[name])
+            raise ConfigError(name, message=f"{name} is not supported; {advice}", got=options[name])
     if options.get("serializer") not in (None, "json", "application/json"):
-        raise ConfigError("serializer", "json: a message must not choose code to run", options["serializer"])
+        raise ConfigError(
+            "serializer",
+            message=f"serializer must be json, got {shown(options['serializer'])}: a message must not choose "
+            "code "
+            "to run",
+            got=options["serializer"],
+        )
     check_known(options, _USED | _NEEDLESS | _REFUSED.keys() | {"serializer"}, "option of apply_async")
 
 

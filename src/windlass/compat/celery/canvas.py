@@ -234,7 +234,7 @@ class chain(Signature):
         for one in parts:
             self.tasks += one.tasks if isinstance(one, chain) else [one]
         if not self.tasks:
-            raise ConfigError("chain", "given one task at least")
+            raise ConfigError("chain", message="a chain needs at least one task")
         super().__init__("celery.chain", options=options, app=self.tasks[0]._app)
 
     def __repr__(self) -> str:
@@ -323,7 +323,9 @@ class group(Signature):
     def link(self, callback: Any) -> Any:
         """Refused: use the body of a chord for a task that follows a group."""
         raise ConfigError(
-            "link", "given to the tasks of the group; what follows all of them is a chord", callback
+            "link",
+            message="a group cannot have a link: link its tasks, or use a chord for what follows all of them",
+            got=callback,
         )
 
     def place(
@@ -337,7 +339,9 @@ class group(Signature):
         for one in self.tasks:
             ends, result = one.clone(**own).place(flow, before, parent, {**trace, calls.GROUP: group_id})
             if len(ends.steps) != 1:
-                raise ConfigError("group", "made of tasks, chains and chords that end with one task", one)
+                raise ConfigError(
+                    "group", message=f"{one!r} cannot be in a group: it does not end with one task", got=one
+                )
             steps += ends.steps
             results.append(result)
         return LastSteps(steps, "list"), GroupResult(group_id, results, parent)
@@ -381,7 +385,7 @@ class chord(Signature):
 
     def _whole_body(self) -> Any:
         if self.body is None:
-            raise ConfigError("chord", "given a body: chord(header, body)")
+            raise ConfigError("chord", message="this chord has no body: write chord(header, body)")
         return self.body
 
     def link(self, callback: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from windlass.core.option_values import nearest
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, shown
 
 _DEFAULTS: Final[dict[str, Any]] = {
     "broker_url": None,
@@ -61,10 +61,11 @@ _NEEDLESS: Final = frozenset(
     """.split()
 )
 _ADVICE: Final = {
-    "task_annotations": "given to the tasks themselves, as options of @app.task",
-    "task_cls": "given as base= of @app.task",
-    "task_always_eager_propagates": "task_eager_propagates",
+    "task_annotations": "give the options to the tasks themselves, in @app.task",
+    "task_cls": "give base= to @app.task",
+    "task_always_eager_propagates": "use task_eager_propagates",
 }
+_NO_CODE: Final = "a message must not choose code to run"
 _JSON: Final = ("json", "application/json")
 
 
@@ -143,13 +144,20 @@ def _check(name: str, value: Any) -> None:
     if name in _NEEDLESS:
         return
     if name not in _DEFAULTS:
-        advice = _ADVICE.get(name)
-        want = advice or f"a setting that means something here{_did_you_mean(name)}"
-        raise ConfigError(f"setting {name}", want, value)
+        advice = f"; {_ADVICE[name]}" if name in _ADVICE else _did_you_mean(name)
+        raise ConfigError(f"setting {name}", message=f"setting {name} is not supported{advice}", got=value)
     if name in ("task_serializer", "result_serializer") and value not in _JSON:
-        raise ConfigError(f"setting {name}", "json: a message must not choose code to run", value)
+        raise ConfigError(
+            f"setting {name}",
+            message=f"setting {name} must be json, got {shown(value)}: {_NO_CODE}",
+            got=value,
+        )
     if name == "accept_content" and not set(value) <= set(_JSON):
-        raise ConfigError(f"setting {name}", "['json']: a message must not choose code to run", value)
+        raise ConfigError(
+            f"setting {name}",
+            message=f"setting {name} must be ['json'], got {shown(value)}: {_NO_CODE}",
+            got=value,
+        )
 
 
 def _did_you_mean(name: str) -> str:

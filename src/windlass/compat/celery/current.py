@@ -76,7 +76,9 @@ def app_or_current(app: CeleryApp | None = None) -> CeleryApp:
     if app is not None:
         return app
     if not _current_app:
-        raise ConfigError("app", "made first: app = Celery('name', broker=URL)")
+        raise ConfigError(
+            "app", message="there is no app yet: make one first, with app = Celery('name', broker=URL)"
+        )
     return _current_app[0]
 
 
@@ -124,6 +126,6 @@ def wait_for(coroutine: Coroutine[Any, Any, R]) -> R:
     coroutine.close()
     raise ConfigError(
         "call of Celery's API",
-        "made outside of an event loop: await asyncio.to_thread(task.delay, ...), or "
-        "app.windlass and its async verbs",
+        message="Celery's API blocks and cannot be called in an event loop: use await "
+        "asyncio.to_thread(task.delay, ...), or app.windlass and its async verbs",
     )

@@ -82,7 +82,11 @@ class Retry(TaskPredicate):
         **options: Any,
     ) -> None:
         if options:
-            raise ConfigError("Retry", "given message, exc and when only", sorted(options))
+            raise ConfigError(
+                "Retry",
+                message=f"Retry takes message, exc and when, not {', '.join(sorted(options))}",
+                got=sorted(options),
+            )
         self.message = message
         self.exc = exc
         self.when = when

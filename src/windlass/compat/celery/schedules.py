@@ -41,11 +41,12 @@ class crontab:
         self.day_of_month = _field(day_of_month)
         self.month_of_year = _field(month_of_year)
         if self.day_of_week != _ANY and self.day_of_month != _ANY:
-            want = (
-                "left open when day_of_month is given: Celery means both, cron either; "
-                "check one of the two in the task"
+            raise ConfigError(
+                "day_of_week",
+                message="give day_of_week or day_of_month, not both: Celery means both of them, cron either; "
+                "check one of the two in the task",
+                got=day_of_week,
             )
-            raise ConfigError("day_of_week", want, day_of_week)
         Schedule(cron=self.cron)  # validates the fields
 
     @property

@@ -82,5 +82,9 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     known = ", ".join(key for key, value in globals().items() if isinstance(value, Signal))
-    want = f"one of {known}; for a worker's start and stop use app.windlass.lifespan"
-    raise ConfigError("signal", want, name)
+    raise ConfigError(
+        "signal",
+        message=f"there is no signal {name!r} (known: {known}); for a worker's start and stop use "
+        "app.windlass.lifespan",
+        got=name,
+    )

@@ -153,8 +153,11 @@ class Task:
     ) -> exceptions.Retry:
         """Raise ``Retry`` to run again later; after the last retry ``exc`` or ``MaxRetriesExceededError``."""
         if args is not None or kwargs is not None or options or not throw:
-            want = "given exc, eta, countdown and max_retries only (send the task anew for anything else)"
-            raise ConfigError("retry", want)
+            raise ConfigError(
+                "retry",
+                message="retry takes exc, eta, countdown and max_retries only; send the task again for "
+                "anything else",
+            )
         request = self.request
         if request.called_directly:
             raise exc or exceptions.Retry("Task can be retried", None)
@@ -178,12 +181,19 @@ class Task:
         if request.is_eager or request.called_directly:
             return
         if task_id is not None and task_id != request.id:
-            raise ConfigError("task_id", "left out: a task says its own state", task_id)
+            raise ConfigError(
+                "task_id",
+                message=f"a task can update its own state only, not that of {task_id!r}; leave out task_id",
+                got=task_id,
+            )
         current_job().sync.update_progress({states.STATE_KEY: state, states.META_KEY: meta})
 
     def replace(self, sig: Any) -> Any:
         """Refused: use a job with children for a task that continues as another one."""
-        raise ConfigError("replace", "written with current_job().add_child(...) and raise WaitForChildren()")
+        raise ConfigError(
+            "replace",
+            message="replace is not supported: use current_job().add_child(...) and raise WaitForChildren()",
+        )
 
     add_to_chord = replace
 

@@ -48,7 +48,7 @@ async def change_many(
     Jobs of a filter are taken in the order of ``sort``. With ``dry_run`` the answer only counts the jobs.
     """
     if (data.refs is None) == (data.filter is None):
-        raise ConfigError("filter", "given, or refs, but not both")
+        raise ConfigError("filter", message="give exactly one of refs and filter")
     store_view = store_view.with_action("cancel" if data.action == "kill" else data.action)
     wanted = understand(store_view, data.filter or Filter())
     if data.refs is not None:
@@ -105,7 +105,7 @@ async def _meant(
 ) -> tuple[list[JobRecord], str | None]:
     queues = wanted.filter.queue
     if not wanted.filter.state:
-        raise ConfigError("filter.state", "one or more states")
+        raise ConfigError("filter.state", message="filter.state is missing: name one or more states")
     for name in queues:
         store_view.queue(name)
     names = queues or [info.name for info in await store_view.queues() if store_view.may(info.name)]

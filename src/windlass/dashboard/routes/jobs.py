@@ -367,7 +367,7 @@ async def change_job(
     if job.state in FINISHED or job.state is JobState.ACTIVE:
         raise ApiError(409, "illegal_transition", f"job {jid!r} is {job.state}", "Only pending jobs change.")
     if data == ChangeBody():
-        raise ConfigError("body", "one of priority, delay and data")
+        raise ConfigError("body", message="there is nothing to change: give priority, delay or data")
     if not isinstance(data.data, msgspec.UnsetType):
         await job.update_data(_edited(store_view, job, data.data))
         note(request, data="changed")

@@ -99,17 +99,17 @@ async def list_queue_jobs(
 def _call_of(body: NewJobBody) -> tuple[str, Any]:
     """Task and data of a new job."""
     if (body.task is msgspec.UNSET) == (body.class_ is msgspec.UNSET):
-        raise ConfigError("task", "given, either as task or as class")
+        raise ConfigError("task", message="give exactly one of task and class")
     task = body.class_ if isinstance(body.class_, str) else str(body.task)
     args, kwargs = body.args, body.kwargs
     if isinstance(args, msgspec.UnsetType) and isinstance(kwargs, msgspec.UnsetType):
         return task, body.data
     if body.data is not None:
-        raise ConfigError("data", "left out when args or kwargs are given")
+        raise ConfigError("data", message="give data, or args or kwargs, not both")
     if isinstance(kwargs, msgspec.UnsetType) or not kwargs:
         return task, [] if isinstance(args, msgspec.UnsetType) else args
     if not isinstance(args, msgspec.UnsetType) and args:
-        raise ConfigError("kwargs", "given without args (use data for both)")
+        raise ConfigError("kwargs", message="give args or kwargs, not both; kwargs can name all arguments")
     return task, kwargs
 
 
@@ -205,7 +205,10 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     """Options of a job, without the names that belong to the call itself."""
     for name in ("name", "data", "children", "then", "depends_on", "parent"):
         if name in given:
-            raise ConfigError(f"options.{name}", "left out here (flows are added at /api/flows)")
+            raise ConfigError(
+                f"options.{name}",
+                message=f"options.{name} cannot be given here (flows are added at /api/flows)",
+            )
     return dict(given)
 
 
