@@ -133,7 +133,8 @@ class Claimed(msgspec.Struct):
     jobs: list[JobRecord]
     now_ms: int
     next_due_in_ms: int | None = None
-    #: The leases may have begun before the claim was sent, by at most this long.
+    #: The leases may have begun before the claim was sent, by at most this long. Negative: they began at
+    #: least that long after it was sent, because the claim had to wait.
     held_ms: int = 0
 
 

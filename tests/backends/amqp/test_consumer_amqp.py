@@ -34,10 +34,12 @@ class _Broker(_Client):
         self.void: set[tuple[str, str, int]] = set()
         self.asked: list[tuple[Any, IoFuture[Any]]] = []
         self.facts: list[tuple[Any, IoFuture[None]]] = []
+        self.patience_s: list[float] = []
         self.acked: list[int] = []
 
     async def ask(self, request: rq.Request[Any], answer_s: float = 15.0) -> Any:
         answer: IoFuture[Any] = IoFuture()
+        self.patience_s.append(answer_s)
         self.asked.append((request, answer))
         return await answer
 
@@ -54,6 +56,12 @@ class _Broker(_Client):
 
     def call_soon_threadsafe(self, call: Any) -> None:
         call()
+
+    def at_end(self, call: Any) -> None:
+        call()
+
+    def guarded(self, call: Any) -> Any:
+        return call
 
 
 def _consumer(left: dict[str, Held] | None = None) -> tuple[_Broker, Consumer]:
@@ -162,7 +170,7 @@ def test_starts_that_should_go_with_an_end_that_the_broker_refused_are_logged_la
     broker, consumer = _consumer()
     both = [_hold(consumer, "a", 1).start, _hold(consumer, "b", 2).start]
     consumer.starts.add_deferred(both)
-    settled = spawn(consumer.settle(_end("a")))
+    settled = spawn(consumer.settle(_end("a"), 0))
     ((ended, confirmed),) = broker.facts
     assert [start.id for start in ended.began] == ["b"]
     confirmed.fail(PublishRefusedError([]))
@@ -191,3 +199,45 @@ def test_a_message_that_is_void_since_others_of_its_claim_were_asked_about_is_as
     assert [[start.id for start in request.starts] for request, _ in broker.asked] == [["a"], ["b"]]
     broker.asked[1][1].set([None])
     assert (resolved.result(), broker.acked) == ([good[0]], [2])
+
+
+def _pushed(consumer: Consumer, queue: str, tag: int, *, redelivered: bool) -> None:
+    """Have a message of ``queue`` here, for the next claim."""
+    body = b'{"jid": "%s", "class": "t", "args": []}' % queue.encode()
+    consumer.intake._keep(queue, Delivery(tag, redelivered, None, 0, body))
+
+
+def _claim_of(*queues: str, now_ms: int | None = None) -> rq.Claim:
+    wanted = [rq.ClaimQueue(queue, 1, 1) for queue in queues]
+    claim = rq.Claim(worker="w", queues=wanted, limit=len(queues), claim_id="claim", lease_ms=8_000)
+    claim.now_ms = now_ms
+    return claim
+
+
+@pytest.mark.parametrize(("now_ms", "least_s", "most_s"), [(None, 1.0, 2.0), (1_000, 15.0, 15.0)])
+def test_a_claim_that_has_started_jobs_waits_for_a_quarter_of_their_lease(
+    now_ms: int | None, least_s: float, most_s: float
+) -> None:
+    """The worker cannot renew their leases before it has them. A lease by a time that the claim carries does
+    not run meanwhile."""
+    broker, consumer = _consumer()
+    _pushed(consumer, "a", 1, redelivered=False)
+    _pushed(consumer, "b", 2, redelivered=True)
+    picker = Picker(consumer, _claim_of("a", "b", now_ms=now_ms))
+    picking = spawn(picker.run())
+    assert least_s <= broker.patience_s[0] <= most_s
+    broker.asked[0][1].fail(NoAnswerError("the coordinator did not answer"))
+    picking.result()
+    assert ([job.id for job in picker.jobs], broker.given_back, broker.acked) == (["a"], [2], [])
+
+
+def test_a_claim_that_has_started_nothing_waits_for_the_coordinator() -> None:
+    broker, consumer = _consumer()
+    _pushed(consumer, "b", 2, redelivered=True)
+    picker = Picker(consumer, _claim_of("b"))
+    picking = spawn(picker.run())
+    assert broker.patience_s == [15.0]
+    broker.asked[0][1].fail(NoAnswerError("the coordinator did not answer"))
+    with pytest.raises(NoAnswerError):
+        picking.result()
+    assert picker.held_ms(0) == 0

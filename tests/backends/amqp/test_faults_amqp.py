@@ -20,6 +20,7 @@ from windlass.backends.amqp import AmqpBackend
 from windlass.backends.amqp.coordinator import Coordinator
 from windlass.backends.amqp.counting import ready_messages
 from windlass.core import probe
+from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import new_id
 from windlass.core.job import CounterRow, NewJob
 from windlass.core.outcome import Extended
@@ -369,9 +370,7 @@ async def test_a_renewal_does_not_wait_for_a_coordinator_that_is_stuck() -> None
     url = fresh_url()
     stuck, worker = await open_store(url), await open_store(url)
     await stuck.execute(rq.Add(jobs=[NewJob(queue="q", id=new_id(), task="n", payload=b"{}")]))
-    queues = [rq.ClaimQueue("q", 1, 1)]
-    claim = rq.Claim(worker="w", queues=queues, limit=1, claim_id=new_id(), lease_ms=3_000)
-    (job,) = (await worker.execute(claim)).jobs
+    (job,) = (await worker.execute(_claim_of("q", lease_ms=3_000))).jobs
     await stuck._run(lambda client: client.coordinator.retire())
     lease = rq.LeaseRef("q", job.id, job.token or "", 3_000)
     async with asyncio.timeout(3):
@@ -381,6 +380,55 @@ async def test_a_renewal_does_not_wait_for_a_coordinator_that_is_stuck() -> None
     assert after is not None and (after.state, after.token) == (JobState.ACTIVE, job.token)
     await worker.remove_all()
     await worker.close()
+
+
+@pytest.mark.feature("J2", "N8")
+async def test_a_lease_begins_when_its_job_starts_and_not_when_a_claim_begins_to_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker that counted from its request would stop the job at once, and the lease would run out."""
+    url, watch = fresh_url(), probe.Probe()
+    monkeypatch.setattr(probe, "_installed", watch)
+    stuck, worker = await open_store(url), await open_store(url)
+    await stuck.execute(rq.Add(jobs=[NewJob(queue="q", id=new_id(), task="n", payload=b"{}")]))
+    await stuck._run(lambda client: client.coordinator.retire())
+    sent_ms = SYSTEM_CLOCK.monotonic_ms()
+    claiming = asyncio.create_task(worker.execute(_claim_of("q")))
+    await until(lambda: watch.count("amqp.not_elected") > 1, "the claim has waited for a coordinator")
+    assert not claiming.done()
+    waited_ms = SYSTEM_CLOCK.monotonic_ms() - sent_ms
+    await stuck.close()
+    claimed = await claiming
+    assert len(claimed.jobs) == 1
+    assert waited_ms - 1 < -claimed.held_ms <= SYSTEM_CLOCK.monotonic_ms() - sent_ms
+    await worker.remove_all()
+    await worker.close()
+
+
+@pytest.mark.feature("J2", "N8")
+async def test_jobs_that_have_started_do_not_wait_for_the_verification_of_others() -> None:
+    """The worker renews their leases once it has them. The other messages go back to their queue."""
+    url = fresh_url()
+    stuck, worker, other = [await open_store(url) for _ in range(3)]
+    jobs = [NewJob(queue=queue, id=new_id(), task="n", payload=b"{}") for queue in ("a", "b")]
+    await stuck.execute(rq.Add(jobs=jobs))
+    await other.execute(_claim_of("b"))
+    assert (await worker.execute(_claim_of("c"))).jobs == []  # it has the rules of its coordinator
+    await other.close()  # the broker delivers its message again
+    await stuck._run(lambda client: client.coordinator.retire())
+    async with asyncio.timeout(10):
+        claimed = await worker.execute(_claim_of("a", "b", lease_ms=4_000))
+    assert [job.id for job in claimed.jobs] == [jobs[0].id]
+    await stuck.close()
+    again = await worker.execute(_claim_of("b"))
+    assert [job.id for job in again.jobs] == [jobs[1].id]
+    await worker.remove_all()
+    await worker.close()
+
+
+def _claim_of(*queues: str, lease_ms: int = 30_000) -> rq.Claim:
+    wanted = [rq.ClaimQueue(queue, 1, 1) for queue in queues]
+    return rq.Claim(worker="w", queues=wanted, limit=len(queues), claim_id=new_id(), lease_ms=lease_ms)
 
 
 @pytest.mark.serial

@@ -56,8 +56,8 @@ async def test_a_start_is_logged_with_the_end_of_the_job_before(facts: list[Any]
     end = Settlement(queue=QUEUE, id=first.id, token=first.token or "", outcome=Outcome.COMPLETE)
 
     async def claim_and_settle(client: Any) -> list[Any]:
-        claimed = spawn(client.consumer.claim(_claim()))
-        settled = spawn(client.consumer.settle(rq.Settle(items=[end])))
+        claimed = spawn(client.consumer.claim(_claim(), 0))
+        settled = spawn(client.consumer.settle(rq.Settle(items=[end]), 0))
         return [await claimed, await settled]
 
     async def pull_ahead(client: Any) -> None:

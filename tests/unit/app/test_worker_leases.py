@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -21,6 +21,12 @@ from tests.unit.app.support import (
 )
 from windlass import Job, JobState, Queue, StorageError, Windlass, Worker
 from windlass.backend import requests as rq
+from windlass.testing.wrapper import BackendWrapper
+
+if TYPE_CHECKING:
+    from windlass.backend import Backend
+
+R = TypeVar("R")
 
 
 async def _ok(job: Job[Any]) -> str:
@@ -38,6 +44,45 @@ async def test_a_long_job_keeps_its_lease(timed_app: Windlass, clock: DrivenCloc
     job = await queue.add("work")
     async with working(timed_app, "default", handler, lease=30, recover_every=5):
         await clock.advance(301)
+        assert await job.get_state() is JobState.COMPLETED
+    assert (job.deliveries, job.stalled_count) == (1, 0)
+
+
+class _SlowToClaim(BackendWrapper):
+    """A store whose client waits for a minute before it leases the jobs of the first claim."""
+
+    def __init__(self, inner: Backend, clock: DrivenClock) -> None:
+        super().__init__(inner)
+        self._clock, self._waited = clock, False
+
+    async def execute(self, request: rq.Request[R]) -> R:
+        if not isinstance(request, rq.Claim) or self._waited:
+            return await super().execute(request)
+        self._waited = True
+        await self._clock.wait(asyncio.Event(), 60_000)
+        request.now_ms = self._clock.now_ms()
+        answer: Any = await super().execute(request)
+        answer.held_ms = -60_000
+        return answer  # type: ignore[no-any-return]
+
+    def clone(self) -> Backend:
+        return self.inner.clone()
+
+
+@pytest.mark.feature("J3")
+async def test_a_lease_counts_from_its_start_and_not_from_a_claim_that_waited(
+    timed_app: Windlass, clock: DrivenClock
+) -> None:
+    queue = timed_app.queue("default")
+
+    async def handler(job: Job[Any]) -> str:
+        await clock.wait(asyncio.Event(), 10_000)
+        return "ok"
+
+    job = await queue.add("work")
+    timed_app.store.backend = _SlowToClaim(timed_app.store.backend, clock)
+    async with working(timed_app, "default", handler, lease=30, recover_every=5):
+        await clock.advance(75)
         assert await job.get_state() is JobState.COMPLETED
     assert (job.deliveries, job.stalled_count) == (1, 0)
 

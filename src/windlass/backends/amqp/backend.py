@@ -27,7 +27,7 @@ from windlass.backends.amqp.names import CLASSIC, QUORUM, Names
 from windlass.backends.amqp.offers import Offers, WorkerListener
 from windlass.backends.amqp.report import heartbeat_message
 from windlass.core import transitions
-from windlass.core.clock import SteadyClock, moment
+from windlass.core.clock import SYSTEM_CLOCK, SteadyClock, moment
 from windlass.core.job import NewJob
 from windlass.core.outcome import AddOutcome
 from windlass.core.paths import took
@@ -121,11 +121,16 @@ class AmqpBackend:
             await asyncio.to_thread(thread.join)
 
     async def execute(self, request: rq.Request[R]) -> R:
+        kind, sent_ms = type(request), SYSTEM_CLOCK.monotonic_ms()
         if type(request) is rq.Claim and self._opened:
             claimed: Any = self._shared.claim_prefetched(request)
             if claimed is not None:
                 return claimed  # type: ignore[no-any-return]  # the answer of a Claim
-        answer: R = await self._run(lambda client: _VERBS.get(type(request), _ask)(client, request))
+        answer: R
+        if kind in _LEASING:
+            answer = await self._run(lambda client: _LEASING[kind](client, request, sent_ms))
+        else:
+            answer = await self._run(lambda client: _VERBS.get(kind, _ask)(client, request))
         return answer
 
     async def _run(self, make: Any, limit_s: float | None = None) -> Any:
@@ -215,12 +220,12 @@ async def _add(client: AmqpClient, request: rq.Add) -> list[rq.Added]:
 # --- requests that the consumer carries out --------------------------------------------------------------
 
 
-async def _claim(client: AmqpClient, request: rq.Claim) -> rq.Claimed:
-    return await client.consumer.claim(request)
+async def _claim(client: AmqpClient, request: rq.Claim, sent_ms: float) -> rq.Claimed:
+    return await client.consumer.claim(request, sent_ms)
 
 
-async def _end(client: AmqpClient, request: rq.Settle) -> rq.SettleResult:
-    return await client.consumer.settle(request)
+async def _end(client: AmqpClient, request: rq.Settle, sent_ms: float) -> rq.SettleResult:
+    return await client.consumer.settle(request, sent_ms)
 
 
 async def _extend(client: AmqpClient, request: rq.Extend) -> Any:
@@ -250,10 +255,10 @@ async def _remove_all(client: AmqpClient) -> None:
     await client.call(channel.exchange_delete, names.news)
 
 
+#: Requests that may lease jobs. They are also given the time at which they were sent.
+_LEASING: dict[type[Any], Any] = {rq.Claim: _claim, rq.Settle: _end}
 _VERBS: dict[type[Any], Any] = {
     rq.Add: _add,
-    rq.Claim: _claim,
-    rq.Settle: _end,
     rq.Extend: _extend,
     rq.Reconcile: _reconcile,
     rq.Beat: _beat,

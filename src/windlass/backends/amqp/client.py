@@ -33,7 +33,7 @@ log = logging.getLogger("windlass.amqp")
 T = TypeVar("T")
 
 #: How long to wait for the coordinator's answer, and how often to try to become the coordinator.
-_ANSWER_S = 15.0
+ANSWER_S = 15.0
 _ELECTION_RETRY_S = 1.0
 _LOCKED = 405
 #: Pauses before refused messages are published again.
@@ -61,11 +61,11 @@ class HoldsJobs(Protocol):
     def listens(self, queue: str) -> bool:
         """Whether this connection notices a new message of ``queue`` without a hint of the coordinator."""
 
-    async def claim(self, request: rq.Claim) -> rq.Claimed:
-        """Lease the next jobs to a worker."""
+    async def claim(self, request: rq.Claim, sent_ms: float) -> rq.Claimed:
+        """Lease the next jobs to a worker. ``sent_ms`` (monotonic) is when it sent the request."""
 
-    async def settle(self, request: rq.Settle) -> rq.SettleResult:
-        """Settle attempts."""
+    async def settle(self, request: rq.Settle, sent_ms: float) -> rq.SettleResult:
+        """Settle attempts. ``sent_ms``: see ``claim``."""
 
     async def extend(self, request: rq.Extend) -> list[Any]:
         """Renew leases."""
@@ -171,7 +171,7 @@ class AmqpClient(AmqpSession):
 
     # --- asking ------------------------------------------------------------------------------------------
 
-    async def ask(self, request: rq.Request[Any], answer_s: float = _ANSWER_S) -> Any:
+    async def ask(self, request: rq.Request[Any], answer_s: float = ANSWER_S) -> Any:
         """Put ``request`` into the log and wait for the coordinator's answer.
 
         Raises ``NoAnswerError`` if no answer comes in time although the broker has confirmed the request.

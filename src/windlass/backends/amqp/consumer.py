@@ -72,18 +72,18 @@ class Consumer:
 
     # --- claim -------------------------------------------------------------------------------------------
 
-    async def claim(self, request: rq.Claim) -> rq.Claimed:
+    async def claim(self, request: rq.Claim, sent_ms: float) -> rq.Claimed:
         client = self._client
         await client.load_rules()
         await self._rejoin()
         names = [item.name for item in request.queues]
         self.intake.begin_claim(names)
         try:
-            return await self._claim(request, names)
+            return await self._claim(request, names, sent_ms)
         finally:
             self.intake.end_claim(names)
 
-    async def _claim(self, request: rq.Claim, names: list[str]) -> rq.Claimed:
+    async def _claim(self, request: rq.Claim, names: list[str], sent_ms: float) -> rq.Claimed:
         client = self._client
         await client.need_queues(names)
         next_due_in_ms = await self._promote(request, names)
@@ -100,7 +100,7 @@ class Consumer:
         for name, count in picker.taken.items():
             if name not in picker.empty:
                 self.intake.on_full_claim(name, count)
-        return rq.Claimed(picker.jobs, picker.now_ms, next_due_in_ms)
+        return rq.Claimed(picker.jobs, picker.now_ms, next_due_in_ms, picker.held_ms(sent_ms))
 
     def claim_prefetched(self, request: rq.Claim) -> rq.Claimed | None:
         """Answer a claim from prefetched messages, on the thread of the caller.
@@ -222,7 +222,7 @@ class Consumer:
 
     # --- settle ------------------------------------------------------------------------------------------
 
-    async def settle(self, request: rq.Settle) -> rq.SettleResult:
+    async def settle(self, request: rq.Settle, sent_ms: float) -> rq.SettleResult:
         items, claim, now_ms = request.items, request.claim, self.now_ms(request)
         if claim is not None:
             claim.now_ms = request.now_ms
@@ -231,9 +231,9 @@ class Consumer:
             end.outcome is Outcome.COMPLETE and self._surely_holds(end, now_ms) for end in items
         ):
             answers = await self._close(request)
-            return rq.SettleResult(answers, None if claim is None else await self.claim(claim))
+            return rq.SettleResult(answers, None if claim is None else await self.claim(claim, sent_ms))
         # The slots are free already: claim the next jobs while the broker confirms the settlement.
-        coming = None if claim is None else spawn(self.claim(claim))
+        coming = None if claim is None else spawn(self.claim(claim, sent_ms))
         answers = await self._complete(request) if items else []
         return rq.SettleResult(answers, None if coming is None else await coming)
 

@@ -3,6 +3,9 @@
 A claim takes only as many messages as it can start: first those that the broker pushed (see ``intake``), then
 by pulling. So jobs start in the order of the broker. A message that is void or was delivered before is
 verified with the coordinator before its job starts.
+
+The worker renews the leases of a claim when it has the answer. So a claim that has started jobs does not wait
+long for the coordinator: it ends with these jobs and returns its other messages.
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ import msgspec
 
 from windlass.backend import requests as rq
 from windlass.backends.amqp import verbs
-from windlass.backends.amqp.client import AmqpClient
+from windlass.backends.amqp.client import ANSWER_S, AmqpClient, NoAnswerError
 from windlass.backends.amqp.intake import Intake
 from windlass.backends.amqp.io_future import IoFuture, spawn
 from windlass.backends.amqp.messages import Incoming, MessageError, read_message
 from windlass.backends.amqp.start_log import StartLog
+from windlass.backends.amqp.timing import says_time
 from windlass.backends.amqp.unreadable import MOST_KEPT
 from windlass.core import transitions
+from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.job import JobRecord
 from windlass.speedups.amqp_frames import Delivery
 
@@ -28,6 +33,8 @@ from windlass.speedups.amqp_frames import Delivery
 #: it fetches at a time.
 _MOST_SKIPPED = 1_000
 _LARGEST_STEP = 200
+#: Which part of a lease may be over before the worker gets the job.
+_MOST_WAITED = 1 / 4
 
 
 class Held(msgspec.Struct):
@@ -88,8 +95,25 @@ class Picker:
         #: Tags of messages that were fetched and are neither started nor dropped yet.
         self._unresolved: dict[int, None] = {}
         self._failed = False
+        #: When the first lease began (0: none has), and when the worker should have the jobs (monotonic).
+        self._leased_ms = 0.0
+        self._answer_by_ms = float("inf")
+
+    def held_ms(self, sent_ms: float) -> int:
+        """``Claimed.held_ms`` of a claim that was sent at ``sent_ms`` (monotonic)."""
+        return -max(int(self._leased_ms - sent_ms), 0)
 
     async def run(self) -> None:
+        """Fetch messages and start their jobs. Without an answer of the coordinator, end with the jobs that
+        have started, and raise ``NoAnswerError`` if there are none."""
+        try:
+            await self._run()
+        except NoAnswerError:
+            if not self.jobs:
+                raise
+            self.give_up()
+
+    async def _run(self) -> None:
         """Fetch the share of each queue, then fill up to the caps, so that empty queues waste no slots."""
         await self._fetch_all("share", set())
         asked: set[str] = set()
@@ -145,12 +169,12 @@ class Picker:
         if len(found) < wanted:
             self.empty.add(queue)
         self._unresolved.update(dict.fromkeys(delivery.tag for delivery in found))
-        if self._failed:  # the claim failed meanwhile, at another queue
+        if self._failed:  # the claim has ended meanwhile, at another queue
             self.give_up()
         return found
 
     def give_up(self) -> None:
-        """Return the fetched messages of a failed claim, so that other workers get them now."""
+        """Return the messages that were fetched and not started, so that other workers get them now."""
         self._failed = True
         if self._client.usable:
             self._client.requeue(self._unresolved)
@@ -183,14 +207,16 @@ class Picker:
         late = [(d, i) for d, i in good if transitions.is_expired(i.job, self.now_ms)]
         if late:
             starts = [self._start(d, i) for d, i in late]
-            await self._client.ask(verbs.Expire(starts=starts, now_ms=self._request.now_ms))
+            await self._ask(verbs.Expire(starts=starts, now_ms=self._request.now_ms))
             self._ack(*(delivery.tag for delivery, _ in late))
             good = [pair for pair in good if pair not in late]
         if queue in self._client.paused:  # it was paused after the fetch
             room = 0
+        since_ms = SYSTEM_CLOCK.monotonic_ms()
         self.now_ms = self._consumer.now_ms(self._request)  # they start now, not when the claim began
         for delivery, incoming in good[:room]:
             self._lease(queue, delivery, incoming)
+        self._note_leases(since_ms, [incoming.job for _, incoming in good[:room]])
         if good[room:]:
             self.empty.discard(queue)
             for delivery, _ in good[room:]:
@@ -223,7 +249,7 @@ class Picker:
         """Put a message that is not a job into the dead set, then acknowledge it."""
         body = delivery.body[:MOST_KEPT]  # a larger entry would push others out of the log
         request = verbs.Poison(queue=queue, body=body, problem=problem, now_ms=self._request.now_ms)
-        await self._client.ask(request)
+        await self._ask(request)
         self._ack(delivery.tag)
 
     async def _resolve(
@@ -252,7 +278,7 @@ class Picker:
         self._consumer.starts.add(self.take_starts(), self._request.now_ms)
         self._consumer.starts.flush()
         starts = [self._start(*good[n]) for n in suspects]
-        answers = await client.ask(verbs.Doubt(starts=starts, now_ms=self._request.now_ms))
+        answers = await self._ask(verbs.Doubt(starts=starts, now_ms=self._request.now_ms))
         dropped = set()
         for n, job in zip(suspects, answers, strict=True):
             delivery, incoming = good[n]
@@ -263,6 +289,18 @@ class Picker:
             else:
                 incoming.job = job
         return [pair for n, pair in enumerate(good) if n not in dropped]
+
+    async def _ask(self, request: rq.Request[Any]) -> Any:
+        """Ask the coordinator, and wait only until the worker should have the jobs that have started."""
+        left_ms = self._answer_by_ms - SYSTEM_CLOCK.monotonic_ms()
+        return await self._client.ask(request, min(max(left_ms, 0) / 1_000, ANSWER_S))
+
+    def _note_leases(self, since_ms: float, jobs: list[JobRecord]) -> None:
+        """Note that the leases of ``jobs`` began at ``since_ms`` (monotonic)."""
+        if jobs and not says_time(self._request):  # by a time that a test controls, no lease runs meanwhile
+            self._leased_ms = self._leased_ms or since_ms
+            shortest_ms = min(job.options.lease_ms or self._request.lease_ms for job in jobs)
+            self._answer_by_ms = min(self._answer_by_ms, since_ms + shortest_ms * _MOST_WAITED)
 
     def take_starts(self) -> list[verbs.Start]:
         """Remove and return the starts that are not in the log yet."""
