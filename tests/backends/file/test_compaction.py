@@ -45,12 +45,12 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def generation(store: FileBackend) -> int:
-    return store._open_node().session.log.current.generation
+    return store._open_store().session.log.current.generation
 
 
 async def settled(store: FileBackend) -> None:
     """Wait until no compaction is due or under way."""
-    session = store._open_node().session
+    session = store._open_store().session
     async with asyncio.timeout(20):
         while session.upkeep_due:  # noqa: ASYNC110 - a thread does it
             await asyncio.sleep(0.001)
@@ -221,8 +221,8 @@ async def test_two_processes_never_compact_at_once(tmp_path: Path, monkeypatch: 
     async with opened(path) as store, opened(path, timeout=7) as other:
         await work(store, 0, "w")
         await work(other, 1, "w")
-        first = Compaction(store._open_node().session)
-        second = Compaction(other._open_node().session)
+        first = Compaction(store._open_store().session)
+        second = Compaction(other._open_store().session)
         assert first.advance() is False, "it has begun"
         assert second.advance() is True, "the other has it in hand"
         while not first.advance():

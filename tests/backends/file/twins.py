@@ -9,7 +9,7 @@ import msgspec
 
 from windlass.backend.hub import Hub, HubListener
 from windlass.backends.file import effects
-from windlass.backends.file.backend import _CAPABILITIES
+from windlass.backends.file.backend import FileBackend
 from windlass.backends.file.snapshot import dump
 from windlass.backends.file.store import FileStore
 from windlass.core.clock import SteadyClock
@@ -78,7 +78,7 @@ class TwinBackend:
     """The state machine of the file store in memory, with a twin that only ever applies its effects."""
 
     name = "twins"
-    capabilities = _CAPABILITIES
+    capabilities = FileBackend.capabilities
 
     def __init__(self, shared: _Shared | None = None) -> None:
         self.shared = shared or _Shared()

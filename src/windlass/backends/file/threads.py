@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from windlass.backend.calls import Answer, StoreCall, deliver
-from windlass.backend.local.serving_thread import ServingThread, WriterThread
+from windlass.backend.calls import Answer, StoreCall
+from windlass.backend.local.serving_thread import ReaderThread, WriterThread
 from windlass.backends.file.session import FileSession
 from windlass.errors import WindlassError
 
@@ -60,25 +60,16 @@ class FileWriter(WriterThread[FileSession]):
         self._answer(session.finish(answers, written))
 
 
-class FileReader(ServingThread):
-    """Answers from memory. It may wait for the writer of this process, but never for other processes."""
+class FileReader(ReaderThread):
+    """Answers from memory, which the writer has opened. It may wait for the writer of this process, but never
+    for other processes."""
 
     def __init__(self, session: FileSession) -> None:
         super().__init__("windlass-file-reader")
         self._session = session
-
-    def _open(self) -> None:
-        """Do nothing: the writer has opened the store."""
-
-    def _serve_all(self) -> None:
-        while not self._stopping:
-            deliver([self._serve(call) for call in self._take(block=True) if call.begin()])
 
     def _serve(self, call: StoreCall[Any]) -> Answer:
         try:
             return call, self._session.read(call.request), None
         except WindlassError as exc:
             return call, None, exc
-
-    def _close(self) -> None:
-        """Nothing to close."""
