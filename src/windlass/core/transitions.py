@@ -194,12 +194,6 @@ def blocks_id(job: JobRecord, now_ms: int) -> bool:
     return job.state not in FINISHED or kept_until(job) > now_ms
 
 
-def new_place(job: JobRecord, recorder: ChangeRecorder) -> int:
-    """A place at the back of the line of its priority; for a ``lifo`` job, at the front."""
-    place = recorder.fresh_place()
-    return -place if job.options.lifo else place
-
-
 def answer_known(old: JobRecord, new: NewJob, now_ms: int) -> AddOutcome | None:
     """The outcome of an add whose id has a record; None if the new job replaces the record.
 
@@ -223,9 +217,9 @@ def promote(job: JobRecord, recorder: ChangeRecorder) -> None:
 
 
 def join_line(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Give a job a new place in line. It gets a new turn when it is saved."""
-    job.place = new_place(job, recorder)
-    job.turn = NO_TURN
+    """Give a job a place at the back of its priority (``lifo``: at the front). Its turn is set on saving."""
+    place = recorder.fresh_place()
+    job.place, job.turn = -place if job.options.lifo else place, NO_TURN
 
 
 def park(job: JobRecord, recorder: ChangeRecorder) -> None:

@@ -29,10 +29,7 @@ def put(work: UnitOfWork, request: sq.PutSchedule) -> Verb[ScheduleRecord]:
     yield Reads(queues=[new.queue], rows=[_entry(new.queue, new.name)])
     record = rules.put(work.rows[_entry(new.queue, new.name)], new)
     _put(work, record)
-    queue = work.queues[new.queue]
-    if not (queue.exists and queue.row.known):
-        queue.row.known = True
-        work.put_queue(queue)
+    adding.keep_queue(work, work.queues[new.queue])
     work.notify("schedules")
     return copy(record)
 

@@ -19,6 +19,7 @@ from windlass.backend import requests as rq
 from windlass.backends.file import compaction, effects, snapshot
 from windlass.backends.file.compaction import Compaction
 from windlass.backends.file.store import FileStore
+from windlass.backends.file.threads import FileWriter
 from windlass.core import probe
 from windlass.core.job import JobRef
 from windlass.core.options import StoredOptions
@@ -41,7 +42,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "SHORT_LOG", 2_000)
     monkeypatch.setattr(compaction, "FACTOR", 0)
     monkeypatch.setattr(snapshot, "PIECE", 3)
-    monkeypatch.setattr("windlass.backends.file.session.PAUSE_S", 0.0)
+    monkeypatch.setattr("windlass.backends.file.compaction.PAUSE_S", 0.0)
 
 
 def generation(store: FileBackend) -> int:
@@ -50,9 +51,10 @@ def generation(store: FileBackend) -> int:
 
 async def settled(store: FileBackend) -> None:
     """Wait until no compaction is due or under way."""
-    session = store._open_store().session
+    writer = store._open_store()._writer
+    assert isinstance(writer, FileWriter)
     async with asyncio.timeout(20):
-        while session.upkeep_due:  # noqa: ASYNC110 - a thread does it
+        while writer.upkeep.due:  # noqa: ASYNC110 - a thread does it
             await asyncio.sleep(0.001)
 
 
@@ -103,7 +105,7 @@ async def test_a_snapshot_with_the_steps_since_it_began_is_the_store(tmp_path: P
     for piece in taken:
         pieces += piece
     loaded = FileStore()
-    loaded.follow(effects.decode(effects.encode(effects.Written(0, place, pieces))))
+    loaded.follow(effects.decode(effects.encode(effects.LogStep(0, place, pieces))))
     for step in steps:
         loaded.follow(effects.decode(step))
     assert state(loaded) == state(live)
@@ -142,7 +144,7 @@ def _random_request(chance: random.Random, turn: int) -> rq.Request[Any]:
 async def test_disk_use_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty times as many bytes as may stay go through; what is there never exceeds what is promised."""
     monkeypatch.setattr(compaction, "SHORT_LOG", 100_000)
-    monkeypatch.setattr("windlass.backends.file.session.PAUSE_S", 0.0)
+    monkeypatch.setattr("windlass.backends.file.compaction.PAUSE_S", 0.0)
     path = tmp_path / "store"
     largest = written = 0
     async with opened(path, synchronous="off") as store:

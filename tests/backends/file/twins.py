@@ -10,7 +10,7 @@ import msgspec
 from windlass.backend.hub import Hub, HubListener
 from windlass.backends.file import effects
 from windlass.backends.file.backend import FileBackend
-from windlass.backends.file.snapshot import dump
+from windlass.backends.file.snapshot import FileSnapshot
 from windlass.backends.file.store import FileStore
 from windlass.core.clock import SteadyClock
 from windlass.core.states import JobState
@@ -25,6 +25,11 @@ R = TypeVar("R")
 
 _encoder = msgspec.msgpack.Encoder()
 _NOTHING = GroupRow()
+
+
+def dump(store: FileStore) -> list[Any]:
+    """The whole state of a store as effects."""
+    return [effect for piece in FileSnapshot(store).pieces() for effect in piece]
 
 
 def state(store: FileStore) -> tuple[list[Any], list[Any]]:
@@ -59,7 +64,7 @@ def state(store: FileStore) -> tuple[list[Any], list[Any]]:
 def reloaded(store: FileStore) -> FileStore:
     """A new store, made from a snapshot of another."""
     fresh = FileStore()
-    step = effects.Written(store.now_ms, store.last_place, dump(store))
+    step = effects.LogStep(store.now_ms, store.last_place, dump(store))
     fresh.follow(effects.decode(effects.encode(step)))
     return fresh
 

@@ -233,7 +233,7 @@ def _write_generation(directory: str, generation: int, store_id: str, found: Sur
     assert found.store is not None
     data = bytearray(frames.make(FrameKind.HEAD, generation, dr.head_body()))
     for number, piece in enumerate(FileSnapshot(found.store).pieces(), 1):
-        step = effects.Written(found.store.now_ms, found.store.last_place, piece)
+        step = effects.LogStep(found.store.now_ms, found.store.last_place, piece)
         data += frames.make(FrameKind.PIECE, number, effects.encode(step))
     data += frames.make(FrameKind.BASE, found.last, b"")
     dr.publish(os.path.join(directory, dr.log_name(generation)), bytes(data))

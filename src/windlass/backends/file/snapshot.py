@@ -69,7 +69,7 @@ class FileSnapshot:
             yield self._rows(Table.GROUP, [(name, group) for group in portion]) + [
                 store.journal.starts_effect(store, name, group, None)
                 for group in portion
-                if store.start_times(name, group)
+                if (found := queue.groups.find(group)) is not None and found.usage.starts
             ]
         for keys in _portions(list(queue.keys)):
             yield self._rows(Table.KEY, [(name, key) for key in keys])
@@ -99,14 +99,8 @@ class FileSnapshot:
 
     def _tables(self) -> Iterator[tuple[Table, list[Any]]]:
         store = self._store
-        yield Table.KEPT_ID, list(store.kept_ids)
+        yield from ((table, list(rows)) for table, rows in store.tables.items())
         yield Table.STUB, store.stubs.refs()
-        yield Table.WORKER, [(key,) for key in store.workers]
-        yield Table.ARCHIVER, [(key,) for key in store.archivers]
-        yield Table.LEADER, [(key,) for key in store.leaders]
-        yield Table.SCHEDULE, list(store.schedules)
-        yield Table.COUNTER, list(store.counters)
-        yield Table.CURSOR, [(key,) for key in store.cursors]
         for (queue, step), rows in list(store.rollups.items()):
             yield Table.ROLLUP, [(queue, step, *key) for key in rows]
 
@@ -118,8 +112,3 @@ class FileSnapshot:
 def _portions(items: list[T]) -> Iterator[list[T]]:
     for start in range(0, len(items), PIECE):
         yield items[start : start + PIECE]
-
-
-def dump(store: FileStore) -> list[Any]:
-    """Return the whole state at once. For tests."""
-    return [effect for piece in FileSnapshot(store).pieces() for effect in piece]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.backend.calls import Answer, StoreCall
 from windlass.backend.local.serving_thread import ReaderThread, WriterThread
+from windlass.backends.file.compaction import Upkeep
 from windlass.backends.file.session import FileSession
 from windlass.errors import WindlassError
 
@@ -24,6 +25,7 @@ class FileWriter(WriterThread[FileSession]):
     def __init__(self, session: FileSession, wake: FileNotifier) -> None:
         super().__init__("windlass-file-writer", session)
         self._wake = wake
+        self.upkeep = Upkeep(session, wake)
 
     def _open(self) -> None:
         self._session.open()
@@ -31,14 +33,14 @@ class FileWriter(WriterThread[FileSession]):
 
     def _serve_all(self) -> None:
         while not self._stopping or self._urgent or self._line:
-            busy = bool(self._urgent or self._line) or self._session.upkeep_due
+            busy = bool(self._urgent or self._line) or self.upkeep.due
             self._line_up(block=not busy)
             try:
                 if self._urgent or self._line:
                     self._serve_group()
-                if self._session.upkeep_due and not self._stopping:
+                if self.upkeep.due and not self._stopping:
                     self.phase = "compact"
-                    self._session.upkeep()
+                    self.upkeep.advance()
             except Exception as exc:  # this thread must not end
                 log.exception("a group of calls failed in an unexpected way")
                 self._fail_all(exc)
@@ -58,6 +60,10 @@ class FileWriter(WriterThread[FileSession]):
             # Other processes may act on this before it is on disk. Their own sync then covers it too.
             self._wake.announce(topics)
         self._answer(session.finish(answers, written))
+
+    def _close(self) -> None:
+        self.upkeep.abort()
+        super()._close()
 
 
 class FileReader(ReaderThread):

@@ -16,7 +16,6 @@ from windlass.backend import schedule_requests as sq
 from windlass.backend import stream_requests as sm
 from windlass.backends.memory.groups import StoredGroup
 from windlass.backends.memory.state import State, StoredQueue
-from windlass.core import limit_rules as lm
 from windlass.core.job import (
     ARCHIVER_KEPT_MS,
     ArchiverInfo,
@@ -25,12 +24,12 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
-from windlass.core.limit_rules import GroupInfo, GroupSettings
+from windlass.core.limit_rules import GroupInfo
 from windlass.core.order import Sort, cursor_of, place_after, place_of
 from windlass.core.rollups import Mark, MetricsCursor
 from windlass.core.states import JobState
 from windlass.core.unique_rules import UniqueHolder
-from windlass.engine.views import is_wanted, view
+from windlass.engine.views import is_wanted, limits_view, view
 from windlass.errors import HistoryTrimmedError
 
 
@@ -190,7 +189,7 @@ def metrics_progress(state: State, request: mq.MetricsProgress, now_ms: int) -> 
     return [
         MetricsCursor(
             queue=name,
-            at=state.cursors[name].at if name in state.cursors else 0,
+            at=state.cursors[name,].at if (name,) in state.cursors else 0,
             newest=queue.last_history,
             oldest=queue.last_history - len(queue.history) + 1,
         )
@@ -223,18 +222,8 @@ def list_marks(state: State, request: mq.ListMarks, now_ms: int) -> list[Mark]:
 
 def get_limits(state: State, request: lrq.GetLimits, now_ms: int) -> lrq.Limits:
     queue = state.look(request.queue)
-    settings = {}
-    for name in request.groups:
-        row = (queue.groups.find(name) or StoredGroup(name)).row
-        hold_until_ms = lm.hold_left(row.hold_until_ms, now_ms)
-        settings[name] = GroupSettings(limits=row.own, paused=row.paused, hold_until_ms=hold_until_ms)
-    return lrq.Limits(
-        queue=lm.without_past(queue.row.limits, now_ms),
-        hold_until_ms=lm.hold_left(queue.row.hold_until_ms, now_ms),
-        every_group=queue.row.every_group,
-        groups=settings,
-        opens_in_ms=lm.opens_in(queue.row.limits, queue.starts, queue.row.hold_until_ms, now_ms),
-    )
+    groups = {name: (queue.groups.find(name) or StoredGroup(name)).row for name in request.groups}
+    return limits_view(queue.row, queue.starts, groups, now_ms)
 
 
 def list_groups(state: State, request: lrq.ListGroups, now_ms: int) -> lrq.GroupPage:

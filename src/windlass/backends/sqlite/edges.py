@@ -51,8 +51,7 @@ def load(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
 
 
 def _key(step: RequestState, ref: JobRef) -> tuple[int, str]:
-    num = step.queues.num(ref.queue)
-    return 0 if num is None else num, ref.id
+    return step.queues.num(ref.queue) or 0, ref.id
 
 
 def _keys(step: RequestState, refs: Iterable[JobRef]) -> list[tuple[int, str]]:

@@ -99,7 +99,7 @@ def _surplus(step: RequestState, num: int, state: JobState, total: int, now_ms: 
 def load_entries(step: RequestState, work: UnitOfWork, limit: int) -> None:
     """Load table entries whose time has passed, and groups that can be deleted."""
     now_ms, past, name = work.now_ms, work.past, step.queues.name
-    past.kept_ids = [JobRef(name(num), key) for num, key in step.all("kept_id_past", now_ms, limit)]
+    past.kept_ids = [(name(num), key) for num, key in step.all("kept_id_past", now_ms, limit)]
     past.keys = [(name(num), key) for num, key in step.all("unique_key_past", now_ms, limit)]
     past.workers = [(key,) for (key,) in step.all("worker_past", now_ms - WORKER_KEPT_MS, limit)]
     past.stubs = [JobRef(name(num), key) for num, key in step.all("stub_past", limit, now_ms - STUB_MS)]

@@ -13,10 +13,10 @@ from windlass.backends.sqlite import inspection_more, stubs
 from windlass.backends.sqlite.finding import conditions
 from windlass.backends.sqlite.logs import unpack_events, unpack_history
 from windlass.backends.sqlite.rows import (
-    IDLE,
     LOG_KEY,
     Row,
     decode_cursors,
+    index_of,
     record,
     unpack_worker,
 )
@@ -36,7 +36,7 @@ from windlass.core.job import (
     WorkerInfo,
 )
 from windlass.core.order import Sort, place_after
-from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.core.states import FINISHED, JobState
 from windlass.engine.views import is_wanted, view
 from windlass.errors import ConfigError, HistoryTrimmedError
 
@@ -209,20 +209,9 @@ def _few_of_states(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> set[in
     found: set[int] = set()
     for state in states:
         if tally[state]:
-            found.update(seq for (seq,) in _of_state(snap, num, state))
+            index, params = index_of(state)
+            found.update(seq for (seq,) in snap.all(f"list_seqs_{index}", num, *params))
     return found
-
-
-def _of_state(snap: ReadSnapshot, num: int, state: JobState) -> list[Row]:
-    if state in FINISHED:
-        return snap.all("list_seqs_finished", num, state)
-    if state is JobState.ACTIVE:
-        return snap.all("list_seqs_active", num)
-    if state is JobState.WAITING:
-        return snap.all("list_seqs_waiting", num)
-    if state in DUE_LATER:
-        return snap.all("list_seqs_due", num)
-    return snap.all("list_seqs_idle", num, IDLE[state])
 
 
 def _rows(snap: ReadSnapshot, request: rq.ListJobs, seqs: list[int]) -> Iterator[Row]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from windlass.backends.sqlite import ordered, stubs, tables
 from windlass.backends.sqlite.limits import GROUPED, group_of
+from windlass.backends.sqlite.rows import by_queue
 from windlass.core.limit_rules import GroupLimits, Usage
 from windlass.core.states import FINISHED, JobState
 from windlass.engine.effects import copy_row
@@ -113,14 +114,6 @@ def _find_jobs(step: RequestState, refs: list[tuple[str, str]], work: UnitOfWork
                 missing.append(ref)
     if missing:
         stubs.load(step, missing, work)
-
-
-def by_queue(refs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Group ids by queue."""
-    found: dict[str, list[str]] = {}
-    for queue, job_id in refs:
-        found.setdefault(queue, []).append(job_id)
-    return found
 
 
 def _rows(step: RequestState, queue: str, ids: list[str]) -> list[Row]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from windlass.backends.sqlite.rows import by_queue
 from windlass.core import bad_records
 from windlass.core.job import JobRecord
 from windlass.core.stubs import is_over
@@ -31,10 +32,7 @@ def load(step: RequestState, refs: Iterable[tuple[str, str]], work: UnitOfWork) 
     queues = step.queues
     if queues.nothing_kept() or queues.no_stubs:
         return
-    ids: dict[str, list[str]] = {}
-    for queue, job_id in refs:
-        ids.setdefault(queue, []).append(job_id)
-    for queue, some in ids.items():
+    for queue, some in by_queue(refs).items():
         for job_id, packed in step.listed("stubs", some, queues.num(queue) or 0):
             found = _read(packed, job_id, work.now_ms)
             if found is not None:
