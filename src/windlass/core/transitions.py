@@ -177,21 +177,9 @@ def first_deadline(new: NewJob, now_ms: int) -> int | None:
     return now_ms + (first_ms if total_ms is None else min(first_ms, total_ms))
 
 
-def answers_cached(job: JobRecord, now_ms: int) -> bool:
-    """Whether an add with this id is answered with the finished job's result."""
-    return (
-        job.state is JobState.COMPLETED and job.result_until_ms is not None and job.result_until_ms > now_ms
-    )
-
-
 def kept_until(job: JobRecord) -> int:
     """Until when an add with this id answers ``duplicate``, even if the job is gone (0: no ``keep_id``)."""
     return 0 if job.options.keep_id_ms is None else job.enqueued_ms + job.options.keep_id_ms
-
-
-def blocks_id(job: JobRecord, now_ms: int) -> bool:
-    """Whether adding this id again is a duplicate."""
-    return job.state not in FINISHED or kept_until(job) > now_ms
 
 
 def answer_known(old: JobRecord, new: NewJob, now_ms: int) -> AddOutcome | None:
@@ -201,9 +189,10 @@ def answer_known(old: JobRecord, new: NewJob, now_ms: int) -> AddOutcome | None:
     """
     if new.request_id and new.request_id == old.request_id:
         return AddOutcome.QUEUED
-    if blocks_id(old, now_ms):
+    if old.state not in FINISHED or kept_until(old) > now_ms:
         return AddOutcome.DUPLICATE
-    return AddOutcome.CACHED if answers_cached(old, now_ms) else None
+    has_result = old.state is JobState.COMPLETED and (old.result_until_ms or 0) > now_ms
+    return AddOutcome.CACHED if has_result else None
 
 
 def promote(job: JobRecord, recorder: ChangeRecorder) -> None:

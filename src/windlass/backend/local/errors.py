@@ -1,16 +1,25 @@
-"""Translate Python's errors about values that cannot be stored."""
+"""Translate errors of Python, the disk and the database to those that callers see."""
 
 from __future__ import annotations
 
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, StorageError, WindlassError
 
 
-def bad_value(exc: Exception) -> ConfigError | None:
-    """Return the error for a value that cannot be stored; None if ``exc`` has another cause."""
+def to_error(exc: Exception, what: str, advice: str = "", *, is_value: bool = False) -> WindlassError:
+    """The error that callers see for ``exc``: ``what`` failed, with ``advice``.
+
+    ``is_value``: the cause is a value of the request. Some errors of Python say so by themselves.
+    """
+    error: WindlassError
+    if isinstance(exc, WindlassError):
+        return exc
     if isinstance(exc, OverflowError):
-        return ConfigError("numbers", f"of at most 64 bits ({exc})")
-    if isinstance(exc, UnicodeEncodeError):
-        return ConfigError("texts", f"valid Unicode ({exc})")
-    if isinstance(exc, TypeError):
-        return ConfigError("values", f"of types and sizes that can be stored ({exc})")
-    return None
+        error = ConfigError("numbers", f"of at most 64 bits ({exc})")
+    elif isinstance(exc, UnicodeEncodeError):
+        error = ConfigError("texts", f"valid Unicode ({exc})")
+    elif is_value or isinstance(exc, TypeError):
+        error = ConfigError("values", f"of types and sizes that can be stored ({exc})")
+    else:
+        error = StorageError(f"{what}: {exc}" + (f"; {advice}" if advice else ""))
+    error.__cause__ = exc
+    return error

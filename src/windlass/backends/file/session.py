@@ -174,7 +174,7 @@ class FileSession:
             try:
                 self.catch_up()
                 self.log.cut_torn_tail()
-                if self.log.flush_failed:
+                if self.log.health.failed:
                     self.log.flush_again()
                 reach("file.locked")
                 return self._decide(calls)

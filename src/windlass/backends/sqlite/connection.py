@@ -6,8 +6,8 @@ import sqlite3
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from windlass.backend.local.errors import bad_value
-from windlass.errors import ConfigError, StorageError, WindlassError
+from windlass.backend.local import errors
+from windlass.errors import StorageError, WindlassError
 
 if TYPE_CHECKING:
     from windlass.backends.sqlite.settings import SqliteSettings
@@ -140,15 +140,7 @@ def is_misfit(exc: sqlite3.Error) -> bool:
 
 def to_error(exc: Exception, what: str) -> WindlassError:
     """Return the error that callers see for ``exc``, with advice. ``what`` names the thing that failed."""
-    if isinstance(exc, WindlassError):
-        return exc
-    error: WindlassError | None = bad_value(exc)
-    if error is None and _is_odd_value(exc):
-        error = ConfigError("values", f"of types and sizes that can be stored ({exc})")
-    elif error is None:
-        error = StorageError(_explain(exc, what))
-    error.__cause__ = exc
-    return error
+    return errors.to_error(exc, what, _advice(exc), is_value=_is_odd_value(exc))
 
 
 def _is_odd_value(exc: Exception) -> bool:
@@ -158,11 +150,10 @@ def _is_odd_value(exc: Exception) -> bool:
     return isinstance(exc, (sqlite3.InterfaceError, sqlite3.ProgrammingError)) and "binding" in str(exc)
 
 
-def _explain(exc: Exception, what: str) -> str:
-    advice = ""
-    if isinstance(exc, sqlite3.Error):
-        advice = _MISFIT if is_misfit(exc) else _ADVICE.get(_primary(exc), "")
-    return f"{what}: {exc}" + (f"; {advice}" if advice else "")
+def _advice(exc: Exception) -> str:
+    if not isinstance(exc, sqlite3.Error):
+        return ""
+    return _MISFIT if is_misfit(exc) else _ADVICE.get(_primary(exc), "")
 
 
 def _primary(exc: sqlite3.Error) -> int:
