@@ -147,9 +147,8 @@ class UnitOfWork(ChangeRecorder):
             "lines",
             "mark",
             "moved",
-            "moves",
         ),
-        *("outbox", "plain", "queues", "stubs", "timed"),
+        *("moves", "outbox", "plain", "queues", "stubs", "timed"),
     )
 
     rows = LazyPart[Loaded[Any]](Loaded)

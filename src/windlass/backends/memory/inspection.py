@@ -25,7 +25,7 @@ from windlass.core.job import (
     WorkerInfo,
 )
 from windlass.core.limit_rules import GroupInfo
-from windlass.core.order import Sort, cursor_of, place_after, place_of
+from windlass.core.order import Sort, cursor_of, place_after, place_of, seq_after
 from windlass.core.rollups import Mark, MetricsCursor
 from windlass.core.states import JobState
 from windlass.core.unique_rules import UniqueHolder
@@ -44,9 +44,10 @@ def list_jobs(state: State, request: rq.ListJobs, now_ms: int) -> rq.Page:
         return _by_time(jobs, request, now_ms)
     if request.newest_first:
         jobs.reverse()
+    after, down = seq_after(request.cursor, newest_first=request.newest_first), request.newest_first
     page: list[JobRecord] = []
     for looked, job in enumerate(jobs):
-        if not _after_cursor(job, request) or not is_wanted(job, request):
+        if not (job.seq < after if down else job.seq > after) or not is_wanted(job, request):
             continue
         if len(page) == request.limit:
             return rq.Page(page, str(page[-1].seq), looked)
@@ -68,13 +69,6 @@ def _by_time(jobs: list[JobRecord], request: rq.ListJobs, now_ms: int) -> rq.Pag
     page = [view(job, now_ms) for _, job in found[: request.limit]]
     more = len(found) > len(page)
     return rq.Page(page, cursor_of(page[-1], request.sort) if more and page else None, len(jobs))
-
-
-def _after_cursor(job: JobRecord, request: rq.ListJobs) -> bool:
-    if request.cursor is None:
-        return True
-    last = int(request.cursor)
-    return job.seq < last if request.newest_first else job.seq > last
 
 
 def count_jobs(state: State, request: rq.CountJobs, now_ms: int) -> dict[JobState, int]:

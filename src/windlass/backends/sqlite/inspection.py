@@ -35,10 +35,10 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
-from windlass.core.order import Sort, place_after
+from windlass.core.order import LAST, Sort, place_after, seq_after
 from windlass.core.states import FINISHED, JobState
 from windlass.engine.views import is_wanted, view
-from windlass.errors import ConfigError, HistoryTrimmedError
+from windlass.errors import HistoryTrimmedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,7 +54,6 @@ _FEW = 1_000
 HEAD = 5_000
 
 _STATES = tuple(JobState)
-_END = 2**63 - 1
 _PART = 200
 #: Each part of a list by time is this many times longer than the previous one.
 _GROWTH = 4
@@ -80,7 +79,7 @@ def list_jobs(snap: ReadSnapshot, request: rq.ListJobs) -> rq.Page:
         return rq.Page([])
     if request.sort is not Sort.ADDED:
         return _by_time(snap, num, request)
-    start = _start(request)
+    start = seq_after(request.cursor, newest_first=request.newest_first)
     seqs = _short_list(snap, num, request, start)
     if seqs is not None:
         page, cursor = _first_wanted(snap, request, _rows(snap, request, seqs))
@@ -118,7 +117,7 @@ def _passed(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int, last
     if request.newest_first:
         span = (0 if last is None else last - 1, max(start - 1, 0))
     else:
-        span = (start, _END if last is None else last)
+        span = (start, LAST if last is None else last)
     index = _index(request)
     if index is not None:
         return int(snap.all(f"list_{index}_passed", num, *span)[0][0])
@@ -169,15 +168,6 @@ def _timed_places(
     return list(islice(heapq.merge(*streams, reverse=down), size))
 
 
-def _start(request: rq.ListJobs) -> int:
-    if request.cursor is None:
-        return _END if request.newest_first else 0
-    try:
-        return int(request.cursor)
-    except ValueError:
-        raise ConfigError("cursor", "one that came with a page", request.cursor) from None
-
-
 def _short_list(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int) -> list[int] | None:
     """Return the numbers of all candidates in order, or None if there are too many to sort."""
     found = _few_ended(snap, num, request)
@@ -194,7 +184,7 @@ def _few_ended(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> set[int] |
     from_ms, to_ms = request.finished_from_ms, request.finished_to_ms
     if from_ms is None and to_ms is None:
         return None
-    span = (from_ms or 0, _END if to_ms is None else to_ms)
+    span = (from_ms or 0, LAST if to_ms is None else to_ms)
     found: set[int] = set()
     for state in FINISHED.intersection(request.states or _STATES):
         found.update(seq for (seq,) in snap.all("list_seqs_ended", num, state.value, *span, SORTABLE + 1))
@@ -241,7 +231,7 @@ def _index(request: rq.ListJobs) -> str | None:
 def _walk(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int, edge: int | None) -> Iterator[Row]:
     """Return the rows up to ``edge`` that may be wanted."""
     down = request.newest_first
-    end = edge if edge is not None else 0 if down else _END
+    end = edge if edge is not None else 0 if down else LAST
     name = "_".join(part for part in ("list", _index(request), "walk", "down" if down else "up") if part)
     sql, values = _where(snap, name, request)
     return snap.conn.execute(sql, (start, end, num, _states(request), *values))
@@ -293,7 +283,7 @@ def _oldest_ready(snap: ReadSnapshot, num: int, waiting: int) -> int | None:
         return None
     oldest: list[int] = [at for (at,) in snap.all("oldest_ready", num, HEAD) if at is not None]
     if waiting > HEAD:
-        priority = _END
+        priority = LAST
         for _ in range(_PRIORITIES):
             found = snap.all("next_priority", num, priority)
             if not found:
