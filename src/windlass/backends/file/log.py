@@ -87,12 +87,9 @@ class Log:
 
     # --- reading ------------------------------------------------------------------------------------
 
+    @no_garbage()
     def load(self, store: FileStore) -> None:
         """Read the snapshot and all steps into an empty store."""
-        with no_garbage():
-            self._load(store)
-
-    def _load(self, store: FileStore) -> None:
         seen_base = False
         for frame in self._frames():
             if frame.kind == FrameKind.PIECE:

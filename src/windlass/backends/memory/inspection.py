@@ -81,11 +81,12 @@ def list_queues(state: State, request: rq.ListQueues, now_ms: int) -> list[Queue
 
 
 def _queue_info(queue: StoredQueue) -> QueueInfo:
+    ready = (job.ready_ms for job in queue.jobs.values() if job.state is JobState.WAITING)
     return QueueInfo(
         name=queue.name,
         paused=queue.row.paused,
         counts={one.value: queue.counts[one] for one in JobState},
-        oldest_ready_ms=min((job.ready_ms for job in queue.waiting()), default=None),
+        oldest_ready_ms=min(ready, default=None),
     )
 
 

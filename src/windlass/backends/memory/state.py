@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import copy
 from typing import Any
 
@@ -117,9 +117,6 @@ class StoredQueue:
         """The job that is due first."""
         first = self.due.head()
         return None if first is None else first[2]
-
-    def waiting(self) -> Iterator[JobRecord]:
-        return (job for job in self.jobs.values() if job.state is JobState.WAITING)
 
 
 class State:

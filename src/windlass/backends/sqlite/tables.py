@@ -50,10 +50,6 @@ def _key_of(job_id: str, until_ms: int | None, request_id: str, left: str) -> Ke
     return KeyEntry(job_id, until_ms, request_id, tuple(left.split(",")) if left else ())
 
 
-def _schedule_row(record: ScheduleRecord) -> Row:
-    return record.source, None if record.paused else record.next_ms, pack(record)
-
-
 _TABLES: dict[Table, _Rows] = {
     Table.KEY: _Rows(
         *("unique_keys", "unique_key_save", "unique_key_free"),
@@ -86,7 +82,9 @@ _TABLES: dict[Table, _Rows] = {
         of_queue=False,
     ),
     Table.SCHEDULE: _Rows(
-        *("schedules", "schedule_save", "schedule_delete"), read=unpack_schedule, row=_schedule_row
+        *("schedules", "schedule_save", "schedule_delete"),
+        read=unpack_schedule,
+        row=lambda record: (record.source, None if record.paused else record.next_ms, pack(record)),
     ),
     Table.CURSOR: _Rows(
         *("metrics_cursors", "metrics_cursor_save", "metrics_cursor_delete"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import astuple
 
 from windlass.backends.sqlite import edges, tables
-from windlass.backends.sqlite.limits import GROUPED, LIMITED, group_row, is_limited, limits_row, pack_starts
+from windlass.backends.sqlite.limits import GROUPED, LIMITED, group_row, is_limited, limits_row
 from windlass.backends.sqlite.rows import (
     INLINE_PAYLOAD,
     LOG_KEY,
@@ -17,6 +17,7 @@ from windlass.backends.sqlite.rows import (
     changed_row,
     encode_options,
     is_plain,
+    pack,
     plain_row,
     storable,
     too_old_from,
@@ -326,7 +327,7 @@ def _write_parts(step: RequestState, effects: Effects) -> None:
 
 
 def _write_starts(step: RequestState, queue: str, group: str | None, starts: Starts) -> None:
-    num, packed = step.queue(queue), pack_starts(starts.times)
+    num, packed = step.queue(queue), pack(starts.times) if starts.times else None
     if group is None:
         step.queues.get(queue).starts = starts.times
         step.run("limits_starts", packed, num)
