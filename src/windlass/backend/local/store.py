@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from windlass._renamed import old_names
 from windlass.backend.calls import UNKNOWN, StoreCall
+from windlass.backend.hub import Hub, HubListener
+from windlass.backend.local.notify import Notifier
+from windlass.backend.local.serving_thread import ServingThread, WriterThread
 from windlass.backend.local.settings import LocalSettings
+from windlass.backend.requests import Request
 from windlass.errors import StorageError, UnsupportedByBackendError
-
-if TYPE_CHECKING:
-    from windlass.backend.hub import Hub, HubListener
-    from windlass.backend.local.notify import Notifier
-    from windlass.backend.local.serving_thread import ServingThread, WriterThread
-    from windlass.backend.requests import Request
 
 #: How long ``stop`` waits for a thread that has not opened the store yet.
 _LAST_MOMENT_S = 0.1

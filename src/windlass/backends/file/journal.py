@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from windlass.backends.file import effects as fx
-from windlass.engine.effects import Table
-
-if TYPE_CHECKING:
-    from windlass.backends.memory.state import State
-    from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef
-    from windlass.engine.effects import Effects, Starter
+from windlass.backends.memory.state import State
+from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef
+from windlass.engine.effects import Effects, Starter, Table
 
 
 class Journal:

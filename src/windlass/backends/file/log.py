@@ -8,20 +8,16 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from windlass.backend.local.flush import FlushHealth
 from windlass.backend.local.modes import mode_of, open_file
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, errors, frames
 from windlass.backends.file.frames import FrameKind
+from windlass.backends.file.store import FileStore
 from windlass.core.garbage import no_garbage
 from windlass.core.probe import reach
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from windlass.backends.file.store import FileStore
 
 log = logging.getLogger("windlass.file")
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from windlass.backend.hub import Hub
 from windlass.backend.local import notify
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from windlass.backend.hub import Hub
-    from windlass.backends.file.log import Log
-    from windlass.backends.file.settings import FileSettings
+from windlass.backends.file.log import Log
+from windlass.backends.file.settings import FileSettings
 
 log = logging.getLogger("windlass.file")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from windlass.backend import requests as rq
+from windlass.backend.calls import Answer, StoreCall
 from windlass.backend.local import joined_adds
 from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.locks import FairLock
@@ -17,16 +18,13 @@ from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, readback
 from windlass.backends.file.errors import DamagedLogError, to_error
 from windlass.backends.file.log import Log
+from windlass.backends.file.notify import FileNotifier
+from windlass.backends.file.settings import FileSettings
 from windlass.backends.file.store import FileStore
 from windlass.core.clock import SteadyClock, moment
 from windlass.core.paths import took
 from windlass.core.probe import reach
 from windlass.errors import StorageError, StoreReplacedError
-
-if TYPE_CHECKING:
-    from windlass.backend.calls import Answer, StoreCall
-    from windlass.backends.file.notify import FileNotifier
-    from windlass.backends.file.settings import FileSettings
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 #: Estimated bytes of a step per item of its requests, and in addition.

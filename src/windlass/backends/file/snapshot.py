@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from windlass.backends.file import effects as fx
+from windlass.backends.file.store import FileStore
 from windlass.engine.effects import Table
-
-if TYPE_CHECKING:
-    from windlass.backends.file.store import FileStore
 
 T = TypeVar("T")
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from windlass.backend.calls import Answer, StoreCall
 from windlass.backend.local.serving_thread import ReaderThread, WriterThread
 from windlass.backends.file.compaction import Upkeep
+from windlass.backends.file.notify import FileNotifier
 from windlass.backends.file.session import FileSession
 from windlass.errors import WindlassError
-
-if TYPE_CHECKING:
-    from windlass.backends.file.notify import FileNotifier
 
 log = logging.getLogger("windlass.file")
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from typing import TYPE_CHECKING
 
 from windlass.backend.capabilities import Capabilities
 from windlass.backend.local.store import LocalBackend
+from windlass.backend.requests import Added
+from windlass.backend.urls import BackendUrl
 from windlass.backends.sqlite.database import Database, databases
 from windlass.backends.sqlite.settings import SqliteSettings, parse
 from windlass.backends.sqlite.transactional import add_in_transaction, settle_in_transaction
+from windlass.core.job import NewJob
+from windlass.core.outcome import Settled, Settlement
 from windlass.errors import ConfigError
-
-if TYPE_CHECKING:
-    from windlass.backend.requests import Added
-    from windlass.backend.urls import BackendUrl
-    from windlass.core.job import NewJob
-    from windlass.core.outcome import Settled, Settlement
 
 
 class SqliteBackend(LocalBackend[SqliteSettings, Database]):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from windlass.backend.local import errors
+from windlass.backends.sqlite.settings import SqliteSettings
 from windlass.errors import StorageError, WindlassError
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.settings import SqliteSettings
 
 #: How long a read-only connection waits if the database is locked (for example during recovery).
 BUSY_MS = 1_000

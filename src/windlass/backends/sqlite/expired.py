@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from windlass.backends.sqlite import loading, tables
 from windlass.backends.sqlite.logs import unpack_history
+from windlass.backends.sqlite.request import RequestState
 from windlass.backends.sqlite.rows import LOG_KEY, STATES, Row, readable_options
 from windlass.core import bad_records
 from windlass.core.job import WORKER_KEPT_MS, JobRecord, JobRef
@@ -16,10 +15,7 @@ from windlass.core.states import FINISHED, JobState
 from windlass.core.stubs import STUB_MS
 from windlass.engine.effects import Table
 from windlass.engine.reads import LogSpan
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.request import RequestState
-    from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.unit_of_work import UnitOfWork
 
 #: The most chunks of a log that one prune reads.
 SCAN = 10_000

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import inspection_more, stubs
@@ -39,10 +40,6 @@ from windlass.core.order import LAST, Sort, place_after, seq_after
 from windlass.core.states import FINISHED, JobState
 from windlass.engine.views import is_wanted, view
 from windlass.errors import HistoryTrimmedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
 
 #: The most rows that one listing reads before it returns what it found, with a cursor.
 SCAN = 5_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from windlass.backend import flow_requests as fl
 from windlass.backend import limit_requests as lrq
@@ -14,6 +14,7 @@ from windlass.backends.sqlite.edges import read_edges
 from windlass.backends.sqlite.limits import group_of, read_limits
 from windlass.backends.sqlite.ordered import first_place
 from windlass.backends.sqlite.rows import Row, encode_json, record
+from windlass.backends.sqlite.snapshot import ReadSnapshot
 from windlass.backends.sqlite.tables import unpack_metrics, unpack_schedule
 from windlass.core import bad_records
 from windlass.core import limit_rules as lm
@@ -26,9 +27,6 @@ from windlass.core.unique_rules import UniqueHolder
 from windlass.engine.effects import GroupRow, QueueRow
 from windlass.engine.views import limits_view
 from windlass.errors import ConfigError
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.snapshot import ReadSnapshot
 
 #: A limit for counting that no group reaches.
 _MANY = 1 << 40

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from windlass.backends.sqlite import edges, expired, loading, tables
+from windlass.backends.sqlite.request import RequestState
 from windlass.backends.sqlite.rows import LAST_SEQ, Row, index_of
 from windlass.core import transitions
 from windlass.core.job import EVENTS_KEPT, JobRecord
@@ -13,12 +13,8 @@ from windlass.core.rollups import Mark
 from windlass.core.states import JobState
 from windlass.core.stream_rules import StreamHead
 from windlass.engine.effects import Table
-from windlass.engine.reads import EventSpan, state_since
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.request import RequestState
-    from windlass.engine.reads import MoreReads, PurgeReads
-    from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.reads import EventSpan, MoreReads, PurgeReads, state_since
+from windlass.engine.unit_of_work import UnitOfWork
 
 #: The number of jobs whose state one recover checks.
 PATROL = 5_000

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sqlite3
+from typing import Any
 
 from windlass.backend import requests as rq
 from windlass.backend.calls import Answer, StoreCall
@@ -11,15 +12,11 @@ from windlass.backend.local.serving_thread import ReaderThread
 from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.connection import connect, is_odd_text, read_any_text, to_error
 from windlass.backends.sqlite.inspection import READS
+from windlass.backends.sqlite.session import SqliteSession
+from windlass.backends.sqlite.settings import SqliteSettings
 from windlass.backends.sqlite.snapshot import ReadSnapshot
 from windlass.backends.sqlite.tx import Queues, read_meta
 from windlass.core.clock import SteadyClock, moment
-
-if TYPE_CHECKING:
-    import sqlite3
-
-    from windlass.backends.sqlite.session import SqliteSession
-    from windlass.backends.sqlite.settings import SqliteSettings
 
 
 class SqliteReader(ReaderThread):

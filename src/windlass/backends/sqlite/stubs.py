@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from windlass.backends.sqlite.rows import by_queue
+from windlass.backends.sqlite.request import RequestState
+from windlass.backends.sqlite.rows import Row, by_queue
 from windlass.core import bad_records
-from windlass.core.job import JobRecord
+from windlass.core.job import JobRecord, JobRef
 from windlass.core.stubs import is_over
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.request import RequestState
-    from windlass.backends.sqlite.rows import Row
-    from windlass.core.job import JobRef
-    from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.unit_of_work import UnitOfWork
 
 _unpack = msgspec.msgpack.Decoder(JobRecord).decode
 

@@ -18,21 +18,17 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.backends.sqlite.connection import is_misfit
-from windlass.backends.sqlite.rows import pack, record, stand_in_for
+from windlass.backends.sqlite.connection import Executor, is_misfit
+from windlass.backends.sqlite.port import RequestPort
+from windlass.backends.sqlite.rows import Row, pack, record, stand_in_for
 from windlass.backends.sqlite.statements import in_namespace, table
 from windlass.core import bad_records
 from windlass.core.probe import reach
 from windlass.core.states import FINISHED
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.connection import Executor
-    from windlass.backends.sqlite.port import RequestPort
-    from windlass.backends.sqlite.rows import Row
 
 log = logging.getLogger("windlass.sqlite")
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from windlass.backends.sqlite.request import RequestState
 from windlass.backends.sqlite.rows import Row, decode_cursors, encode_json, pack, unpack_worker
 from windlass.core import bad_records
 from windlass.core.job import ArchiverInfo
@@ -15,10 +16,7 @@ from windlass.core.schedule_rules import ScheduleRecord
 from windlass.core.stubs import STUBS_KEPT
 from windlass.core.unique_rules import KeyEntry
 from windlass.engine.effects import Cursor, Entry, Table
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.request import RequestState
-    from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.unit_of_work import UnitOfWork
 
 unpack_schedule = msgspec.msgpack.Decoder(ScheduleRecord).decode
 unpack_metrics = msgspec.msgpack.Decoder(MetricsRow).decode

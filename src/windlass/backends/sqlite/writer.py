@@ -9,13 +9,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING
 
 from windlass.backend.local.serving_thread import WriterThread
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.notify import SqliteNotifier
-    from windlass.backends.sqlite.session import SqliteSession
+from windlass.backends.sqlite.notify import SqliteNotifier
+from windlass.backends.sqlite.session import SqliteSession
 
 log = logging.getLogger("windlass.sqlite")
 
