@@ -114,7 +114,7 @@ async def test_a_snapshot_with_the_steps_since_it_began_is_the_store(tmp_path: P
 def _small_pieces(store: FileStore) -> Any:
     size, snapshot.PIECE = snapshot.PIECE, 2
     try:
-        yield from snapshot.FileSnapshot(store).pieces()
+        yield from snapshot.pieces(store)
     finally:
         snapshot.PIECE = size
 

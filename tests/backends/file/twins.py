@@ -10,7 +10,7 @@ import msgspec
 from windlass.backend.hub import Hub, HubListener
 from windlass.backends.file import effects
 from windlass.backends.file.backend import FileBackend
-from windlass.backends.file.snapshot import FileSnapshot
+from windlass.backends.file.snapshot import pieces
 from windlass.backends.file.store import FileStore
 from windlass.core.clock import SteadyClock
 from windlass.core.states import JobState
@@ -29,7 +29,7 @@ _NOTHING = GroupRow()
 
 def dump(store: FileStore) -> list[Any]:
     """The whole state of a store as effects."""
-    return [effect for piece in FileSnapshot(store).pieces() for effect in piece]
+    return [effect for piece in pieces(store) for effect in piece]
 
 
 def state(store: FileStore) -> tuple[list[Any], list[Any]]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from windlass.backend import requests as rq
 from windlass.backend.calls import Answer, StoreCall, deliver
+from windlass.backend.local.notify import Notifier
 from windlass.errors import StorageError
 
 
@@ -119,8 +120,9 @@ class WriterThread(ServingThread, Generic[S]):
     group_calls: ClassVar[int]
     group_items: ClassVar[int] = 5_000
 
-    def __init__(self, name: str, session: S) -> None:
+    def __init__(self, name: str, session: S, wake: Notifier) -> None:
         super().__init__(name)
+        self._wake = wake
         self.phase = "open"
         self._session = session
         #: Waiting calls: lease renewals, and all others.

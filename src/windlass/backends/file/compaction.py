@@ -14,12 +14,11 @@ import time
 
 from windlass.backend.local.modes import mode_of, open_file
 from windlass.backends.file import directory as dr
-from windlass.backends.file import effects, frames
+from windlass.backends.file import effects, frames, snapshot
 from windlass.backends.file.frames import FrameKind
 from windlass.backends.file.log import Log
 from windlass.backends.file.notify import FileNotifier
 from windlass.backends.file.session import FileSession
-from windlass.backends.file.snapshot import FileSnapshot
 from windlass.core.probe import reach
 
 try:
@@ -89,7 +88,7 @@ class Compaction:
         with session.mutex:
             self._log = log = session.log
             self._from, self._first = log.offset, log.number
-            self._pieces = FileSnapshot(session.store).pieces()
+            self._pieces = snapshot.pieces(session.store)
             place = session.store.last_place
         self._path = os.path.join(session.directory, f"{log.current.generation + 1}-{os.getpid()}.tmp")
         self._fd = open_file(self._path, os.O_RDWR | os.O_TRUNC, mode_of(session.directory))

@@ -21,8 +21,7 @@ class FileWriter(WriterThread[FileSession]):
     group_calls = 512
 
     def __init__(self, session: FileSession, wake: FileNotifier) -> None:
-        super().__init__("windlass-file-writer", session)
-        self._wake = wake
+        super().__init__("windlass-file-writer", session, wake)
         self.upkeep = Upkeep(session, wake)
 
     def _open(self) -> None:
