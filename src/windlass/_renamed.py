@@ -110,7 +110,7 @@ NAMES: dict[str, dict[str, str]] = {
         "SyncApp": "windlass.api.app.SyncApp",
         "SyncTask": "windlass.api.task.SyncTask",
     },
-    "windlass.backend.local.store": {"Settings": "windlass.backend.local.store.StoreSettings"},
+    "windlass.backend.local.store": {"Settings": "windlass.backend.local.settings.LocalSettings"},
     "windlass.backend.protocol": {
         "TellingBackend": "windlass.backend.protocol.CompletionHintsBackend",
     },

@@ -12,7 +12,6 @@ import pytest
 
 from windlass import StorageError, Windlass
 from windlass.backend.local import flush
-from windlass.backends.sqlite import disk
 
 #: Long enough to be noticed; reached only when the loop that should end the flush cannot run.
 _STUCK_S = 20.0
@@ -54,10 +53,7 @@ def url(backend_name: str, tmp_path: Path) -> str:
 @pytest.fixture
 def slow(backend_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
     slow = SlowDisk(os.fdatasync)
-    if backend_name == "sqlite":
-        monkeypatch.setattr(disk, "_sync", slow)
-    else:
-        monkeypatch.setattr(flush, "data_sync", slow)
+    monkeypatch.setattr(flush, "data_sync", slow)
     yield slow
     slow.go_on()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.pipeline.support import DAY_MS, START_MS, arrow_rows, attempt, make_df, make_table, rows_of
+from tests.pipeline.test_histogram import build
 from tools import lake_columns
 from windlass.pipeline import histogram as h
 from windlass.pipeline import schemas
@@ -210,7 +211,7 @@ def test_a_merged_day_is_within_two_percent_of_the_exact_percentiles() -> None:
     early, late = (rows_in(schemas.GOLD_DAY, *rows[at::2]) for at in (0, 1))
     (day,) = gold_rows.merged_rows(schemas.GOLD_DAY, joined(late, early)).to_pylist()
     assert (day["attempts"], day["wait_sum_ms"], day["wait_max_ms"]) == (1_500, sum(waits), max(waits))
-    assert day["wait_hist"] == h.as_entries(h.build(waits))
+    assert day["wait_hist"] == h.as_entries(build(waits))
     for name, per_mille in h.PERCENTILES.items():
         for measure, factor in (("wait", 1), ("duration", 3)):
             exact = sorted(waits)[-(-1_500 * per_mille // 1000) - 1] * factor
@@ -245,8 +246,8 @@ def test_windows_are_in_the_order_of_their_keys_whatever_the_order_of_attempts()
     ).equals(found)
     for row in found.to_pylist():
         n = keys.index(tuple(row[name] for name in schemas.GOLD_MINUTE.keys))
-        assert row["wait_hist"] == h.as_entries(h.build([n]))
-        assert row["duration_hist"] == h.as_entries(h.build([n * 9]))
+        assert row["wait_hist"] == h.as_entries(build([n]))
+        assert row["duration_hist"] == h.as_entries(build([n * 9]))
 
 
 def test_one_attempt_in_a_far_future_leaves_the_windows_of_all_others_as_they_are() -> None:
@@ -262,7 +263,7 @@ def test_one_attempt_in_a_far_future_leaves_the_windows_of_all_others_as_they_ar
         found = rows_in(table, *rows)
         far_start = far if grain == "day" else far + DAY_MS - 60_000
         assert arrow_rows(found, "source", "window_start", "attempts", "wait_hist") == [
-            (f"s{n:03}", far_start if n == 7 else DAY, 1, h.as_entries(h.build([n]))) for n in range(300)
+            (f"s{n:03}", far_start if n == 7 else DAY, 1, h.as_entries(build([n]))) for n in range(300)
         ]
         twice = gold_rows.merged_rows(table, joined(found, found))
         assert arrow_rows(twice, "source", "window_start") == arrow_rows(found, "source", "window_start")

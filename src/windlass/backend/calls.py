@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
 
+from windlass.backend.requests import Request
 from windlass.errors import StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from windlass.backend.requests import Request
 
 R = TypeVar("R")
 

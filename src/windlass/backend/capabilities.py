@@ -50,6 +50,27 @@ class Capabilities:
     #: A worker that lost its lease cannot complete the job. Without it, the first settlement counts.
     fenced: bool = True
 
+    @classmethod
+    def full(cls, *, durable: bool, shared: bool, transactions: bool = False) -> Capabilities:
+        """The capabilities of a store that supports every feature."""
+        return cls(
+            durable=durable,
+            shared=shared,
+            transactions=transactions,
+            lifo=True,
+            unique=True,
+            groups=True,
+            limits=True,
+            revoked_tasks=True,
+            schedules=True,
+            metrics=True,
+            commands=True,
+            flows=True,
+            signals=True,
+            streams=True,
+            restore=True,
+        )
+
     @property
     def takes_all_jobs(self) -> bool:
         """Whether the backend supports every option of a job, so that adds need no check."""

@@ -7,13 +7,10 @@ every wait. Closing wakes the listeners, so no wait continues after the close.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from windlass.backend.protocol import Listener
 from windlass.errors import ClosedError
-
-if TYPE_CHECKING:
-    from windlass.backend.protocol import Listener
 
 
 class Closing:

@@ -36,15 +36,12 @@ class Listener(Protocol):
         The set is empty if ``timeout_ms`` passed or ``wake`` was called before a hint came. ``timeout_ms``
         None means no timeout. Runs on the event loop that created the listener.
         """
-        ...
 
     def wake(self) -> None:
         """Make the pending ``wait``, or else the next one, return at once. Callable from any thread."""
-        ...
 
     def close(self) -> None:
         """Stop listening. Idempotent."""
-        ...
 
 
 @runtime_checkable
@@ -53,7 +50,6 @@ class OfferedListener(Protocol):
 
     def decline(self) -> None:
         """Accept no such job until the next claim. Callable from any thread."""
-        ...
 
     def on_offer(self, begin: Callable[[JobRecord, float], bool]) -> None:
         """Call ``begin`` with each such job and the earliest possible start of its lease (``monotonic_ms``).
@@ -61,7 +57,6 @@ class OfferedListener(Protocol):
         ``begin`` runs on the event loop of the listener. It returns whether it started the job. If not, the
         job is returned by the next claim.
         """
-        ...
 
 
 class Backend(Protocol):
@@ -70,23 +65,19 @@ class Backend(Protocol):
     @property
     def name(self) -> str:
         """The kind of store, as in its URL: ``memory``, ``sqlite``, ..."""
-        ...
 
     @property
     def capabilities(self) -> Capabilities:
         """What the store supports. Requests that need anything else never reach ``execute``."""
-        ...
 
     async def open(self) -> None:
         """Connect, and create or migrate the tables, files or keys of the store. Idempotent.
 
         Raises ``StorageError`` if the store cannot be opened.
         """
-        ...
 
     async def close(self) -> None:
         """Wait for pending requests, then release every resource. Idempotent."""
-        ...
 
     async def execute(self, request: Request[R]) -> R:
         """Execute one request atomically, and return its answer when the change is durable.
@@ -95,18 +86,15 @@ class Backend(Protocol):
         request may then have been executed or not; callers repeat it. Cancelling the caller must not
         interrupt a request halfway.
         """
-        ...
 
     def listen(self, topics: Iterable[str]) -> Listener:
         """Return a listener for hints about ``topics`` from now on.
 
         It belongs to the running event loop, and ``Listener.wait`` is awaited there.
         """
-        ...
 
     def clone(self) -> Backend:
         """Return another client of the same store, for another thread. It is opened and closed separately."""
-        ...
 
 
 class TransactionalBackend(Protocol):
@@ -117,11 +105,9 @@ class TransactionalBackend(Protocol):
 
     def add_in_transaction(self, connection: Any, jobs: list[NewJob]) -> list[Added]:
         """Add jobs inside the open transaction of the caller's ``connection``; answers as ``Add``."""
-        ...
 
     def settle_in_transaction(self, connection: Any, items: list[Settlement]) -> list[Settled]:
         """End attempts inside the open transaction of the caller's ``connection``; answers as ``Settle``."""
-        ...
 
 
 @runtime_checkable
@@ -130,7 +116,6 @@ class ServedBackend(Protocol):
 
     async def server_settings(self) -> list[dict[str, str]]:
         """Return the settings for persistence and memory of each server, with its address as ``server``."""
-        ...
 
 
 @runtime_checkable
@@ -159,7 +144,6 @@ class PreparedBackend(Protocol):
 
     async def prepare(self, queues: Iterable[str]) -> None:
         """Declare those of ``queues`` that do not exist. A worker is ready only after this."""
-        ...
 
 
 @runtime_checkable
@@ -171,7 +155,6 @@ class CompletionHintsBackend(Protocol):
 
         ``receive`` runs on the event loop of the listener.
         """
-        ...
 
 
 if not TYPE_CHECKING:

@@ -25,7 +25,6 @@ class Timer(Protocol):
 
     def cancel(self) -> None:
         """Cancel the call. Idempotent."""
-        ...
 
 
 class Timed(Protocol):
@@ -40,34 +39,27 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC."""
-        ...
 
     def stamp(self, request: Timed) -> None:
         """Set the time of ``request``, if this clock decides it instead of the store's clock."""
-        ...
 
     def monotonic_ms(self) -> float:
         """Monotonic time in milliseconds, for durations and local deadlines."""
-        ...
 
     async def wait(self, event: asyncio.Event, timeout_ms: float | None) -> bool:
         """Wait for ``event`` for at most ``timeout_ms`` of this clock. False if the time ran out."""
-        ...
 
     def timeout(self, timeout_ms: float | None) -> AbstractAsyncContextManager[object]:
         """A context manager like ``asyncio.timeout``, but by this clock."""
-        ...
 
     def call_later(self, delay_ms: float, callback: Callable[[], object]) -> Timer:
         """Call ``callback`` on the running event loop when ``delay_ms`` of this clock have passed."""
-        ...
 
     def run_apart(self, name: str, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run ``main`` on its own thread, where nothing on the current event loop can delay it.
 
         A test clock that must know when all code is idle may run it on the event loop instead.
         """
-        ...
 
 
 class SystemClock:

@@ -37,15 +37,6 @@ def value_of(bucket: int) -> float:
     return float(EXACT * GROWTH ** (bucket - EXACT) * MIDDLE)
 
 
-def build(values: Iterable[int]) -> Histogram:
-    """The histogram of some values."""
-    counts: dict[int, int] = {}
-    for value in values:
-        bucket = bucket_of(value)
-        counts[bucket] = counts.get(bucket, 0) + 1
-    return sorted(counts.items())
-
-
 def merge(parts: Iterable[Iterable[tuple[int, int] | Mapping[str, int]]]) -> Histogram:
     """The sum of histograms, as tuples or as rows with ``bucket`` and ``count``."""
     counts: dict[int, int] = {}

@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 
 from windlass.core.job import JobRecord, NewJob
-from windlass.core.option_values import check_known, seconds_to_ms
+from windlass.core.option_values import check_int, check_known, seconds_to_ms
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
 from windlass.errors import ConfigError, OrderedGroupError
@@ -437,11 +437,9 @@ def opens_in(limits: QueueLimits, starts: list[int], hold_until_ms: int, now_ms:
 # --- what users may write ---------------------------------------------------------------------------
 
 
-def check_count(option: str, value: object, most: int) -> int:
-    """Return ``value`` if it is a whole number from 1 to ``most``, else raise ``ConfigError``."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ConfigError(option, f"a whole number from 1 to {most}", value)
-    return value
+def check_count(option: str, value: object, most: int) -> None:
+    """Raise unless ``value`` is a whole number from 1 to ``most``."""
+    check_int(option, value, 1, most)
 
 
 def to_rate(value: object, option: str = "rate") -> Rate | None:

@@ -124,11 +124,10 @@ class MessageMask:
         """``keep``: if False, history records have no messages at all."""
         self._names = NameMask(patterns)
         self._keep = keep
-        self._all = "*" in patterns
 
     def brief(self, message: str) -> str | None:
         """The text that history records keep; None if that is the unchanged beginning of the message."""
-        if not self._keep or self._all:
+        if not self._keep or self._names.everything:
             return "" if not self._keep else HIDDEN
         # Mask more than is kept, so that a value at the end is recognised even if it is cut off.
         masked = self._masked(hide_url_passwords(message[: 4 * BRIEF_CHARS]))

@@ -80,6 +80,14 @@ def bad_cursor(cursor: object) -> ConfigError:
     return ConfigError("cursor", message=message, got=cursor)
 
 
+def seq_after(cursor: str | None, *, newest_first: bool) -> int:
+    """The number in a cursor of the order of adds; without a cursor, the one before all others."""
+    if cursor is None:
+        return LAST if newest_first else 0
+    check_cursor(cursor, Sort.ADDED)
+    return int(cursor)
+
+
 def place_of_cursor(cursor: str) -> tuple[int, ...]:
     """The numbers of a cursor. Those of one order can be compared, also across queues."""
     return tuple(map(int, cursor.split(".")))

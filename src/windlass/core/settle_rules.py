@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from windlass.core.job import (
     ERRORS_KEPT,
     AttemptOutcome,
@@ -158,14 +160,8 @@ _ENDS: dict[Outcome, Callable[[JobRecord, Settlement, ChangeRecorder], None]] = 
 
 def _keep_error(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> ErrorInfo:
     given = end.error or ErrorInfo()
-    error = ErrorInfo(
-        recorder.now_ms,
-        job.attempts + 1,
-        given.error_class,
-        given.message,
-        given.traceback,
-        given.fingerprint,
-    )
+    # ``brief`` is only for the history: the job keeps the whole message.
+    error = replace(given, at_ms=recorder.now_ms, attempt=job.attempts + 1, brief=None)
     job.errors = [*job.errors, error][-ERRORS_KEPT:]
     return error
 

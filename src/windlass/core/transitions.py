@@ -177,27 +177,9 @@ def first_deadline(new: NewJob, now_ms: int) -> int | None:
     return now_ms + (first_ms if total_ms is None else min(first_ms, total_ms))
 
 
-def answers_cached(job: JobRecord, now_ms: int) -> bool:
-    """Whether an add with this id is answered with the finished job's result."""
-    return (
-        job.state is JobState.COMPLETED and job.result_until_ms is not None and job.result_until_ms > now_ms
-    )
-
-
 def kept_until(job: JobRecord) -> int:
     """Until when an add with this id answers ``duplicate``, even if the job is gone (0: no ``keep_id``)."""
     return 0 if job.options.keep_id_ms is None else job.enqueued_ms + job.options.keep_id_ms
-
-
-def blocks_id(job: JobRecord, now_ms: int) -> bool:
-    """Whether adding this id again is a duplicate."""
-    return job.state not in FINISHED or kept_until(job) > now_ms
-
-
-def new_place(job: JobRecord, recorder: ChangeRecorder) -> int:
-    """A place at the back of the line of its priority; for a ``lifo`` job, at the front."""
-    place = recorder.fresh_place()
-    return -place if job.options.lifo else place
 
 
 def answer_known(old: JobRecord, new: NewJob, now_ms: int) -> AddOutcome | None:
@@ -207,9 +189,10 @@ def answer_known(old: JobRecord, new: NewJob, now_ms: int) -> AddOutcome | None:
     """
     if new.request_id and new.request_id == old.request_id:
         return AddOutcome.QUEUED
-    if blocks_id(old, now_ms):
+    if old.state not in FINISHED or kept_until(old) > now_ms:
         return AddOutcome.DUPLICATE
-    return AddOutcome.CACHED if answers_cached(old, now_ms) else None
+    has_result = old.state is JobState.COMPLETED and (old.result_until_ms or 0) > now_ms
+    return AddOutcome.CACHED if has_result else None
 
 
 def promote(job: JobRecord, recorder: ChangeRecorder) -> None:
@@ -223,9 +206,9 @@ def promote(job: JobRecord, recorder: ChangeRecorder) -> None:
 
 
 def join_line(job: JobRecord, recorder: ChangeRecorder) -> None:
-    """Give a job a new place in line. It gets a new turn when it is saved."""
-    job.place = new_place(job, recorder)
-    job.turn = NO_TURN
+    """Give a job a place at the back of its priority (``lifo``: at the front). Its turn is set on saving."""
+    place = recorder.fresh_place()
+    job.place, job.turn = -place if job.options.lifo else place, NO_TURN
 
 
 def park(job: JobRecord, recorder: ChangeRecorder) -> None:

@@ -13,7 +13,9 @@ from windlass.core.job import EventType, JobRecord, JobRef, LogLine
 from windlass.core.outcome import CancelResult, Changed
 from windlass.core.states import JobState
 from windlass.core.stream_rules import StreamHead, accept
+from windlass.core.transitions import EventData
 from windlass.engine import flows, unique_keys
+from windlass.engine.adding import keep_queue
 from windlass.engine.effects import Kind, QueueRow, Table
 from windlass.engine.reads import MoreReads, PurgeReads, Reads, Verb
 from windlass.engine.saving import drop, is_ordered, prepare, save
@@ -23,7 +25,7 @@ from windlass.engine.unit_of_work import UnitOfWork
 def _load(work: UnitOfWork, refs: list[JobRef]) -> Verb[list[JobRecord]]:
     """Load jobs and what saving them may need; returns those that exist. Reads: 1, with groups or keys 2."""
     yield Reads(jobs=refs)
-    found = [job for ref in refs if (job := work.jobs[ref]) is not None]
+    found = work.existing(refs)
     yield from prepare(work, found)
     return found
 
@@ -68,7 +70,7 @@ def retry(work: UnitOfWork, request: rq.RetryJobs) -> Verb[list[rq.ChangeResult]
     Reads: 1; with groups or keys 2, with edges 4.
     """
     yield Reads(jobs=request.refs)
-    found = [job for ref in request.refs if (job := work.jobs[ref]) is not None]
+    found = work.existing(request.refs)
     linked = [job.ref for job in found if job.linked]
     if linked:
         yield MoreReads(waits=linked, unmet=linked)
@@ -190,13 +192,9 @@ def pause(work: UnitOfWork, request: rq.PauseQueue) -> Verb[bool]:
 def publish(work: UnitOfWork, request: rq.PublishEvent) -> Verb[None]:
     """Append a custom event to a queue's event log. Reads: 1."""
     yield Reads(queues=[request.queue])
-    queue = work.queues[request.queue]
-    if not queue.row.known:
-        queue.row.known = True
-        work.put_queue(queue)
-    work.note_of(
-        queue.name, EventType.CUSTOM, request.job_id, data={"name": request.name, "data": request.data}
-    )
+    keep_queue(work, work.queues[request.queue])
+    data: EventData = {"name": request.name, "data": request.data}
+    work.note_of(request.queue, EventType.CUSTOM, request.job_id, data=data)
 
 
 def trim_events(work: UnitOfWork, request: rq.TrimEvents) -> Verb[int]:

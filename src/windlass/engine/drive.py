@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
+from windlass.engine.effects import Effects
 from windlass.engine.flows import notify_dependents
-
-if TYPE_CHECKING:
-    from windlass.engine.effects import Effects
-    from windlass.engine.reads import Reads, Verb
-    from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.reads import Reads, Verb
+from windlass.engine.unit_of_work import UnitOfWork
 
 R = TypeVar("R")
 

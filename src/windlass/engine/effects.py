@@ -151,20 +151,8 @@ class Effects:
     """See the module docstring. A store writes them in this order: removed records, jobs, rows, the rest."""
 
     __slots__ = (
-        *(
-            "__dict__",
-            "counts",
-            "gone",
-            "history",
-            "jobs",
-            "moves",
-            "now_ms",
-            "pending_events",
-            "plain",
-            "rows",
-            "relayed",
-        ),
-        "topics",
+        *("__dict__", "counts", "gone", "history", "jobs", "moves", "now_ms", "pending_events", "plain"),
+        *("relayed", "rows", "topics"),
     )
 
     starts = LazyPart[dict[Starter, Starts]](dict)

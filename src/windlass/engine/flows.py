@@ -8,7 +8,6 @@ for ``Relay``. (In a cluster, where one transaction cannot reach all jobs, sever
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from copy import copy
 
 import msgspec
@@ -106,8 +105,7 @@ def load(work: UnitOfWork, fresh: Fresh, known: list[NewJob]) -> Verb[None]:
     )
     for ref in fresh:
         work.waits[ref] = Waits()
-    stored = [job for ref in parents if (job := work.jobs[ref]) is not None]
-    yield from prepare(work, stored)
+    yield from prepare(work, work.existing(parents))
 
 
 def check(work: UnitOfWork, fresh: Fresh, known: list[NewJob]) -> None:
@@ -307,11 +305,7 @@ def _load_relayed(work: UnitOfWork, relayed: list[tuple[Edge, ChildEnd]]) -> Ver
     waits = [ref for ref in refs if ref not in work.waits]
     if jobs or waits:
         yield MoreReads(jobs=jobs, waits=waits)
-    yield from prepare(work, _there(work, refs))
-
-
-def _there(work: UnitOfWork, refs: Iterable[JobRef]) -> list[JobRecord]:
-    return [job for ref in refs if (job := work.jobs[ref]) is not None]
+    yield from prepare(work, work.existing(refs))
 
 
 def _tell_one(work: UnitOfWork, stored: Edge, end: ChildEnd) -> None:

@@ -116,16 +116,13 @@ def state_since(job: JobRecord) -> int:
     return job.finished_ms if job.finished_ms is not None else job.enqueued_ms
 
 
-class Waits:
+class Waits(msgspec.Struct):
     """The number of a dependent's edges, and how many of them are open."""
 
-    __slots__ = ("broken", "count", "open")
-
-    def __init__(self, count: int = 0, open: int = 0) -> None:
-        self.count = count
-        self.open = open
-        #: The first edge that this request created or settled and that makes the dependent fail.
-        self.broken: Edge | None = None
+    count: int = 0
+    open: int = 0
+    #: The first edge that this request created or settled and that makes the dependent fail.
+    broken: Edge | None = None
 
 
 class EventSpan(NamedTuple):

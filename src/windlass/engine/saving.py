@@ -13,14 +13,12 @@ never had a group, all turns are 0, and only places decide the order.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from windlass.core import limit_rules as lm
 from windlass.core import transitions, unique_rules
 from windlass.core.flow_rules import end_of
 from windlass.core.job import JobRecord, NewJob
 from windlass.core.limit_rules import GroupLimits, Role
-from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.core.transitions import NO_TURN
@@ -31,11 +29,8 @@ from windlass.engine.unit_of_work import Counted, GroupView, UnitOfWork
 _WAITING, _ACTIVE, _PARKED = JobState.WAITING, JobState.ACTIVE, JobState.PARKED
 
 
-class SavedJob(Protocol):
-    """A stored or a new job."""
-
-    queue: str
-    options: StoredOptions
+#: A stored or a new job.
+SavedJob = JobRecord | NewJob
 
 
 def prepare(

@@ -19,20 +19,14 @@ def _entry(queue: str, name: str) -> Entry:
     return Table.SCHEDULE, (queue, name)
 
 
-def _put(work: UnitOfWork, record: ScheduleRecord) -> None:
-    work.put_row(Table.SCHEDULE, (record.queue, record.name), record)
-
-
 def put(work: UnitOfWork, request: sq.PutSchedule) -> Verb[ScheduleRecord]:
     """Create or update a schedule. Returns it as stored. Reads: 1."""
     new = request.schedule
-    yield Reads(queues=[new.queue], rows=[_entry(new.queue, new.name)])
-    record = rules.put(work.rows[_entry(new.queue, new.name)], new)
-    _put(work, record)
-    queue = work.queues[new.queue]
-    if not (queue.exists and queue.row.known):
-        queue.row.known = True
-        work.put_queue(queue)
+    entry = _entry(new.queue, new.name)
+    yield Reads(queues=[new.queue], rows=[entry])
+    record = rules.put(work.rows[entry], new)
+    work.put_row(*entry, record)
+    adding.keep_queue(work, work.queues[new.queue])
     work.notify("schedules")
     return copy(record)
 
@@ -56,7 +50,7 @@ def pause(work: UnitOfWork, request: sq.PauseSchedule) -> Verb[bool]:
         return False
     record: ScheduleRecord = copy(work.rows[entry])
     rules.pause(record, request.paused, request.next_ms)
-    _put(work, record)
+    work.put_row(*entry, record)
     work.notify("schedules")
     return True
 
@@ -86,5 +80,5 @@ def fire(work: UnitOfWork, request: sq.FireSchedule) -> Verb[sq.Fired]:
         record.last_ms, record.last_job_id = work.now_ms, jobs[-1].id
     else:
         rules.advance(record, request.slots, jobs, request.next_ms)
-    _put(work, record)
+    work.put_row(*entry, record)
     return sq.Fired(True, len(jobs))

@@ -6,10 +6,12 @@ A verb sees nothing else of the store. Access to data that was not loaded is a b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, TypeVar
+
+import msgspec
 
 from windlass.core.edges import ChildEnd, Edge
 from windlass.core.job import AttemptOutcome, JobRecord, JobRef
@@ -108,21 +110,18 @@ class GroupView:
         )
 
 
-class Past:
+class Past(msgspec.Struct):
     """Entries whose retention has passed."""
 
-    __slots__ = ("cut", "groups", "kept_ids", "keys", "rollups", "stubs", "workers")
-
-    def __init__(self) -> None:
-        self.kept_ids: list[JobRef] = []
-        self.keys: list[tuple[str, str]] = []
-        #: Groups without limits of their own and without jobs.
-        self.groups: list[tuple[str, str]] = []
-        self.workers: list[tuple[str]] = []
-        self.stubs: list[JobRef] = []
-        self.rollups: list[tuple[Any, ...]] = []
-        #: Whether the store stopped at a limit of its own, so that there may be more such entries.
-        self.cut = False
+    kept_ids: list[tuple[str, str]] = []
+    keys: list[tuple[str, str]] = []
+    #: Groups without limits of their own and without jobs.
+    groups: list[tuple[str, str]] = []
+    workers: list[tuple[str]] = []
+    stubs: list[JobRef] = []
+    rollups: list[tuple[Any, ...]] = []
+    #: Whether the store stopped at a limit of its own, so that there may be more such entries.
+    cut: bool = False
 
 
 def _joined(old: Kind, new: Kind) -> Kind:
@@ -148,9 +147,8 @@ class UnitOfWork(ChangeRecorder):
             "lines",
             "mark",
             "moved",
-            "moves",
         ),
-        *("outbox", "plain", "queues", "stubs", "timed"),
+        *("moves", "outbox", "plain", "queues", "stubs", "timed"),
     )
 
     rows = LazyPart[Loaded[Any]](Loaded)
@@ -199,6 +197,10 @@ class UnitOfWork(ChangeRecorder):
     def known(self, ref: tuple[str, str]) -> JobRecord | None:
         """The loaded job, or else its stub, or None."""
         return self.jobs[ref] or self.stubs.get(ref)
+
+    def existing(self, refs: Iterable[tuple[str, str]]) -> list[JobRecord]:
+        """Those of the loaded jobs that have a record."""
+        return [job for ref in refs if (job := self.jobs[ref]) is not None]
 
     # --- loading -----------------------------------------------------------------------------------
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from windlass.backend import limit_requests as lrq
 from windlass.backend import requests as rq
+from windlass.core import limit_rules as lm
 from windlass.core.job import JobRecord
 from windlass.core.order import Sort, place_of
 from windlass.core.patterns import matches
 from windlass.core.transitions import copy
+from windlass.engine.effects import GroupRow, QueueRow
 
 
 def view(job: JobRecord, now_ms: int, *, late: bool = False) -> JobRecord:
@@ -18,6 +23,24 @@ def view(job: JobRecord, now_ms: int, *, late: bool = False) -> JobRecord:
     if not late and shown.result_until_ms is not None and shown.result_until_ms <= now_ms:
         shown.result = None
     return shown
+
+
+def limits_view(
+    queue: QueueRow, starts: list[int], groups: Mapping[str, GroupRow], now_ms: int
+) -> lrq.Limits:
+    """The limits of a queue and of some of its groups, without what has ended."""
+    return lrq.Limits(
+        queue=lm.without_past(queue.limits, now_ms),
+        hold_until_ms=lm.hold_left(queue.hold_until_ms, now_ms),
+        every_group=queue.every_group,
+        groups={
+            name: lm.GroupSettings(
+                limits=row.own, paused=row.paused, hold_until_ms=lm.hold_left(row.hold_until_ms, now_ms)
+            )
+            for name, row in groups.items()
+        },
+        opens_in_ms=lm.opens_in(queue.limits, starts, queue.hold_until_ms, now_ms),
+    )
 
 
 def is_wanted(job: JobRecord, request: rq.ListJobs) -> bool:

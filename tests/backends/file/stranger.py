@@ -48,7 +48,7 @@ def differ() -> None:
 
 def digest(store: FileBackend) -> str:
     """What a process has in memory, after it has read to the tail."""
-    session = store._open_node().session
+    session = store._open_store().session
     with session.mutex:
         session.catch_up()
         return hashlib.sha256(repr(state(session.store)).encode()).hexdigest()

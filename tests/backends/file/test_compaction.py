@@ -19,6 +19,7 @@ from windlass.backend import requests as rq
 from windlass.backends.file import compaction, effects, snapshot
 from windlass.backends.file.compaction import Compaction
 from windlass.backends.file.store import FileStore
+from windlass.backends.file.threads import FileWriter
 from windlass.core import probe
 from windlass.core.job import JobRef
 from windlass.core.options import StoredOptions
@@ -41,18 +42,19 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "SHORT_LOG", 2_000)
     monkeypatch.setattr(compaction, "FACTOR", 0)
     monkeypatch.setattr(snapshot, "PIECE", 3)
-    monkeypatch.setattr("windlass.backends.file.session.PAUSE_S", 0.0)
+    monkeypatch.setattr("windlass.backends.file.compaction.PAUSE_S", 0.0)
 
 
 def generation(store: FileBackend) -> int:
-    return store._open_node().session.log.current.generation
+    return store._open_store().session.log.current.generation
 
 
 async def settled(store: FileBackend) -> None:
     """Wait until no compaction is due or under way."""
-    session = store._open_node().session
+    writer = store._open_store()._writer
+    assert isinstance(writer, FileWriter)
     async with asyncio.timeout(20):
-        while session.upkeep_due:  # noqa: ASYNC110 - a thread does it
+        while writer.upkeep.due:  # noqa: ASYNC110 - a thread does it
             await asyncio.sleep(0.001)
 
 
@@ -103,7 +105,7 @@ async def test_a_snapshot_with_the_steps_since_it_began_is_the_store(tmp_path: P
     for piece in taken:
         pieces += piece
     loaded = FileStore()
-    loaded.follow(effects.decode(effects.encode(effects.Written(0, place, pieces))))
+    loaded.follow(effects.decode(effects.encode(effects.LogStep(0, place, pieces))))
     for step in steps:
         loaded.follow(effects.decode(step))
     assert state(loaded) == state(live)
@@ -112,7 +114,7 @@ async def test_a_snapshot_with_the_steps_since_it_began_is_the_store(tmp_path: P
 def _small_pieces(store: FileStore) -> Any:
     size, snapshot.PIECE = snapshot.PIECE, 2
     try:
-        yield from snapshot.FileSnapshot(store).pieces()
+        yield from snapshot.pieces(store)
     finally:
         snapshot.PIECE = size
 
@@ -142,7 +144,7 @@ def _random_request(chance: random.Random, turn: int) -> rq.Request[Any]:
 async def test_disk_use_stays_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty times as many bytes as may stay go through; what is there never exceeds what is promised."""
     monkeypatch.setattr(compaction, "SHORT_LOG", 100_000)
-    monkeypatch.setattr("windlass.backends.file.session.PAUSE_S", 0.0)
+    monkeypatch.setattr("windlass.backends.file.compaction.PAUSE_S", 0.0)
     path = tmp_path / "store"
     largest = written = 0
     async with opened(path, synchronous="off") as store:
@@ -221,8 +223,8 @@ async def test_two_processes_never_compact_at_once(tmp_path: Path, monkeypatch: 
     async with opened(path) as store, opened(path, timeout=7) as other:
         await work(store, 0, "w")
         await work(other, 1, "w")
-        first = Compaction(store._open_node().session)
-        second = Compaction(other._open_node().session)
+        first = Compaction(store._open_store().session)
+        second = Compaction(other._open_store().session)
         assert first.advance() is False, "it has begun"
         assert second.advance() is True, "the other has it in hand"
         while not first.advance():

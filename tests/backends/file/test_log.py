@@ -215,7 +215,7 @@ async def test_a_step_of_a_newer_format_is_refused_with_advice(tmp_path: Path) -
         log = log_of(path)
         whole = log.read_bytes()
         number = frames_of(log)[-1].number + 1
-        body = effects.encode(effects.Written(0, 0, []))
+        body = effects.encode(effects.LogStep(0, 0, []))
         log.write_bytes(whole + of_format(frames.make(FrameKind.STEP, number, body), frames.FORMAT + 1))
         changed = log.read_bytes()
         for request in a_write_and_a_read():
@@ -231,7 +231,7 @@ async def test_damage_before_a_step_of_a_newer_format_is_named_and_never_cut_off
     await a_few_steps(path)
     log = log_of(path)
     whole, last = log.read_bytes(), frames_of(log)[-1]
-    body = effects.encode(effects.Written(0, 0, []))
+    body = effects.encode(effects.LogStep(0, 0, []))
     newer = of_format(frames.make(FrameKind.STEP, last.number + 1, body), frames.FORMAT + 1)
     log.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) + newer)
     changed = log.read_bytes()

@@ -9,8 +9,8 @@ import msgspec
 
 from windlass.backend.hub import Hub, HubListener
 from windlass.backends.file import effects
-from windlass.backends.file.backend import _CAPABILITIES
-from windlass.backends.file.snapshot import dump
+from windlass.backends.file.backend import FileBackend
+from windlass.backends.file.snapshot import pieces
 from windlass.backends.file.store import FileStore
 from windlass.core.clock import SteadyClock
 from windlass.core.states import JobState
@@ -25,6 +25,11 @@ R = TypeVar("R")
 
 _encoder = msgspec.msgpack.Encoder()
 _NOTHING = GroupRow()
+
+
+def dump(store: FileStore) -> list[Any]:
+    """The whole state of a store as effects."""
+    return [effect for piece in pieces(store) for effect in piece]
 
 
 def state(store: FileStore) -> tuple[list[Any], list[Any]]:
@@ -59,7 +64,7 @@ def state(store: FileStore) -> tuple[list[Any], list[Any]]:
 def reloaded(store: FileStore) -> FileStore:
     """A new store, made from a snapshot of another."""
     fresh = FileStore()
-    step = effects.Written(store.now_ms, store.last_place, dump(store))
+    step = effects.LogStep(store.now_ms, store.last_place, dump(store))
     fresh.follow(effects.decode(effects.encode(step)))
     return fresh
 
@@ -78,7 +83,7 @@ class TwinBackend:
     """The state machine of the file store in memory, with a twin that only ever applies its effects."""
 
     name = "twins"
-    capabilities = _CAPABILITIES
+    capabilities = FileBackend.capabilities
 
     def __init__(self, shared: _Shared | None = None) -> None:
         self.shared = shared or _Shared()

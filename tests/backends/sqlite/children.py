@@ -44,7 +44,7 @@ async def sweep_it(path: Path, faults: str) -> None:
     say("ready")
     wait()
     async with opened(path, timeout=20) as store:
-        while store._database.session.sweep_due:  # type: ignore[union-attr]
+        while store._open_store().session.sweep_due:
             await store.execute(rq.Recover())
     say("done")
 

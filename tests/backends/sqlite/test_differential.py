@@ -47,9 +47,9 @@ class Twins:
         self.leases: list[tuple[str, str, str]] = []
         self.told_by_memory: set[str] = set()
         self.told_by_sqlite: set[str] = set()
-        assert sqlite._database is not None
+        assert sqlite._store is not None
         memory._shared.hub.publish = self.told_by_memory.update  # type: ignore[method-assign, assignment]
-        sqlite._database.hub.publish = self.told_by_sqlite.update  # type: ignore[method-assign, assignment]
+        sqlite._store.hub.publish = self.told_by_sqlite.update  # type: ignore[method-assign, assignment]
 
     async def both(self, *requests: rq.AnyRequest) -> list[Any]:
         """Carry out requests: one by one in memory, all in one group in sqlite."""

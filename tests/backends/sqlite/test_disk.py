@@ -14,7 +14,8 @@ import pytest
 
 from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
 from windlass.backend import requests as rq
-from windlass.backends.sqlite import disk, wal
+from windlass.backend.local import flush
+from windlass.backends.sqlite import wal
 from windlass.core.outcome import AddOutcome, Settled
 from windlass.errors import StorageError
 
@@ -25,7 +26,7 @@ class Flushes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0
         self.fail = False
-        real_sync = disk._sync
+        real_sync = flush.data_sync
 
         def sync(fd: int) -> None:
             self.now += 1
@@ -33,7 +34,7 @@ class Flushes:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             real_sync(fd)
 
-        monkeypatch.setattr(disk, "_sync", sync)
+        monkeypatch.setattr(flush, "data_sync", sync)
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ async def test_after_a_failed_flush_no_later_one_counts_until_the_log_was_writte
     tmp_path: Path, flushes: Flushes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    real = disk._write_again
+    real = flush.write_again
 
     def write_again(fd: int, start: int = 0) -> None:
         if refuse:
@@ -127,7 +128,7 @@ async def test_after_a_failed_flush_no_later_one_counts_until_the_log_was_writte
         written.append(os.fstat(fd).st_size)
         real(fd, start)
 
-    monkeypatch.setattr(disk, "_write_again", write_again)
+    monkeypatch.setattr(flush, "write_again", write_again)
     refuse = True
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new(id="before"))

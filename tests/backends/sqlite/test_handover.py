@@ -22,7 +22,7 @@ def commits(store: SqliteBackend) -> list[str]:
         if statement == "COMMIT":
             seen.append(threading.current_thread().name)
 
-    store._database.session.conn.set_trace_callback(trace)  # type: ignore[union-attr]
+    store._open_store().session.conn.set_trace_callback(trace)
     return seen
 
 

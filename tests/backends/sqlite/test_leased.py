@@ -20,7 +20,7 @@ from windlass.errors import StorageError
 
 def remembered(store: SqliteBackend) -> int:
     """How many claimed jobs the store's connection knows by heart."""
-    return len(store._database.session._queues.leased)  # type: ignore[union-attr]
+    return len(store._open_store().session._queues.leased)
 
 
 async def state_of(store: SqliteBackend, job_id: str) -> JobState:
@@ -86,7 +86,7 @@ async def test_a_memory_that_is_wrong_changes_nothing(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new(id="a"))
         (job,) = await claim(store)
-        leased = store._database.session._queues.leased  # type: ignore[union-attr]
+        leased = store._open_store().session._queues.leased
         stale = {ref: copy(known) for ref, known in leased.items()}
         await settle(store, ended(job))
         leased.update(stale)

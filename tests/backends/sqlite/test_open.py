@@ -173,7 +173,7 @@ async def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
 async def test_a_file_that_may_not_be_written(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new(id="a"))
-        conn = store._database.session.conn  # type: ignore[union-attr]
+        conn = store._open_store().session.conn
         conn.execute("PRAGMA query_only = ON")
         with pytest.raises(StorageError, match="readonly database; give this user write access"):
             await add(store, new(id="b"))
@@ -186,7 +186,7 @@ async def test_a_file_that_may_not_be_written(tmp_path: Path) -> None:
 async def test_a_full_disk_is_told_and_gets_over(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
         await add(store, new(id="a"))
-        conn = store._database.session.conn  # type: ignore[union-attr]
+        conn = store._open_store().session.conn
         (pages,) = conn.execute("PRAGMA page_count").fetchone()
         conn.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StorageError, match="disk is full: make room"):
@@ -279,7 +279,7 @@ async def test_a_client_that_is_not_open_says_so(tmp_path: Path) -> None:
 
 async def test_a_call_that_has_begun_raises_and_says_that_its_outcome_is_unknown(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db", timeout=0.04) as store:
-        writer = store._database.session  # type: ignore[union-attr]
+        writer = store._open_store().session
         gate = threading.Event()
         real = writer._run_calls
 
@@ -287,7 +287,7 @@ async def test_a_call_that_has_begun_raises_and_says_that_its_outcome_is_unknown
             gate.wait(5)
             return real(*args)  # type: ignore[arg-type]
 
-        writer._run_calls = slow  # type: ignore[method-assign]
+        writer._run_calls = slow  # type: ignore[method-assign, assignment]
         with pytest.raises(StorageError, match="outcome unknown, repeat with the same id"):
             await add(store, new(id="a"))
         with pytest.raises(StorageError, match="did not begin a call"):

@@ -170,7 +170,7 @@ async def _fill_below(path: Path) -> None:
 
 async def until_swept(store: SqliteBackend) -> None:
     """Every group of calls is followed by one batch."""
-    database = store._database
+    database = store._store
     assert database is not None
     for _ in range(1_000):
         if not database.session.sweep_due:

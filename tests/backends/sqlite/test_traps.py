@@ -227,7 +227,7 @@ async def test_new_states_need_no_rebuilt_table(tmp_path: Path) -> None:
 
 async def test_transactions_are_begun_by_our_own_statements(tmp_path: Path) -> None:
     async with opened(tmp_path / "jobs.db") as store:
-        conn = store._database.session.conn  # type: ignore[union-attr]
+        conn = store._open_store().session.conn
         assert conn.isolation_level is None
         said: list[str] = []
         conn.set_trace_callback(said.append)

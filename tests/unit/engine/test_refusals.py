@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.backends.file.twins import dump
 from windlass.backend import flow_requests as fl
 from windlass.backend import limit_requests as lrq
 from windlass.backend import requests as rq
 from windlass.backend import stream_requests as sm
-from windlass.backends.file.snapshot import dump
 from windlass.backends.file.store import FileStore
 from windlass.core.edges import Dependency
 from windlass.core.job import SIGNALS_KEPT, JobRef, NewJob

@@ -1,16 +1,25 @@
-"""Translate Python's errors about values that cannot be stored."""
+"""Translate errors of Python, the disk and the database to those that callers see."""
 
 from __future__ import annotations
 
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, StorageError, WindlassError
 
 
-def bad_value(exc: Exception) -> ConfigError | None:
-    """Return the error for a value that cannot be stored; None if ``exc`` has another cause."""
+def to_error(exc: Exception, what: str, advice: str = "", *, is_value: bool = False) -> WindlassError:
+    """The error that callers see for ``exc``: ``what`` failed, with ``advice``.
+
+    ``is_value``: the cause is a value of the request. Some errors of Python say so by themselves.
+    """
+    error: WindlassError
+    if isinstance(exc, WindlassError):
+        return exc
     if isinstance(exc, OverflowError):
-        return ConfigError("numbers", message=f"a number has more than 64 bits and cannot be stored ({exc})")
-    if isinstance(exc, UnicodeEncodeError):
-        return ConfigError("texts", message=f"a text is not valid Unicode and cannot be stored ({exc})")
-    if isinstance(exc, TypeError):
-        return ConfigError("values", message=f"a value cannot be stored ({exc})")
-    return None
+        error = ConfigError("numbers", message=f"a number has more than 64 bits and cannot be stored ({exc})")
+    elif isinstance(exc, UnicodeEncodeError):
+        error = ConfigError("texts", message=f"a text is not valid Unicode and cannot be stored ({exc})")
+    elif is_value or isinstance(exc, TypeError):
+        error = ConfigError("values", message=f"a value cannot be stored ({exc})")
+    else:
+        error = StorageError(f"{what}: {exc}" + (f"; {advice}" if advice else ""))
+    error.__cause__ = exc
+    return error

@@ -8,6 +8,7 @@ are refused.
 
 from __future__ import annotations
 
+import errno
 import os
 
 from windlass.errors import StorageError
@@ -19,9 +20,25 @@ data_sync = getattr(os, "fdatasync", os.fsync)
 
 
 class FlushHealth:
-    """Whether a flush of a file failed and has not been repeated. Shared by all that flush the file."""
+    """Flushes a file, and knows whether a flush failed and was not repeated. Shared by all that flush it."""
 
     failed = False
+
+    def flush(self, fd: int) -> None:
+        """Flush everything that was written so far. Raises ``OSError``."""
+        if self.failed:
+            raise OSError(errno.EIO, "an earlier flush failed and has not succeeded since")
+        try:
+            data_sync(fd)
+        except OSError:
+            self.failed = True
+            raise
+
+    def flush_again(self, fd: int, start: int = 0) -> None:
+        """After a failed flush: write the file again from ``start`` on, and flush it. Raises ``OSError``."""
+        write_again(fd, start)
+        data_sync(fd)
+        self.failed = False
 
 
 def write_again(fd: int, start: int = 0) -> None:

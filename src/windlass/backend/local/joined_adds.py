@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from windlass.backend import requests as rq
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from windlass.backend.calls import Answer, StoreCall
+from windlass.backend.calls import Answer, StoreCall
 
 
 def group_calls(calls: list[StoreCall[Any]]) -> Iterator[list[StoreCall[Any]]]:

@@ -14,12 +14,9 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from windlass.backend.local.modes import open_file
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 fcntl: ModuleType | None
 try:

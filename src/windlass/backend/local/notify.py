@@ -19,12 +19,9 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from windlass.backend.hub import Hub
 from windlass.backend.local.socket_folder import SocketFolder
-
-if TYPE_CHECKING:
-    from windlass.backend.hub import Hub
 
 #: Seconds between two polls of the store.
 CHECK_S = 0.25

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from windlass.backend import requests as rq
 from windlass.backend.calls import Answer, StoreCall, deliver
+from windlass.backend.local.notify import Notifier
 from windlass.errors import StorageError
 
 
@@ -17,7 +18,7 @@ class ServingThread:
     """Base of the writer and the reader threads.
 
     ``opened`` is done when the thread has opened the store, or has the error if it could not. ``ended`` is
-    done when the thread ends. ``_open``, ``_serve_all`` and ``_close`` run on the thread.
+    done when the thread ends.
     """
 
     def __init__(self, name: str) -> None:
@@ -78,12 +79,23 @@ class ServingThread:
         deliver([(call, None, error) for call in self._take(block=False) if call.begin()])
 
     def _open(self) -> None:
-        raise NotImplementedError
+        """Open the store. Runs on the thread, like the two methods below."""
 
     def _serve_all(self) -> None:
         raise NotImplementedError
 
     def _close(self) -> None:
+        """Release what ``_open`` has opened."""
+
+
+class ReaderThread(ServingThread):
+    """Base of the readers: serves calls one by one, in the order in which they came."""
+
+    def _serve_all(self) -> None:
+        while not self._stopping:
+            deliver([self._serve(call) for call in self._take(block=True) if call.begin()])
+
+    def _serve(self, call: StoreCall[Any]) -> Answer:
         raise NotImplementedError
 
 
@@ -108,8 +120,9 @@ class WriterThread(ServingThread, Generic[S]):
     group_calls: ClassVar[int]
     group_items: ClassVar[int] = 5_000
 
-    def __init__(self, name: str, session: S) -> None:
+    def __init__(self, name: str, session: S, wake: Notifier) -> None:
         super().__init__(name)
+        self._wake = wake
         self.phase = "open"
         self._session = session
         #: Waiting calls: lease renewals, and all others.

@@ -25,13 +25,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 from windlass.backend.local.locks import fcntl
 from windlass.backend.local.modes import PRIVATE, folder_mode, make_folder, mode_of
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 #: Longest path of a socket that all systems accept, and the part of it that is reserved for the name.
 _LONGEST_PATH = 100

@@ -6,37 +6,24 @@ import asyncio
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from windlass._renamed import old_names
 from windlass.backend.calls import UNKNOWN, StoreCall
+from windlass.backend.hub import Hub, HubListener
+from windlass.backend.local.notify import Notifier
+from windlass.backend.local.serving_thread import ServingThread, WriterThread
+from windlass.backend.local.settings import LocalSettings
+from windlass.backend.requests import Request
 from windlass.errors import StorageError, UnsupportedByBackendError
-
-if TYPE_CHECKING:
-    from windlass.backend.hub import Hub, HubListener
-    from windlass.backend.local.notify import Notifier
-    from windlass.backend.local.serving_thread import ServingThread, WriterThread
-    from windlass.backend.requests import Request
 
 #: How long ``stop`` waits for a thread that has not opened the store yet.
 _LAST_MOMENT_S = 0.1
 
 
-class StoreSettings(Protocol):
-    """The settings that every store on this machine has. Equal settings mean the same store."""
-
-    @property
-    def timeout(self) -> float: ...
-
-    @property
-    def shown(self) -> str: ...
-
-    def __hash__(self) -> int: ...
-
-
 R = TypeVar("R")
-SettingsT = TypeVar("SettingsT", bound=StoreSettings)
+SettingsT = TypeVar("SettingsT", bound=LocalSettings)
 SessionT = TypeVar("SessionT")
 
 
@@ -184,6 +171,46 @@ class OpenStores(Generic[SettingsT, StoreT]):
             store.forked()
         self._left_to_parent.extend(self._stores.values())
         self._stores.clear()
+
+
+class LocalBackend(Generic[SettingsT, StoreT]):
+    """A client of one store on this machine. Implements most of ``backend.protocol.Backend``."""
+
+    #: The open stores of this kind in this process.
+    stores: OpenStores[SettingsT, StoreT]
+
+    def __init__(self, settings: SettingsT) -> None:
+        self._settings = settings
+        self._store: StoreT | None = None
+
+    async def open(self) -> None:
+        if self._store is not None:
+            return
+        self._store = store = self.stores.acquire(self._settings)
+        try:
+            await store.opened()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            await self.stores.release(store)
+
+    def execute(self, request: Request[R]) -> Coroutine[Any, Any, R]:
+        return self._open_store().execute(request)
+
+    def listen(self, topics: Iterable[str]) -> HubListener:
+        return self._open_store().listen(topics)
+
+    def clone(self) -> Self:
+        return type(self)(self._settings)
+
+    def _open_store(self) -> StoreT:
+        if self._store is None:
+            raise StorageError(f"{self._settings.shown} is not open: await backend.open() first")
+        return self._store
 
 
 if not TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from windlass.core.job import ArchiverInfo, CounterRow, JobRef
+from windlass.core.job import ArchiverInfo, CounterRow
 from windlass.core.schedule_rules import ScheduleRecord
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def counts_of(ledger: Ledger, offset: int) -> Counts:
         void=list(ledger.void),
         schedules=list(ledger.schedules.values()),
         archivers=list(ledger.archivers.values()),
-        taken_ids=[(ref.queue, ref.id, until_ms) for ref, until_ms in ledger.kept_ids.items()],
+        taken_ids=[(*ref, until_ms) for ref, until_ms in ledger.kept_ids.items()],
     )
 
 
@@ -77,10 +77,12 @@ def set_counts(ledger: Ledger, counts: Counts) -> None:
         ledger.cursors_of_streams[kind] = max(ledger.cursors_of_streams.get(kind, -1), offset)
     ledger.void.update(dict.fromkeys(tuple(void) for void in counts.void))  # type: ignore[misc]
     for queue_name, job_id, until_ms in counts.taken_ids:
-        ledger.kept_ids.setdefault(JobRef(queue_name, job_id), until_ms)
+        ledger.kept_ids.setdefault((queue_name, job_id), until_ms)
     if counts.schedules is not None:
-        ledger.schedules = {(one.queue, one.name): one for one in counts.schedules}
+        ledger.schedules.clear()
+        ledger.schedules.update(((one.queue, one.name), one) for one in counts.schedules)
         for one in counts.schedules:
             ledger.queue(one.queue).row.known = True
     if counts.archivers is not None:
-        ledger.archivers = {one.name: one for one in counts.archivers}
+        ledger.archivers.clear()
+        ledger.archivers.update(((one.name,), one) for one in counts.archivers)

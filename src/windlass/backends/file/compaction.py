@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
-from typing import Protocol
+import time
 
 from windlass.backend.local.modes import mode_of, open_file
 from windlass.backends.file import directory as dr
-from windlass.backends.file import effects, frames
+from windlass.backends.file import effects, frames, snapshot
 from windlass.backends.file.frames import FrameKind
 from windlass.backends.file.log import Log
-from windlass.backends.file.snapshot import FileSnapshot
-from windlass.backends.file.store import FileStore
+from windlass.backends.file.notify import FileNotifier
+from windlass.backends.file.session import FileSession
 from windlass.core.probe import reach
 
 try:
@@ -32,6 +31,8 @@ SHORT_LOG = 16 << 20
 FACTOR = 2
 #: If the steps are this many times longer than that, assume that the process that compacts is frozen.
 FROZEN_FACTOR = 8
+#: The pause between two compactions; ten times as long after a failed one.
+PAUSE_S = 1.0
 #: The most bytes that should be copied under the lock.
 _LAST_BYTES = 256 << 10
 _COPY = 1 << 20
@@ -47,31 +48,10 @@ def limit(log: Log) -> int:
     return max(SHORT_LOG, FACTOR * log.current.base)
 
 
-class LogOwner(Protocol):
-    """The session whose log is compacted."""
-
-    mutex: threading.Lock
-    log: Log
-    store: FileStore
-
-    @property
-    def directory(self) -> str:
-        """The directory of the store."""
-
-    def acquire(self) -> None:
-        """Take the lock between processes."""
-
-    def release(self) -> None:
-        """Release the lock between processes."""
-
-    def catch_up(self) -> None:
-        """Read to the end of the log."""
-
-
 class Compaction:
     """Writes one new generation, in short parts. Used by the writer thread."""
 
-    def __init__(self, session: LogOwner) -> None:
+    def __init__(self, session: FileSession) -> None:
         self._session = session
         lock = os.path.join(session.directory, "store-compact")
         self._lock_fd = open_file(lock, os.O_RDWR, mode_of(session.directory))
@@ -92,7 +72,7 @@ class Compaction:
         with session.mutex:
             piece = next(self._pieces, None)
             if piece:
-                body = effects.encode(effects.Written(session.store.now_ms, 0, piece))
+                body = effects.encode(effects.LogStep(session.store.now_ms, 0, piece))
         if piece is None:
             return self._finish()
         if piece:
@@ -108,12 +88,12 @@ class Compaction:
         with session.mutex:
             self._log = log = session.log
             self._from, self._first = log.offset, log.number
-            self._pieces = FileSnapshot(session.store).pieces()
+            self._pieces = snapshot.pieces(session.store)
             place = session.store.last_place
         self._path = os.path.join(session.directory, f"{log.current.generation + 1}-{os.getpid()}.tmp")
         self._fd = open_file(self._path, os.O_RDWR | os.O_TRUNC, mode_of(session.directory))
         self._write(frames.make(FrameKind.HEAD, log.current.generation + 1, dr.head_body()))
-        self._write(frames.make(FrameKind.PIECE, 0, effects.encode(effects.Written(0, place, []))))
+        self._write(frames.make(FrameKind.PIECE, 0, effects.encode(effects.LogStep(0, place, []))))
         self._begun = True
         return False
 
@@ -183,3 +163,39 @@ class Compaction:
                 os.unlink(self._path)
             self._path = ""
         os.close(self._lock_fd)
+
+
+class Upkeep:
+    """Compacts the log of a session when it is due. Used by the writer thread."""
+
+    def __init__(self, session: FileSession, wake: FileNotifier) -> None:
+        self._session = session
+        self._wake = wake
+        self._compaction: Compaction | None = None
+        self._after = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether a compaction should start or is in progress."""
+        if self._compaction is not None:
+            return True
+        return is_due(self._session.log) and time.monotonic() >= self._after
+
+    def advance(self) -> None:
+        """Do one short part of a compaction, between calls. Logs errors and tries again later."""
+        try:
+            if self._compaction is None:
+                self._compaction = Compaction(self._session)
+            if self._compaction.advance():
+                self._compaction = None
+                self._after = time.monotonic() + PAUSE_S
+        except Exception as exc:
+            self.abort()
+            self._after = time.monotonic() + 10 * PAUSE_S
+            self._wake.warn("its log cannot be made shorter for now", exc)
+
+    def abort(self) -> None:
+        """Abandon a compaction that is in progress."""
+        if self._compaction is not None:
+            self._compaction.abort()
+        self._compaction = None

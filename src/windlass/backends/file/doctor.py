@@ -14,10 +14,9 @@ from windlass.backend.local.locks import FairLock
 from windlass.backend.local.modes import mode_of
 from windlass.backend.urls import BackendUrl
 from windlass.backends.file import directory as dr
-from windlass.backends.file import effects, errors, frames
+from windlass.backends.file import effects, errors, frames, snapshot
 from windlass.backends.file.frames import FrameKind
 from windlass.backends.file.settings import FileSettings, parse
-from windlass.backends.file.snapshot import FileSnapshot
 from windlass.backends.file.store import FileStore
 from windlass.core.ids import new_id
 from windlass.core.text import printable
@@ -232,8 +231,8 @@ def _newest(directory: str) -> tuple[int, str]:
 def _write_generation(directory: str, generation: int, store_id: str, found: Survey) -> None:
     assert found.store is not None
     data = bytearray(frames.make(FrameKind.HEAD, generation, dr.head_body()))
-    for number, piece in enumerate(FileSnapshot(found.store).pieces(), 1):
-        step = effects.Written(found.store.now_ms, found.store.last_place, piece)
+    for number, piece in enumerate(snapshot.pieces(found.store), 1):
+        step = effects.LogStep(found.store.now_ms, found.store.last_place, piece)
         data += frames.make(FrameKind.PIECE, number, effects.encode(step))
     data += frames.make(FrameKind.BASE, found.last, b"")
     dr.publish(os.path.join(directory, dr.log_name(generation)), bytes(data))

@@ -11,7 +11,7 @@ kind of effect needs a new format (``frames.FORMAT``), which older versions refu
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -248,59 +248,48 @@ class Unread(NamedTuple):
         return names[0], names[1], names[2] if isinstance(names[2], int) else None
 
 
-class LogStep(msgspec.Struct, array_like=True):
-    """All effects of one step, the store's time, and the last place that was assigned."""
+E = TypeVar("E")
+
+
+class LogStep(msgspec.Struct, Generic[E], array_like=True):
+    """All effects of one step, the store's time, and the last place that was assigned.
+
+    In a step that is to be encoded, the effects are plain tuples.
+    """
 
     now_ms: int
     last_place: int
-    effects: list[Effect]
-
-
-class _Parts(msgspec.Struct, array_like=True):
-    """A step whose effects are not decoded yet."""
-
-    now_ms: int
-    last_place: int
-    effects: list[msgspec.Raw]
-
-
-class Written(NamedTuple):
-    """A step to be encoded: its effects are plain tuples."""
-
-    now_ms: int
-    last_place: int
-    effects: list[Any]
+    effects: list[E]
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(LogStep)
-_decode_parts = msgspec.msgpack.Decoder(_Parts).decode
+_decode = msgspec.msgpack.Decoder(LogStep[Effect]).decode
+_decode_parts = msgspec.msgpack.Decoder(LogStep[msgspec.Raw]).decode
 _decode_effect = msgspec.msgpack.Decoder(Effect).decode
 _decode_any = msgspec.msgpack.Decoder().decode
 _SEQ = JobRecord.__struct_fields__.index("seq")
 
 
-def encode(step: Written) -> bytes:
+def encode(step: LogStep[Any]) -> bytes:
     return _encoder.encode(step)
 
 
-def decode(data: bytes | memoryview) -> LogStep:
+def decode(data: bytes | memoryview) -> LogStep[Any]:
     """Decode a step. Effects that cannot be read are ``Unread``. Does not raise."""
     try:
-        return _decoder.decode(data)
+        return _decode(data)
     except bad_records.UNREADABLE as exc:
         why = str(exc)
     try:
         parts = _decode_parts(data)
     except bad_records.UNREADABLE:
-        return LogStep(0, 0, [Unread(bytes(data), why)])  # type: ignore[list-item] # only ever made here
+        return LogStep(0, 0, [Unread(bytes(data), why)])
     return LogStep(parts.now_ms, parts.last_place, [_effect(bytes(part)) for part in parts.effects])
 
 
-def unread(step: LogStep) -> list[Unread]:
+def unread(step: LogStep[Any]) -> list[Unread]:
     """The effects of a step that could not be read."""
-    effects: list[Any] = step.effects
-    return [effect for effect in effects if isinstance(effect, Unread)]
+    return [effect for effect in step.effects if isinstance(effect, Unread)]
 
 
 def _effect(data: bytes) -> Any:

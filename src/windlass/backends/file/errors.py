@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from windlass.backend.local.errors import bad_value
+from windlass.backend.local import errors
 from windlass.backends.file.frames import FORMAT
 from windlass.errors import StorageError, WindlassError
 
@@ -56,11 +56,4 @@ def not_a_store(path: str) -> StorageError:
 
 def to_error(exc: Exception, what: str) -> WindlassError:
     """Translate ``exc`` to the error for callers, with advice if there is any; ``what`` failed."""
-    if isinstance(exc, WindlassError):
-        return exc
-    error: WindlassError | None = bad_value(exc)
-    if error is None:
-        advice = _ADVICE.get(exc.errno or 0, "") if isinstance(exc, OSError) else ""
-        error = StorageError(f"{what}: {exc}" + (f"; {advice}" if advice else ""))
-    error.__cause__ = exc
-    return error
+    return errors.to_error(exc, what, _ADVICE.get(exc.errno or 0, "") if isinstance(exc, OSError) else "")

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from windlass.backends.file import effects as fx
-from windlass.engine.effects import Table
-
-if TYPE_CHECKING:
-    from windlass.backends.memory.state import StoredQueue
-    from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef
-    from windlass.engine.effects import Effects, Starter
-
-
-class Journaled(Protocol):
-    """The store whose changes are collected."""
-
-    @property
-    def queues(self) -> Mapping[str, StoredQueue]:
-        """The queues by name."""
-
-    def row(self, table: Table, key: tuple[Any, ...]) -> Any:
-        """A row of a table; None if it does not exist."""
-
-    def start_times(self, queue: str, group: str | None) -> list[int]:
-        """The start times that count for the rate limit, oldest first."""
+from windlass.backends.memory.state import State
+from windlass.core.job import AttemptRecord, Event, JobRecord, JobRef
+from windlass.engine.effects import Effects, Starter, Table
 
 
 class Journal:
@@ -55,7 +37,7 @@ class Journal:
 
     # --- collecting ---------------------------------------------------------------------------------
 
-    def add(self, store: Journaled, effects: Effects, events: dict[str, list[Event]]) -> None:
+    def add(self, store: State, effects: Effects, events: dict[str, list[Event]]) -> None:
         """Add the effects of a request, which the store has applied, and its numbered events."""
         if not effects:
             return
@@ -98,7 +80,7 @@ class Journal:
             self.ends += len(effects.ends)
         self._parts += [(19, mark) for mark in effects.marks]
 
-    def _add_logs(self, store: Journaled, effects: Effects, events: dict[str, list[Event]]) -> None:
+    def _add_logs(self, store: State, effects: Effects, events: dict[str, list[Event]]) -> None:
         if not effects.plain:
             for name, upto in effects.forgotten.items():
                 kept = [event for event in self._events.pop(name, ()) if event.id > upto]
@@ -117,7 +99,7 @@ class Journal:
 
     # --- converting ----------------------------------------------------------------------------------
 
-    def take(self, store: Journaled) -> list[Any]:
+    def take(self, store: State) -> list[Any]:
         """Return the effects of everything collected, with the present values, and clear the journal."""
         found: list[Any] = self._gone
         for job, whole in self._jobs.values():
@@ -137,9 +119,9 @@ class Journal:
         self._clear()
         return found
 
-    def starts_effect(self, store: Journaled, queue: str, group: str | None, new: int | None) -> Any:
+    def starts_effect(self, store: State, queue: str, group: str | None, new: int | None) -> Any:
         """The effect for the newest ``new`` start times; None: for all of them."""
-        times, number = store.start_times(queue, group), self.starts.get((queue, group), 0)
+        times, number = store.started(queue, group).starts, self.starts.get((queue, group), 0)
         if new is None or new >= len(times):
             return (7, queue, group, number, list(times))
         return (6, queue, group, number - new + 1, times[-new:], len(times))

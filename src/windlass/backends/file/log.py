@@ -5,24 +5,19 @@ Reading needs no lock, because incomplete frames are ignored. Appending and cutt
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from windlass.backend.local import flush
+from windlass.backend.local.flush import FlushHealth
 from windlass.backend.local.modes import mode_of, open_file
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, errors, frames
 from windlass.backends.file.frames import FrameKind
+from windlass.backends.file.store import FileStore
 from windlass.core.garbage import no_garbage
 from windlass.core.probe import reach
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from windlass.backends.file.store import FileStore
 
 log = logging.getLogger("windlass.file")
 
@@ -43,8 +38,7 @@ class Log:
         self.current = current
         self.path = os.path.join(directory, dr.log_name(current.generation))
         self.fd = self._open(self.path, os.O_RDWR)
-        #: Whether a flush failed and was not repeated (``flush_again``).
-        self.flush_failed = False
+        self.health = FlushHealth()
         #: The end of what was read, and the number of the last step before it.
         self.offset = 0
         self.number = 0
@@ -89,12 +83,9 @@ class Log:
 
     # --- reading ------------------------------------------------------------------------------------
 
+    @no_garbage()
     def load(self, store: FileStore) -> None:
         """Read the snapshot and all steps into an empty store."""
-        with no_garbage():
-            self._load(store)
-
-    def _load(self, store: FileStore) -> None:
         seen_base = False
         for frame in self._frames():
             if frame.kind == FrameKind.PIECE:
@@ -158,13 +149,7 @@ class Log:
 
     def flush(self) -> None:
         """Flush everything that was appended so far to the disk. Raises ``OSError``."""
-        if self.flush_failed:
-            raise OSError(errno.EIO, "an earlier flush failed and has not succeeded since")
-        try:
-            flush.data_sync(self.fd)
-        except OSError:
-            self.flush_failed = True
-            raise
+        self.health.flush(self.fd)
 
     # --- writing (the lock must be held) --------------------------------------------------------------
 
@@ -189,9 +174,7 @@ class Log:
         if whole < self.offset:
             what = "a flush failed, and what was written there did not reach the disk"
             raise errors.DamagedLogError(self.path, whole, what)
-        flush.write_again(self.fd, self.current.base)
-        flush.data_sync(self.fd)
-        self.flush_failed = False
+        self.health.flush_again(self.fd, self.current.base)
 
     def cut_torn_tail(self) -> None:
         """Cut off an incomplete step that a process left when it died. All complete steps must be read.

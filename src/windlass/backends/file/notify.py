@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
 
+from windlass.backend.hub import Hub
 from windlass.backend.local import notify
-
-if TYPE_CHECKING:
-    from windlass.backend.hub import Hub
-    from windlass.backends.file.log import Log
-    from windlass.backends.file.settings import FileSettings
+from windlass.backends.file.log import Log
+from windlass.backends.file.settings import FileSettings
 
 log = logging.getLogger("windlass.file")
-
-
-class LogReader(Protocol):
-    """The session whose log is polled."""
-
-    log: Log
 
 
 class FileNotifier(notify.Notifier):
@@ -30,11 +22,11 @@ class FileNotifier(notify.Notifier):
             os.path.join(settings.directory, "wake"), settings.namespace, hub, like=settings.directory
         )
         self._settings = settings
-        self._session: LogReader | None = None
+        self._log: Callable[[], Log] | None = None
 
-    def open(self, session: LogReader) -> None:
-        """Create the sockets. Called when the store is open."""
-        self._session = session
+    def open(self, log: Callable[[], Log]) -> None:
+        """Create the sockets. Called when the store is open. ``log`` returns the log that it reads now."""
+        self._log = log
         self.open_boxes()
 
     def checker(self) -> notify.Checker:
@@ -43,10 +35,9 @@ class FileNotifier(notify.Notifier):
     @property
     def behind(self) -> tuple[str, int] | None:
         """The path and size of the log if this process has not read all of it; otherwise None."""
-        session = self._session
-        if session is None:
+        if self._log is None:
             return None
-        known = session.log
+        known = self._log()
         try:
             if known.is_current and not known.grew:
                 return None

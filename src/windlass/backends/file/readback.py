@@ -7,14 +7,12 @@ changes. Decoding the step itself would find the same mistakes at twice the cost
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
+from windlass.backend import requests as rq
 from windlass.errors import ConfigError
-
-if TYPE_CHECKING:
-    from windlass.backend import requests as rq
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from windlass.backend import requests as rq
+from windlass.backend.calls import Answer, StoreCall
 from windlass.backend.local import joined_adds
 from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.locks import FairLock
@@ -16,22 +16,16 @@ from windlass.backend.local.modes import denied, mode_of
 from windlass.backend.local.serving_thread import size_of
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, readback
-from windlass.backends.file.compaction import Compaction, is_due
 from windlass.backends.file.errors import DamagedLogError, to_error
 from windlass.backends.file.log import Log
+from windlass.backends.file.notify import FileNotifier
+from windlass.backends.file.settings import FileSettings
 from windlass.backends.file.store import FileStore
 from windlass.core.clock import SteadyClock, moment
 from windlass.core.paths import took
 from windlass.core.probe import reach
 from windlass.errors import StorageError, StoreReplacedError
 
-if TYPE_CHECKING:
-    from windlass.backend.calls import Answer, StoreCall
-    from windlass.backends.file.notify import FileNotifier
-    from windlass.backends.file.settings import FileSettings
-
-#: The pause between two compactions; ten times as long after a failed one.
-PAUSE_S = 1.0
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 #: Estimated bytes of a step per item of its requests, and in addition.
 _PER_ITEM = 600
@@ -53,12 +47,10 @@ class FileSession:
         #: The state in memory differs from the log, so the log must be read again.
         self._must_reload = False
         self._settings = settings
-        self._directory = settings.directory
+        self.directory = settings.directory
         self._wake = wake
         self._clock = SteadyClock()
         self._was_full = False
-        self._compaction: Compaction | None = None
-        self._compact_after = 0.0
 
     # --- opening and closing ----------------------------------------------------------------------
 
@@ -66,19 +58,17 @@ class FileSession:
         """Create the store if it does not exist, and read it. Raises ``StorageError``."""
         try:
             dr.check_posix()
-            dr.prepare(self._settings.path, self._directory, self._settings.mode)
+            dr.prepare(self._settings.path, self.directory, self._settings.mode)
             self._open_lock()
-            if dr.read_current(self._directory) is None:
+            if dr.read_current(self.directory) is None:
                 self._create()
             self._load()
         except OSError as exc:
-            places = dr.places(self._settings.path, self._directory)
+            places = dr.places(self._settings.path, self.directory)
             raise denied(places) or to_error(exc, self._settings.shown) from exc
-        self._wake.open(self)
+        self._wake.open(lambda: self.log)
 
     def close(self) -> None:
-        if self._compaction is not None:
-            self._compaction.abort()
         with self.mutex:
             if hasattr(self, "log"):
                 self.log.close()
@@ -90,15 +80,15 @@ class FileSession:
             self._lock.close()
 
     def _open_lock(self) -> None:
-        lock = FairLock(os.path.join(self._directory, "store"), mode_of(self._directory))
+        lock = FairLock(os.path.join(self.directory, "store"), mode_of(self.directory))
         self.close_lock()
         self._lock = lock
 
     def _create(self) -> None:
         self.acquire()
         try:
-            if dr.read_current(self._directory) is None:
-                dr.create(self._directory)
+            if dr.read_current(self.directory) is None:
+                dr.create(self.directory)
         finally:
             self.release()
 
@@ -107,10 +97,10 @@ class FileSession:
         # Compaction may remove a log between reading ``current`` and opening the log.
         for _ in range(10):
             try:
-                log = Log(self._directory)
+                log = Log(self.directory)
                 break
             except FileNotFoundError:
-                if not os.path.exists(os.path.join(self._directory, dr.CURRENT)):
+                if not os.path.exists(os.path.join(self.directory, dr.CURRENT)):
                     raise
         else:
             raise StorageError(f"{self._settings.shown}: its log is gone; restore a backup")
@@ -127,7 +117,7 @@ class FileSession:
         while not self.log.is_current:
             self.log.read(self.store)
             try:
-                newer = Log(self._directory)
+                newer = Log(self.directory)
                 if newer.current.store != self.log.current.store:
                     raise DamagedLogError(newer.path, 0, "it is another store")
                 newer.skip_to(self.log.number)
@@ -182,7 +172,7 @@ class FileSession:
             try:
                 self.catch_up()
                 self.log.cut_torn_tail()
-                if self.log.flush_failed:
+                if self.log.health.failed:
                     self.log.flush_again()
                 reach("file.locked")
                 return self._decide(calls)
@@ -306,31 +296,3 @@ class FileSession:
 
     def failed(self, call: StoreCall[Any], exc: Exception) -> Answer:
         return call, None, to_error(exc, self._settings.shown)
-
-    # --- upkeep -------------------------------------------------------------------------------------
-
-    @property
-    def upkeep_due(self) -> bool:
-        """Whether a compaction should start or is in progress."""
-        if self._compaction is not None:
-            return True
-        return is_due(self.log) and time.monotonic() >= self._compact_after
-
-    def upkeep(self) -> None:
-        """Do one short part of a compaction, between calls. Logs errors and tries again later."""
-        try:
-            if self._compaction is None:
-                self._compaction = Compaction(self)
-            if self._compaction.advance():
-                self._compaction = None
-                self._compact_after = time.monotonic() + PAUSE_S
-        except Exception as exc:
-            if self._compaction is not None:
-                self._compaction.abort()
-            self._compaction = None
-            self._compact_after = time.monotonic() + 10 * PAUSE_S
-            self._wake.warn("its log cannot be made shorter for now", exc)
-
-    @property
-    def directory(self) -> str:
-        return self._directory

@@ -90,21 +90,13 @@ class FileStore(MemoryStore):
         """Apply the effects of a request, and add them to the journal."""
         self.journal.add(self, effects, self.apply_effects(effects))
 
-    def take_step(self) -> fx.Written:
+    def take_step(self) -> fx.LogStep[Any]:
         """Return the changes of all requests since the last call."""
-        return fx.Written(self.now_ms, self.last_place, self.journal.take(self))
-
-    def start_times(self, queue: str, group: str | None) -> list[int]:
-        """The start times that count for the rate limit, oldest first."""
-        stored = self.queues[queue]
-        if group is None:
-            return stored.starts
-        found = stored.groups.find(group)
-        return found.usage.starts if found is not None else []
+        return fx.LogStep(self.now_ms, self.last_place, self.journal.take(self))
 
     # --- applying effects -----------------------------------------------------------------------------
 
-    def follow(self, step: fx.LogStep) -> None:
+    def follow(self, step: fx.LogStep[Any]) -> None:
         """Apply the effects of a step from the log."""
         self.now_ms = step.now_ms or self.now_ms
         self.last_place = max(self.last_place, step.last_place)
@@ -183,18 +175,18 @@ class FileStore(MemoryStore):
             effect, lambda put: _decoders[Table(put.table)].decode(put.value), what
         )
         if value is not None:
-            self.put_row(effect.table, effect.key, value)
+            self.put_row(Table(effect.table), effect.key, value)
 
     def _drop_row(self, effect: fx.DropRow) -> None:
         if effect.table == Table.GROUP:
             self.journal.starts.pop((str(effect.key[0]), str(effect.key[1])), None)
-        self.put_row(effect.table, effect.key, None)
+        self.put_row(Table(effect.table), effect.key, None)
 
     def _add_starts(self, effect: fx.AddStarts) -> None:
         key = (effect.queue, effect.group)
         new = effect.number + len(effect.times) - 1 - self.journal.starts.get(key, 0)
         if new > 0:
-            times = self._starts_to_change(*key)
+            times = self.started(*key).starts
             times += effect.times[-new:]
             del times[: max(len(times) - effect.kept, 0)]
             self.journal.starts[key] = effect.number + len(effect.times) - 1
@@ -202,12 +194,8 @@ class FileStore(MemoryStore):
     def _set_starts(self, effect: fx.SetStarts) -> None:
         key = (effect.queue, effect.group)
         if effect.number >= self.journal.starts.get(key, 0):
-            self._starts_to_change(*key)[:] = effect.times
+            self.started(*key).starts = effect.times
             self.journal.starts[key] = effect.number
-
-    def _starts_to_change(self, queue: str, group: str | None) -> list[int]:
-        stored = self.queue(queue)
-        return stored.starts if group is None else stored.groups.get(group).usage.starts
 
     def _add_logs(self, effect: fx.AddLogs) -> None:
         ref = JobRef(effect.queue, effect.id)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from windlass.backend.calls import Answer, StoreCall, deliver
-from windlass.backend.local.serving_thread import ServingThread, WriterThread
+from windlass.backend.calls import Answer, StoreCall
+from windlass.backend.local.serving_thread import ReaderThread, WriterThread
+from windlass.backends.file.compaction import Upkeep
+from windlass.backends.file.notify import FileNotifier
 from windlass.backends.file.session import FileSession
 from windlass.errors import WindlassError
-
-if TYPE_CHECKING:
-    from windlass.backends.file.notify import FileNotifier
 
 log = logging.getLogger("windlass.file")
 
@@ -22,8 +21,8 @@ class FileWriter(WriterThread[FileSession]):
     group_calls = 512
 
     def __init__(self, session: FileSession, wake: FileNotifier) -> None:
-        super().__init__("windlass-file-writer", session)
-        self._wake = wake
+        super().__init__("windlass-file-writer", session, wake)
+        self.upkeep = Upkeep(session, wake)
 
     def _open(self) -> None:
         self._session.open()
@@ -31,14 +30,14 @@ class FileWriter(WriterThread[FileSession]):
 
     def _serve_all(self) -> None:
         while not self._stopping or self._urgent or self._line:
-            busy = bool(self._urgent or self._line) or self._session.upkeep_due
+            busy = bool(self._urgent or self._line) or self.upkeep.due
             self._line_up(block=not busy)
             try:
                 if self._urgent or self._line:
                     self._serve_group()
-                if self._session.upkeep_due and not self._stopping:
+                if self.upkeep.due and not self._stopping:
                     self.phase = "compact"
-                    self._session.upkeep()
+                    self.upkeep.advance()
             except Exception as exc:  # this thread must not end
                 log.exception("a group of calls failed in an unexpected way")
                 self._fail_all(exc)
@@ -59,26 +58,21 @@ class FileWriter(WriterThread[FileSession]):
             self._wake.announce(topics)
         self._answer(session.finish(answers, written))
 
+    def _close(self) -> None:
+        self.upkeep.abort()
+        super()._close()
 
-class FileReader(ServingThread):
-    """Answers from memory. It may wait for the writer of this process, but never for other processes."""
+
+class FileReader(ReaderThread):
+    """Answers from memory, which the writer has opened. It may wait for the writer of this process, but never
+    for other processes."""
 
     def __init__(self, session: FileSession) -> None:
         super().__init__("windlass-file-reader")
         self._session = session
-
-    def _open(self) -> None:
-        """Do nothing: the writer has opened the store."""
-
-    def _serve_all(self) -> None:
-        while not self._stopping:
-            deliver([self._serve(call) for call in self._take(block=True) if call.begin()])
 
     def _serve(self, call: StoreCall[Any]) -> Answer:
         try:
             return call, self._session.read(call.request), None
         except WindlassError as exc:
             return call, None, exc
-
-    def _close(self) -> None:
-        """Nothing to close."""

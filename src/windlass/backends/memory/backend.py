@@ -18,23 +18,6 @@ from windlass.core.ids import check_queue_name
 
 R = TypeVar("R")
 
-_CAPABILITIES = Capabilities(
-    durable=False,
-    shared=False,
-    lifo=True,
-    schedules=True,
-    metrics=True,
-    commands=True,
-    flows=True,
-    signals=True,
-    streams=True,
-    restore=True,
-    unique=True,
-    groups=True,
-    limits=True,
-    revoked_tasks=True,
-)
-
 
 class _SharedStore:
     """One store with its lock, clock and listeners. Several backends may use it."""
@@ -74,18 +57,15 @@ class MemoryBackend:
     """A client of a store in this process."""
 
     name = "memory"
-    capabilities = _CAPABILITIES
+    capabilities = Capabilities.full(durable=False, shared=False)
 
-    def __init__(
-        self, shared: _SharedStore | None = None, *, find: Callable[[], _SharedStore] | None = None
-    ) -> None:
-        self._given = shared
-        self._find = find or _SharedStore
+    def __init__(self, *, find: Callable[[], _SharedStore] = _SharedStore) -> None:
+        self._find = find
 
     @cached_property
     def _shared(self) -> _SharedStore:
         """The store. Looked up on first use, so that a process that was forked before then has its own."""
-        return self._given or self._find()
+        return self._find()
 
     async def open(self) -> None:
         """Nothing to do."""

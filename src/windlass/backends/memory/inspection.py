@@ -16,7 +16,6 @@ from windlass.backend import schedule_requests as sq
 from windlass.backend import stream_requests as sm
 from windlass.backends.memory.groups import StoredGroup
 from windlass.backends.memory.state import State, StoredQueue
-from windlass.core import limit_rules as lm
 from windlass.core.job import (
     ARCHIVER_KEPT_MS,
     ArchiverInfo,
@@ -25,12 +24,12 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
-from windlass.core.limit_rules import GroupInfo, GroupSettings
-from windlass.core.order import Sort, cursor_of, place_after, place_of
+from windlass.core.limit_rules import GroupInfo
+from windlass.core.order import Sort, cursor_of, place_after, place_of, seq_after
 from windlass.core.rollups import Mark, MetricsCursor
 from windlass.core.states import JobState
 from windlass.core.unique_rules import UniqueHolder
-from windlass.engine.views import is_wanted, view
+from windlass.engine.views import is_wanted, limits_view, view
 from windlass.errors import HistoryTrimmedError
 
 
@@ -45,9 +44,10 @@ def list_jobs(state: State, request: rq.ListJobs, now_ms: int) -> rq.Page:
         return _by_time(jobs, request, now_ms)
     if request.newest_first:
         jobs.reverse()
+    after, down = seq_after(request.cursor, newest_first=request.newest_first), request.newest_first
     page: list[JobRecord] = []
     for looked, job in enumerate(jobs):
-        if not _after_cursor(job, request) or not is_wanted(job, request):
+        if not (job.seq < after if down else job.seq > after) or not is_wanted(job, request):
             continue
         if len(page) == request.limit:
             return rq.Page(page, str(page[-1].seq), looked)
@@ -71,13 +71,6 @@ def _by_time(jobs: list[JobRecord], request: rq.ListJobs, now_ms: int) -> rq.Pag
     return rq.Page(page, cursor_of(page[-1], request.sort) if more and page else None, len(jobs))
 
 
-def _after_cursor(job: JobRecord, request: rq.ListJobs) -> bool:
-    if request.cursor is None:
-        return True
-    last = int(request.cursor)
-    return job.seq < last if request.newest_first else job.seq > last
-
-
 def count_jobs(state: State, request: rq.CountJobs, now_ms: int) -> dict[JobState, int]:
     counts = state.look(request.queue).counts
     return {one: counts[one] for one in JobState}
@@ -88,11 +81,12 @@ def list_queues(state: State, request: rq.ListQueues, now_ms: int) -> list[Queue
 
 
 def _queue_info(queue: StoredQueue) -> QueueInfo:
+    ready = (job.ready_ms for job in queue.jobs.values() if job.state is JobState.WAITING)
     return QueueInfo(
         name=queue.name,
         paused=queue.row.paused,
         counts={one.value: queue.counts[one] for one in JobState},
-        oldest_ready_ms=min((job.ready_ms for job in queue.waiting()), default=None),
+        oldest_ready_ms=min(ready, default=None),
     )
 
 
@@ -190,7 +184,7 @@ def metrics_progress(state: State, request: mq.MetricsProgress, now_ms: int) -> 
     return [
         MetricsCursor(
             queue=name,
-            at=state.cursors[name].at if name in state.cursors else 0,
+            at=state.cursors[name,].at if (name,) in state.cursors else 0,
             newest=queue.last_history,
             oldest=queue.last_history - len(queue.history) + 1,
         )
@@ -223,18 +217,8 @@ def list_marks(state: State, request: mq.ListMarks, now_ms: int) -> list[Mark]:
 
 def get_limits(state: State, request: lrq.GetLimits, now_ms: int) -> lrq.Limits:
     queue = state.look(request.queue)
-    settings = {}
-    for name in request.groups:
-        row = (queue.groups.find(name) or StoredGroup(name)).row
-        hold_until_ms = lm.hold_left(row.hold_until_ms, now_ms)
-        settings[name] = GroupSettings(limits=row.own, paused=row.paused, hold_until_ms=hold_until_ms)
-    return lrq.Limits(
-        queue=lm.without_past(queue.row.limits, now_ms),
-        hold_until_ms=lm.hold_left(queue.row.hold_until_ms, now_ms),
-        every_group=queue.row.every_group,
-        groups=settings,
-        opens_in_ms=lm.opens_in(queue.row.limits, queue.starts, queue.row.hold_until_ms, now_ms),
-    )
+    groups = {name: (queue.groups.find(name) or StoredGroup(name)).row for name in request.groups}
+    return limits_view(queue.row, queue.starts, groups, now_ms)
 
 
 def list_groups(state: State, request: lrq.ListGroups, now_ms: int) -> lrq.GroupPage:

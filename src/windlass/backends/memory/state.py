@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import copy
 from typing import Any
 
@@ -26,11 +26,12 @@ from windlass.core.job import (
     LogLine,
     WorkerInfo,
 )
+from windlass.core.limit_rules import Usage
 from windlass.core.rollups import MARKS_KEPT, Mark, MetricsRow, Step
 from windlass.core.schedule_rules import ScheduleRecord
 from windlass.core.states import FINISHED, PENDING, TIMED, JobState
 from windlass.core.unique_rules import KeyEntry
-from windlass.engine.effects import Cursor, Effects, GroupRow, QueueRow, Starts, Table
+from windlass.engine.effects import Cursor, Effects, GroupRow, QueueRow, Table
 
 _WAITING, _ACTIVE = JobState.WAITING, JobState.ACTIVE
 
@@ -117,9 +118,6 @@ class StoredQueue:
         first = self.due.head()
         return None if first is None else first[2]
 
-    def waiting(self) -> Iterator[JobRecord]:
-        return (job for job in self.jobs.values() if job.state is JobState.WAITING)
-
 
 class State:
     """All queues and other tables of one namespace."""
@@ -127,30 +125,33 @@ class State:
     def __init__(self) -> None:
         self.queues: dict[str, StoredQueue] = {}
         self.active: dict[tuple[str, str], JobRecord] = {}
-        self.kept_ids: dict[JobRef, int] = {}
+        self.kept_ids: dict[tuple[str, str], int] = {}
         self.logs: dict[JobRef, deque[LogLine]] = {}
         self.counters: Counter[tuple[str, str, str]] = Counter()
-        self.workers: dict[str, WorkerInfo] = {}
-        self.archivers: dict[str, ArchiverInfo] = {}
-        self.leaders: dict[str, tuple[str, int]] = {}
+        self.workers: dict[tuple[str], WorkerInfo] = {}
+        self.archivers: dict[tuple[str], ArchiverInfo] = {}
+        self.leaders: dict[tuple[str], tuple[str, int]] = {}
         self.schedules: dict[tuple[str, str], ScheduleRecord] = {}
-        self.cursors: dict[str, Cursor] = {}
+        self.cursors: dict[tuple[str], Cursor] = {}
         self.rollups: dict[tuple[str, Step], dict[tuple[int, str], MetricsRow]] = {}
         self.marks: list[tuple[int, str, Mark]] = []
         self.edges = Edges()
         self.streams = StoredStreams()
         self.stubs = Stubs()
+        #: The tables that are dictionaries by key. The others have a function each in ``_put`` and ``_ROWS``.
+        self.tables: dict[Table, dict[Any, Any]] = {
+            Table.KEPT_ID: self.kept_ids,
+            Table.WORKER: self.workers,
+            Table.ARCHIVER: self.archivers,
+            Table.LEADER: self.leaders,
+            Table.SCHEDULE: self.schedules,
+            Table.COUNTER: self.counters,
+            Table.CURSOR: self.cursors,
+        }
         self._put: dict[Table, Callable[[Any, Any], None]] = {
             Table.QUEUE: self._put_queue,
             Table.GROUP: lambda key, row: self.queue(key[0]).groups.put(key[1], row),
             Table.KEY: lambda key, row: _set(self.queue(key[0]).keys, key[1], row),
-            Table.KEPT_ID: lambda key, row: _set(self.kept_ids, JobRef(*key), row),
-            Table.WORKER: lambda key, row: _set(self.workers, key[0], row),
-            Table.ARCHIVER: lambda key, row: _set(self.archivers, key[0], row),
-            Table.LEADER: lambda key, row: _set(self.leaders, key[0], row),
-            Table.SCHEDULE: lambda key, row: _set(self.schedules, key, row),
-            Table.COUNTER: lambda key, row: _set(self.counters, key, row),
-            Table.CURSOR: lambda key, row: _set(self.cursors, key[0], row),
             Table.ROLLUP: lambda key, row: _set(self.rollups.setdefault(key[:2], {}), key[2:], row),
             Table.STUB: lambda key, row: self.stubs.put(JobRef(*key), row),
         }
@@ -167,7 +168,8 @@ class State:
 
     def row(self, table: Table, key: tuple[Any, ...]) -> Any:
         """The present value of a row; None if it does not exist."""
-        return _ROWS[table](self, key)
+        rows = self.tables.get(table)
+        return _ROWS[table](self, key) if rows is None else rows.get(key)
 
     # --- changing ---------------------------------------------------------------------------------
 
@@ -180,14 +182,14 @@ class State:
         for job, _ in effects.changed():
             self.put_job(job)
         for (table, key), row in effects.rows.items():
-            self._put[table](key, row)
+            self.put_row(table, key, row)
         if effects.relayed or not effects.plain:
             self._keep_parts(effects)
         return self._keep_logs(effects)
 
     def _keep_parts(self, effects: Effects) -> None:
         for starter, starts in effects.starts.items():
-            self._put_starts(*starter, starts)
+            self.started(*starter).starts = starts.times
         for edge in effects.edges.values():
             self.edges.keep(edge)
         for _ in range(effects.relayed):
@@ -255,9 +257,13 @@ class State:
         self.streams.forget(ref)
         self.logs.pop(ref, None)
 
-    def put_row(self, table: int, key: tuple[Any, ...], row: Any) -> None:
+    def put_row(self, table: Table, key: tuple[Any, ...], row: Any) -> None:
         """Set a row of a table; None removes it."""
-        self._put[Table(table)](key, row)
+        rows = self.tables.get(table)
+        if rows is None:
+            self._put[table](key, row)
+        else:
+            _set(rows, key, row)
 
     def _put_queue(self, key: tuple[str], row: QueueRow | None) -> None:
         if row is None:
@@ -268,12 +274,10 @@ class State:
         if row.grouped:
             queue.line.count_turns()
 
-    def _put_starts(self, queue: str, group: str | None, starts: Starts) -> None:
+    def started(self, queue: str, group: str | None) -> StoredQueue | Usage:
+        """What has the ``starts`` of a group, or of a queue (None). Creates it if needed."""
         stored = self.queue(queue)
-        if group is None:
-            stored.starts = starts.times
-        else:
-            stored.groups.get(group).usage.starts = starts.times
+        return stored if group is None else stored.groups.get(group).usage
 
     def forget_events(self, queue: str, upto: int) -> None:
         """Delete the events of a queue up to id ``upto``."""
@@ -305,18 +309,11 @@ def _group_row(state: State, key: tuple[Any, ...]) -> GroupRow | None:
     return None if group is None else group.row
 
 
-#: How to read a row of each table.
+#: How to read a row of the tables that are not in ``State.tables``.
 _ROWS: dict[Table, Callable[[State, tuple[Any, ...]], Any]] = {
     Table.QUEUE: lambda state, key: state.queues[key[0]].row if key[0] in state.queues else None,
     Table.GROUP: _group_row,
     Table.KEY: lambda state, key: state.look(key[0]).keys.get(key[1]),
-    Table.KEPT_ID: lambda state, key: state.kept_ids.get(JobRef(*key)),
-    Table.WORKER: lambda state, key: state.workers.get(key[0]),
-    Table.ARCHIVER: lambda state, key: state.archivers.get(key[0]),
-    Table.LEADER: lambda state, key: state.leaders.get(key[0]),
-    Table.SCHEDULE: lambda state, key: state.schedules.get(key),
-    Table.COUNTER: lambda state, key: state.counters[key],
-    Table.CURSOR: lambda state, key: state.cursors.get(key[0]),
     Table.ROLLUP: lambda state, key: state.rollups.get(key[:2], {}).get(key[2:]),
     Table.STUB: lambda state, key: state.stubs.find(JobRef(*key)),
 }

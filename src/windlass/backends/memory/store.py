@@ -238,8 +238,11 @@ class MemoryStore(State):
         self._find_all(work, self.active.values())
         for name in self.queues:
             self._load_settings(work, name)
-        work.rows.update(((Table.LEADER, (role,)), row) for role, row in self.leaders.items())
-        work.rows.update(((Table.WORKER, (id,)), row) for id, row in self.workers.items())
+        self._load_tables(work, Table.LEADER, Table.WORKER)
+
+    def _load_tables(self, work: UnitOfWork, *tables: Table) -> None:
+        for table in tables:
+            work.rows.update(((table, key), row) for key, row in self.tables[table].items())
 
     def _load_settings(self, work: UnitOfWork, name: str) -> None:
         self._load_queue(name, work)
@@ -256,7 +259,7 @@ class MemoryStore(State):
         past.kept_ids = [ref for ref, until_ms in self.kept_ids.items() if until_ms <= now_ms][:limit]
         past.stubs = self.stubs.past(now_ms, limit)
         late = now_ms - WORKER_KEPT_MS
-        past.workers = [(worker.id,) for worker in self.workers.values() if worker.beat_ms <= late][:limit]
+        past.workers = [key for key, worker in self.workers.items() if worker.beat_ms <= late][:limit]
         for name, queue in self.queues.items():
             past.keys += [(name, key) for key, entry in queue.keys.items() if not entry.is_live(now_ms)]
             for group in queue.groups:
@@ -272,8 +275,7 @@ class MemoryStore(State):
             newest = queue.last_history
             span = LogSpan(newest - len(queue.history) + 1, newest, next(young, newest + 1))
             work.logs[name] = span
-        work.rows.update(((Table.ARCHIVER, (name,)), info) for name, info in self.archivers.items())
-        work.rows.update(((Table.CURSOR, (name,)), cursor) for name, cursor in self.cursors.items())
+        self._load_tables(work, Table.ARCHIVER, Table.CURSOR)
 
 
 def _purged(queue: StoredQueue, asked: PurgeReads) -> list[JobRecord]:

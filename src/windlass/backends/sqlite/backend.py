@@ -4,74 +4,25 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from windlass.backend.capabilities import Capabilities
+from windlass.backend.local.store import LocalBackend
+from windlass.backend.requests import Added
+from windlass.backend.urls import BackendUrl
 from windlass.backends.sqlite.database import Database, databases
 from windlass.backends.sqlite.settings import SqliteSettings, parse
 from windlass.backends.sqlite.transactional import add_in_transaction, settle_in_transaction
-from windlass.errors import ConfigError, StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
-
-    from windlass.backend.hub import HubListener
-    from windlass.backend.requests import Added, Request
-    from windlass.backend.urls import BackendUrl
-    from windlass.core.job import NewJob
-    from windlass.core.outcome import Settled, Settlement
-
-R = TypeVar("R")
-
-_CAPABILITIES = Capabilities(
-    durable=True,
-    shared=True,
-    transactions=True,
-    lifo=True,
-    schedules=True,
-    metrics=True,
-    commands=True,
-    flows=True,
-    signals=True,
-    streams=True,
-    restore=True,
-    unique=True,
-    groups=True,
-    limits=True,
-    revoked_tasks=True,
-)
+from windlass.core.job import NewJob
+from windlass.core.outcome import Settled, Settlement
+from windlass.errors import ConfigError
 
 
-class SqliteBackend:
+class SqliteBackend(LocalBackend[SqliteSettings, Database]):
     """A client of one database file and namespace. Clients of one process share its threads."""
 
     name = "sqlite"
-    capabilities = _CAPABILITIES
-
-    def __init__(self, settings: SqliteSettings) -> None:
-        self._settings = settings
-        self._database: Database | None = None
-
-    async def open(self) -> None:
-        if self._database is not None:
-            return
-        self._database = database = databases.acquire(self._settings)
-        try:
-            await database.opened()
-        except BaseException:
-            await self.close()
-            raise
-
-    async def close(self) -> None:
-        database, self._database = self._database, None
-        if database is not None:
-            await databases.release(database)
-
-    def execute(self, request: Request[R]) -> Coroutine[Any, Any, R]:
-        return self._open_database().execute(request)
-
-    def listen(self, topics: Iterable[str]) -> HubListener:
-        return self._open_database().listen(topics)
+    capabilities = Capabilities.full(durable=True, shared=True, transactions=True)
+    stores = databases
 
     def add_in_transaction(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[Added]:
         """Add jobs inside the caller's own transaction on this file; see ``transactional``."""
@@ -85,15 +36,7 @@ class SqliteBackend:
 
     def notify(self) -> None:
         """Wake all listeners on this machine. Applications call it after committing their own transaction."""
-        self._open_database().wake.announce_all()
-
-    def clone(self) -> SqliteBackend:
-        return SqliteBackend(self._settings)
-
-    def _open_database(self) -> Database:
-        if self._database is None:
-            raise StorageError(f"{self._settings.shown} is not open: await backend.open() first")
-        return self._database
+        self._open_store().wake.announce_all()
 
 
 def _check_same_file(connection: sqlite3.Connection, settings: SqliteSettings) -> None:

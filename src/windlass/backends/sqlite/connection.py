@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from windlass.backend.local.errors import bad_value
-from windlass.errors import ConfigError, StorageError, WindlassError
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.settings import SqliteSettings
+from windlass.backend.local import errors
+from windlass.backends.sqlite.settings import SqliteSettings
+from windlass.errors import StorageError, WindlassError
 
 #: How long a read-only connection waits if the database is locked (for example during recovery).
 BUSY_MS = 1_000
@@ -140,15 +138,7 @@ def is_misfit(exc: sqlite3.Error) -> bool:
 
 def to_error(exc: Exception, what: str) -> WindlassError:
     """Return the error that callers see for ``exc``, with advice. ``what`` names the thing that failed."""
-    if isinstance(exc, WindlassError):
-        return exc
-    error: WindlassError | None = bad_value(exc)
-    if error is None and _is_odd_value(exc):
-        error = ConfigError("values", message=f"a value cannot be stored ({exc})")
-    elif error is None:
-        error = StorageError(_explain(exc, what))
-    error.__cause__ = exc
-    return error
+    return errors.to_error(exc, what, _advice(exc), is_value=_is_odd_value(exc))
 
 
 def _is_odd_value(exc: Exception) -> bool:
@@ -158,11 +148,10 @@ def _is_odd_value(exc: Exception) -> bool:
     return isinstance(exc, (sqlite3.InterfaceError, sqlite3.ProgrammingError)) and "binding" in str(exc)
 
 
-def _explain(exc: Exception, what: str) -> str:
-    advice = ""
-    if isinstance(exc, sqlite3.Error):
-        advice = _MISFIT if is_misfit(exc) else _ADVICE.get(_primary(exc), "")
-    return f"{what}: {exc}" + (f"; {advice}" if advice else "")
+def _advice(exc: Exception) -> str:
+    if not isinstance(exc, sqlite3.Error):
+        return ""
+    return _MISFIT if is_misfit(exc) else _ADVICE.get(_primary(exc), "")
 
 
 def _primary(exc: sqlite3.Error) -> int:

@@ -33,7 +33,7 @@ class Database(LocalStore[SqliteSettings, SqliteSession]):
         hub = Hub()
         wake = SqliteNotifier(settings, hub)
         session = SqliteSession(settings, wake)
-        super().__init__(settings, hub, wake, session, SqliteWriter(session, wake))
+        super().__init__(settings, hub, wake, session, SqliteWriter("windlass-sqlite-writer", session, wake))
 
     def make_reader(self) -> SqliteReader:
         return SqliteReader(self.settings, self.session)

@@ -10,11 +10,8 @@ from __future__ import annotations
 import errno
 import os
 
-from windlass.backend.local.flush import FlushHealth, data_sync, write_again
+from windlass.backend.local.flush import FlushHealth
 from windlass.backends.sqlite import wal
-
-_sync = data_sync
-_write_again = write_again
 
 
 class LogLostError(OSError):
@@ -36,15 +33,8 @@ class Disk:
 
     def sync(self) -> None:
         """Flush everything that was committed so far; raises ``OSError``."""
-        if self._fd < 0:
-            return
-        if self._health.failed:
-            raise OSError(errno.EIO, "an earlier flush failed and has not succeeded since")
-        try:
-            _sync(self._fd)
-        except OSError:
-            self._health.failed = True
-            raise
+        if self._fd >= 0:
+            self._health.flush(self._fd)
 
     def rewrite(self) -> None:
         """Write the log again after a failed flush, and flush it; raises ``OSError``.
@@ -56,9 +46,7 @@ class Disk:
             raise LogLostError(
                 errno.EIO, "what was written since the last flush is lost and was taken back: repeat the call"
             )
-        _write_again(self._fd)
-        _sync(self._fd)
-        self._health.failed = False
+        self._health.flush_again(self._fd)
 
     def take_back(self) -> None:
         """Make SQLite, in every process, drop the commits that are missing from the log."""

@@ -146,18 +146,17 @@ def _connected(settings: SqliteSettings) -> Iterator[sqlite3.Connection]:
         raise to_error(exc, settings.shown) from exc
 
 
-def _tables(conn: sqlite3.Connection) -> set[str]:
-    return {name for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+def _has(conn: sqlite3.Connection, namespace: str, table: str) -> bool:
+    text = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+    return conn.execute(text, (in_namespace(f"[{table}]", namespace).strip('"'),)).fetchone() is not None
 
 
 def _find(conn: sqlite3.Connection, namespace: str) -> Iterator[_Bad]:
-    there = _tables(conn)
     for column in _COLUMNS:
-        table = in_namespace(f"[{column.table}]", namespace)
-        if table.strip('"') not in there:
+        if not _has(conn, namespace, column.table):
             continue
-        text = f"SELECT {', '.join(column.keys)}, {column.column} FROM {table}"
-        for *key, data in conn.execute(text):
+        text = f"SELECT {', '.join(column.keys)}, {column.column} FROM [{column.table}]"
+        for *key, data in conn.execute(in_namespace(text, namespace)):
             if data is None and column.column == "deltas":
                 continue
             try:
@@ -167,7 +166,7 @@ def _find(conn: sqlite3.Connection, namespace: str) -> Iterator[_Bad]:
 
 
 def _stateless(conn: sqlite3.Connection, namespace: str) -> list[tuple[Any, Any]]:
-    if in_namespace("[job]", namespace).strip('"') not in _tables(conn):
+    if not _has(conn, namespace, "job"):
         return []
     text = "SELECT id, state FROM [job] WHERE state NOT IN (/*states*/)"
     return conn.execute(in_namespace(text, namespace)).fetchall()
@@ -190,7 +189,7 @@ def _lose_stateless(step: RequestPort) -> None:
 
 def _aside(conn: sqlite3.Connection, namespace: str) -> list[tuple[int, _Line]]:
     """Return the rows of the table ``aside`` with their numbers."""
-    if in_namespace("[aside]", namespace).strip('"') not in _tables(conn):
+    if not _has(conn, namespace, "aside"):
         return []
     found = conn.execute(in_namespace("SELECT num, name, why, raw FROM [aside] ORDER BY num", namespace))
     return [

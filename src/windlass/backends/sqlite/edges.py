@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from windlass.backends.sqlite.request import RequestState
 from windlass.backends.sqlite.rows import Row, pack
 from windlass.core import bad_records
 from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure
 from windlass.core.job import JobRef
-from windlass.engine.reads import Waits
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.request import RequestState
-    from windlass.engine.effects import Effects
-    from windlass.engine.reads import MoreReads
-    from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.effects import Effects
+from windlass.engine.reads import MoreReads, Waits
+from windlass.engine.unit_of_work import UnitOfWork
 
 unpack_end = msgspec.msgpack.Decoder(ChildEnd).decode
 
@@ -51,8 +48,7 @@ def load(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
 
 
 def _key(step: RequestState, ref: JobRef) -> tuple[int, str]:
-    num = step.queues.num(ref.queue)
-    return 0 if num is None else num, ref.id
+    return step.queues.num(ref.queue) or 0, ref.id
 
 
 def _keys(step: RequestState, refs: Iterable[JobRef]) -> list[tuple[int, str]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from windlass.backends.sqlite import loading, tables
 from windlass.backends.sqlite.logs import unpack_history
+from windlass.backends.sqlite.request import RequestState
 from windlass.backends.sqlite.rows import LOG_KEY, STATES, Row, readable_options
 from windlass.core import bad_records
 from windlass.core.job import WORKER_KEPT_MS, JobRecord, JobRef
@@ -16,10 +15,7 @@ from windlass.core.states import FINISHED, JobState
 from windlass.core.stubs import STUB_MS
 from windlass.engine.effects import Table
 from windlass.engine.reads import LogSpan
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.request import RequestState
-    from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.unit_of_work import UnitOfWork
 
 #: The most chunks of a log that one prune reads.
 SCAN = 10_000
@@ -99,7 +95,7 @@ def _surplus(step: RequestState, num: int, state: JobState, total: int, now_ms: 
 def load_entries(step: RequestState, work: UnitOfWork, limit: int) -> None:
     """Load table entries whose time has passed, and groups that can be deleted."""
     now_ms, past, name = work.now_ms, work.past, step.queues.name
-    past.kept_ids = [JobRef(name(num), key) for num, key in step.all("kept_id_past", now_ms, limit)]
+    past.kept_ids = [(name(num), key) for num, key in step.all("kept_id_past", now_ms, limit)]
     past.keys = [(name(num), key) for num, key in step.all("unique_key_past", now_ms, limit)]
     past.workers = [(key,) for (key,) in step.all("worker_past", now_ms - WORKER_KEPT_MS, limit)]
     past.stubs = [JobRef(name(num), key) for num, key in step.all("stub_past", limit, now_ms - STUB_MS)]

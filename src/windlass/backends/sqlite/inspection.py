@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import heapq
 import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import inspection_more, stubs
 from windlass.backends.sqlite.finding import conditions
 from windlass.backends.sqlite.logs import unpack_events, unpack_history
 from windlass.backends.sqlite.rows import (
-    IDLE,
     LOG_KEY,
     Row,
     decode_cursors,
+    index_of,
     record,
     unpack_worker,
 )
@@ -35,14 +36,10 @@ from windlass.core.job import (
     QueueInfo,
     WorkerInfo,
 )
-from windlass.core.order import Sort, bad_cursor, place_after
-from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.core.order import LAST, Sort, place_after, seq_after
+from windlass.core.states import FINISHED, JobState
 from windlass.engine.views import is_wanted, view
 from windlass.errors import HistoryTrimmedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
 
 #: The most rows that one listing reads before it returns what it found, with a cursor.
 SCAN = 5_000
@@ -54,7 +51,6 @@ _FEW = 1_000
 HEAD = 5_000
 
 _STATES = tuple(JobState)
-_END = 2**63 - 1
 _PART = 200
 #: Each part of a list by time is this many times longer than the previous one.
 _GROWTH = 4
@@ -80,7 +76,7 @@ def list_jobs(snap: ReadSnapshot, request: rq.ListJobs) -> rq.Page:
         return rq.Page([])
     if request.sort is not Sort.ADDED:
         return _by_time(snap, num, request)
-    start = _start(request)
+    start = seq_after(request.cursor, newest_first=request.newest_first)
     seqs = _short_list(snap, num, request, start)
     if seqs is not None:
         page, cursor = _first_wanted(snap, request, _rows(snap, request, seqs))
@@ -118,7 +114,7 @@ def _passed(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int, last
     if request.newest_first:
         span = (0 if last is None else last - 1, max(start - 1, 0))
     else:
-        span = (start, _END if last is None else last)
+        span = (start, LAST if last is None else last)
     index = _index(request)
     if index is not None:
         return int(snap.all(f"list_{index}_passed", num, *span)[0][0])
@@ -169,15 +165,6 @@ def _timed_places(
     return list(islice(heapq.merge(*streams, reverse=down), size))
 
 
-def _start(request: rq.ListJobs) -> int:
-    if request.cursor is None:
-        return _END if request.newest_first else 0
-    try:
-        return int(request.cursor)
-    except ValueError:
-        raise bad_cursor(request.cursor) from None
-
-
 def _short_list(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int) -> list[int] | None:
     """Return the numbers of all candidates in order, or None if there are too many to sort."""
     found = _few_ended(snap, num, request)
@@ -194,7 +181,7 @@ def _few_ended(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> set[int] |
     from_ms, to_ms = request.finished_from_ms, request.finished_to_ms
     if from_ms is None and to_ms is None:
         return None
-    span = (from_ms or 0, _END if to_ms is None else to_ms)
+    span = (from_ms or 0, LAST if to_ms is None else to_ms)
     found: set[int] = set()
     for state in FINISHED.intersection(request.states or _STATES):
         found.update(seq for (seq,) in snap.all("list_seqs_ended", num, state.value, *span, SORTABLE + 1))
@@ -209,20 +196,9 @@ def _few_of_states(snap: ReadSnapshot, num: int, request: rq.ListJobs) -> set[in
     found: set[int] = set()
     for state in states:
         if tally[state]:
-            found.update(seq for (seq,) in _of_state(snap, num, state))
+            index, params = index_of(state)
+            found.update(seq for (seq,) in snap.all(f"list_seqs_{index}", num, *params))
     return found
-
-
-def _of_state(snap: ReadSnapshot, num: int, state: JobState) -> list[Row]:
-    if state in FINISHED:
-        return snap.all("list_seqs_finished", num, state)
-    if state is JobState.ACTIVE:
-        return snap.all("list_seqs_active", num)
-    if state is JobState.WAITING:
-        return snap.all("list_seqs_waiting", num)
-    if state in DUE_LATER:
-        return snap.all("list_seqs_due", num)
-    return snap.all("list_seqs_idle", num, IDLE[state])
 
 
 def _rows(snap: ReadSnapshot, request: rq.ListJobs, seqs: list[int]) -> Iterator[Row]:
@@ -252,7 +228,7 @@ def _index(request: rq.ListJobs) -> str | None:
 def _walk(snap: ReadSnapshot, num: int, request: rq.ListJobs, start: int, edge: int | None) -> Iterator[Row]:
     """Return the rows up to ``edge`` that may be wanted."""
     down = request.newest_first
-    end = edge if edge is not None else 0 if down else _END
+    end = edge if edge is not None else 0 if down else LAST
     name = "_".join(part for part in ("list", _index(request), "walk", "down" if down else "up") if part)
     sql, values = _where(snap, name, request)
     return snap.conn.execute(sql, (start, end, num, _states(request), *values))
@@ -304,7 +280,7 @@ def _oldest_ready(snap: ReadSnapshot, num: int, waiting: int) -> int | None:
         return None
     oldest: list[int] = [at for (at,) in snap.all("oldest_ready", num, HEAD) if at is not None]
     if waiting > HEAD:
-        priority = _END
+        priority = LAST
         for _ in range(_PRIORITIES):
             found = snap.all("next_priority", num, priority)
             if not found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from windlass.backend import flow_requests as fl
 from windlass.backend import limit_requests as lrq
@@ -14,20 +14,19 @@ from windlass.backends.sqlite.edges import read_edges
 from windlass.backends.sqlite.limits import group_of, read_limits
 from windlass.backends.sqlite.ordered import first_place
 from windlass.backends.sqlite.rows import Row, encode_json, record
+from windlass.backends.sqlite.snapshot import ReadSnapshot
 from windlass.backends.sqlite.tables import unpack_metrics, unpack_schedule
 from windlass.core import bad_records
 from windlass.core import limit_rules as lm
 from windlass.core.edges import Edge
-from windlass.core.limit_rules import GroupInfo, GroupSettings, Usage
+from windlass.core.limit_rules import GroupInfo, Usage
 from windlass.core.order import bad_cursor
 from windlass.core.rollups import STEP_MS, Mark, MetricsCursor
 from windlass.core.states import JobState
 from windlass.core.stream_rules import Chunk, StreamHead
 from windlass.core.unique_rules import UniqueHolder
 from windlass.engine.effects import GroupRow, QueueRow
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.snapshot import ReadSnapshot
+from windlass.engine.views import limits_view
 
 #: A limit for counting that no group reaches.
 _MANY = 1 << 40
@@ -41,21 +40,8 @@ def get_limits(snap: ReadSnapshot, request: lrq.GetLimits) -> lrq.Limits:
     num = snap.queues.num(request.queue) or 0
     starts: list[int] = []
     row = _limits(snap, num, request.queue, starts)
-    settings = {}
-    for name in request.groups:
-        group, _ = _group(snap, num, name)
-        settings[name] = GroupSettings(
-            limits=group.own,
-            paused=group.paused,
-            hold_until_ms=lm.hold_left(group.hold_until_ms, snap.now_ms),
-        )
-    return lrq.Limits(
-        queue=lm.without_past(row.limits, snap.now_ms),
-        hold_until_ms=lm.hold_left(row.hold_until_ms, snap.now_ms),
-        every_group=row.every_group,
-        groups=settings,
-        opens_in_ms=lm.opens_in(row.limits, starts, row.hold_until_ms, snap.now_ms),
-    )
+    groups = {name: _group(snap, num, name)[0] for name in request.groups}
+    return limits_view(row, starts, groups, snap.now_ms)
 
 
 def _limits(snap: ReadSnapshot, num: int, name: str, starts: list[int]) -> QueueRow:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from windlass.backends.sqlite.rows import Row, encode_json, pack
+from windlass.backends.sqlite.rows import Row, encode_json
 from windlass.core import bad_records
 from windlass.core.limit_rules import GroupLimits, QueueLimits, Usage
 from windlass.engine.effects import GroupRow, QueueRow
@@ -35,10 +35,6 @@ def read_limits(row: QueueRow, starts: list[int], stored: Row | None, name: str)
 
 def read_starts(times: bytes | None, what: str) -> list[int]:
     return [] if times is None else bad_records.read_or_none(times, _starts, what) or []
-
-
-def pack_starts(starts: list[int]) -> bytes | None:
-    return pack(starts) if starts else None
 
 
 def is_limited(row: QueueRow) -> bool:

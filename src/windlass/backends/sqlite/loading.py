@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from windlass.backends.sqlite import ordered, stubs, tables
 from windlass.backends.sqlite.limits import GROUPED, group_of
+from windlass.backends.sqlite.request import RequestState
+from windlass.backends.sqlite.rows import Row, by_queue
 from windlass.core.limit_rules import GroupLimits, Usage
 from windlass.core.states import FINISHED, JobState
 from windlass.engine.effects import copy_row
 from windlass.engine.ordered import Ordered
-from windlass.engine.unit_of_work import GroupView, QueueView
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.request import RequestState
-    from windlass.backends.sqlite.rows import Row
-    from windlass.engine.reads import Reads
-    from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.reads import Reads
+from windlass.engine.unit_of_work import GroupView, QueueView, UnitOfWork
 
 #: Jobs of a group are counted up to this many above its limit. One request removes fewer jobs than this.
 MARGIN = 10_000
@@ -113,14 +109,6 @@ def _find_jobs(step: RequestState, refs: list[tuple[str, str]], work: UnitOfWork
                 missing.append(ref)
     if missing:
         stubs.load(step, missing, work)
-
-
-def by_queue(refs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Group ids by queue."""
-    found: dict[str, list[str]] = {}
-    for queue, job_id in refs:
-        found.setdefault(queue, []).append(job_id)
-    return found
 
 
 def _rows(step: RequestState, queue: str, ids: list[str]) -> list[Row]:

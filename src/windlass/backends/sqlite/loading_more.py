@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from windlass.backends.sqlite import edges, expired, loading, tables
-from windlass.backends.sqlite.rows import IDLE, LAST_SEQ, Row
+from windlass.backends.sqlite.request import RequestState
+from windlass.backends.sqlite.rows import LAST_SEQ, Row, index_of
 from windlass.core import transitions
 from windlass.core.job import EVENTS_KEPT, JobRecord
 from windlass.core.rollups import Mark
-from windlass.core.states import DUE_LATER, FINISHED, JobState
+from windlass.core.states import JobState
 from windlass.core.stream_rules import StreamHead
 from windlass.engine.effects import Table
-from windlass.engine.reads import EventSpan, state_since
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.request import RequestState
-    from windlass.engine.reads import MoreReads, PurgeReads
-    from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.reads import EventSpan, MoreReads, PurgeReads, state_since
+from windlass.engine.unit_of_work import UnitOfWork
 
 #: How many jobs one ``Recover`` checks for an unknown state.
 PATROL = 5_000
@@ -124,22 +120,11 @@ def _purged(step: RequestState, asked: PurgeReads) -> list[JobRecord]:
     rows: list[Row] = []
     for state in asked.states:
         if totals[state]:
-            statement, params = _purge_statement(state, num, totals[state])
-            rows += step.all(statement, *params, asked.before_ms, asked.limit)
+            index, params = index_of(state)
+            many = "_many" if totals[state] > SORTABLE and index in ("waiting", "due") else ""
+            which = (state,) if index == "due" else params
+            rows += step.all(f"purge_{index}{many}", num, *which, asked.before_ms, asked.limit)
     return sorted(step.jobs(rows), key=lambda job: (state_since(job), job.seq))[: asked.limit]
-
-
-def _purge_statement(state: JobState, num: int, total: int) -> tuple[str, tuple[int | JobState, ...]]:
-    many = "_many" if total > SORTABLE else ""
-    if state in FINISHED:
-        return "purge_finished", (num, state)
-    if state is JobState.ACTIVE:
-        return "purge_active", (num,)
-    if state is JobState.WAITING:
-        return f"purge_waiting{many}", (num,)
-    if state in DUE_LATER:
-        return f"purge_due{many}", (num, state)
-    return "purge_idle", (num, IDLE[state])
 
 
 # --- whole tables ---------------------------------------------------------------------------------

@@ -7,16 +7,13 @@ the transaction that applies them, so only one of several processes that open th
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING
 
 from windlass._version import __version__
 from windlass.backends.sqlite import sweep
+from windlass.backends.sqlite.connection import Executor
 from windlass.backends.sqlite.statements import in_namespace, read, table
 from windlass.core.probe import reach
 from windlass.errors import StorageError
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.connection import Executor
 
 #: Version to file; append only. Files before 6 now create STRICT tables; ``sweep`` converts older tables.
 MIGRATIONS = {

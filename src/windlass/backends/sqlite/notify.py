@@ -7,16 +7,13 @@ notices programs that add jobs inside their own transactions.
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING
 
+from windlass.backend.hub import Hub
 from windlass.backend.local import notify
 from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.connection import connect
+from windlass.backends.sqlite.settings import SqliteSettings
 from windlass.backends.sqlite.tx import read_meta
-
-if TYPE_CHECKING:
-    from windlass.backend.hub import Hub
-    from windlass.backends.sqlite.settings import SqliteSettings
 
 _BESIDE = "-wake"
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from windlass.backends.sqlite import tables
 from windlass.backends.sqlite.limits import Select
+from windlass.backends.sqlite.request import RequestState
 from windlass.backends.sqlite.rows import (
     PLAIN_OPTIONS,
     UNSAID_OPTIONS,
@@ -18,6 +19,7 @@ from windlass.backends.sqlite.rows import (
     decode_options,
     decode_queue_time,
 )
+from windlass.backends.sqlite.tx import QueueState
 from windlass.core import bad_records
 from windlass.core.job import JobRecord
 from windlass.core.limit_rules import Role
@@ -26,11 +28,7 @@ from windlass.core.queue_time import QueueTime
 from windlass.core.transitions import copy
 from windlass.engine.effects import Table
 from windlass.engine.ordered import Ordered
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.request import RequestState
-    from windlass.backends.sqlite.tx import QueueState
-    from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.unit_of_work import UnitOfWork
 
 #: A waiting job: (-priority, turn, place), id, record.
 Placed = tuple[tuple[int, int, int], str, JobRecord]

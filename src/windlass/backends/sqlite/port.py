@@ -9,25 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import loading, loading_more, writing
 from windlass.backends.sqlite.request import DamagedError, RequestState
 from windlass.backends.sqlite.writing import TakenError
+from windlass.core.job import JobRecord, NewJob
 from windlass.core.paths import took
 from windlass.engine import unreadable
 from windlass.engine.adding import add_new, are_plain
 from windlass.engine.drive import run
-from windlass.engine.reads import MoreReads
+from windlass.engine.effects import Effects
+from windlass.engine.reads import MoreReads, Reads, Verb
 from windlass.engine.unit_of_work import QueueView, UnitOfWork
 from windlass.engine.verbs import VERBS
 from windlass.errors import StorageError
-
-if TYPE_CHECKING:
-    from windlass.core.job import JobRecord, NewJob
-    from windlass.engine.effects import Effects
-    from windlass.engine.reads import Reads, Verb
 
 R = TypeVar("R")
 

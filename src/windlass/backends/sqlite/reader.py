@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sqlite3
+from typing import Any
 
 from windlass.backend import requests as rq
-from windlass.backend.calls import Answer, StoreCall, deliver
+from windlass.backend.calls import Answer, StoreCall
 from windlass.backend.local.flush import not_flushed
-from windlass.backend.local.serving_thread import ServingThread
+from windlass.backend.local.serving_thread import ReaderThread
 from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.connection import connect, is_odd_text, read_any_text, to_error
 from windlass.backends.sqlite.inspection import READS
+from windlass.backends.sqlite.session import SqliteSession
+from windlass.backends.sqlite.settings import SqliteSettings
 from windlass.backends.sqlite.snapshot import ReadSnapshot
 from windlass.backends.sqlite.tx import Queues, read_meta
 from windlass.core.clock import SteadyClock, moment
 
-if TYPE_CHECKING:
-    import sqlite3
 
-    from windlass.backends.sqlite.session import SqliteSession
-    from windlass.backends.sqlite.settings import SqliteSettings
-
-
-class SqliteReader(ServingThread):
+class SqliteReader(ReaderThread):
     """Serves read-only requests. Its connection is opened with the first of them."""
 
     def __init__(self, settings: SqliteSettings, session: SqliteSession) -> None:
@@ -39,10 +36,6 @@ class SqliteReader(ServingThread):
         self._conn = connect(self._settings, busy_ms=busy_ms, read_only=True)
         self._queues = Queues(self._conn, self._sql)
         self._disk = self._session.make_disk()
-
-    def _serve_all(self) -> None:
-        while not self._stopping:
-            deliver([self._serve(call) for call in self._take(block=True) if call.begin()])
 
     def _serve(self, call: StoreCall[Any]) -> Answer:
         conn = self._conn

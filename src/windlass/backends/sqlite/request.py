@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from windlass.backends.sqlite.rows import Row, encode_json, record, storable
 from windlass.backends.sqlite.statements import SPAN
 from windlass.backends.sqlite.tx import Share, Tx, tally_of
@@ -15,15 +17,14 @@ from windlass.core.job import JobRecord, JobRef
 from windlass.core.states import JobState
 
 
-class Upkeep:
+class Upkeep(msgspec.Struct):
     """Corrections that were found while loading. They are written with the effects of the verb."""
 
-    def __init__(self) -> None:
-        #: Numbers of the outbox entries that were loaded, in order, and of entries that cannot be read.
-        self.outbox: list[int] = []
-        self.unread: list[int] = []
-        #: Jobs whose expiry time is obsolete. Earlier releases left it on jobs that had started.
-        self.stays: list[int] = []
+    #: Numbers of the outbox entries that were loaded, in order, and of entries that cannot be read.
+    outbox: list[int] = []
+    unread: list[int] = []
+    #: Jobs whose expiry time is obsolete. Earlier releases left it on jobs that had started.
+    stays: list[int] = []
 
 
 class DamagedError(Exception):

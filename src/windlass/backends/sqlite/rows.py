@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -12,19 +13,10 @@ from windlass.core.job import ErrorInfo, JobRecord, SignalValue, WorkerInfo
 from windlass.core.options import ALL_UNSAID, StoredOptions
 from windlass.core.queue_time import QueueTime
 from windlass.core.retention import keep_until, spare_until
-from windlass.core.states import FINISHED, JobState
+from windlass.core.states import DUE_LATER, FINISHED, JobState
 
 Row = tuple[Any, ...]
 
-#: The columns that ``record`` reads, in order.
-JOB_COLUMNS = (
-    "seq, queue, id, task, state, priority, place, "
-    "coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq)), "
-    "codec, options, request_id, enqueued_ms, ready_ms, due_ms, expires_ms, started_ms, finished_ms, "
-    "attempts, deliveries, stalls, manual_retries, misses, token, settled_token, lease_until_ms, worker, "
-    "cancel_reason, progress, result, result_until_ms, reason, errors, linked, held_ms, awaits, signals, "
-    "turn, queue_time"
-)
 #: The columns that ``changed_row`` writes, in order, without the row's number.
 JOB_CHANGED = (
     *("state", "priority", "place", "options", "ready_ms", "due_ms", "expires_ms", "started_ms"),
@@ -52,6 +44,29 @@ STATES = {state.value: state for state in JobState}
 STATE_LIST = ", ".join(f"'{state}'" for state in STATES)
 #: The column ``idle``, set for jobs that wait for something other than their turn or a time.
 IDLE = {JobState.BLOCKED: 1, JobState.PARKED: 2, JobState.SUSPENDED: 3}
+
+
+def index_of(state: JobState) -> tuple[str, tuple[str | int, ...]]:
+    """The name of the index that has the jobs of a state, and its parameters after the queue.
+
+    ``due`` has the jobs of both states that are due later.
+    """
+    if state in FINISHED:
+        return "finished", (state,)
+    if state is JobState.ACTIVE:
+        return "active", ()
+    if state is JobState.WAITING:
+        return "waiting", ()
+    return ("due", ()) if state in DUE_LATER else ("idle", (IDLE[state],))
+
+
+def by_queue(refs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Group ids by queue."""
+    found: dict[str, list[str]] = {}
+    for queue, job_id in refs:
+        found.setdefault(queue, []).append(job_id)
+    return found
+
 
 _json = msgspec.json.Encoder()
 _options_decoder = msgspec.json.Decoder(StoredOptions)
@@ -111,10 +126,6 @@ def too_old_from(options_text: str, state: str, finished_ms: int) -> int | None:
     return keep_until(decode_options(options_text), state, finished_ms)
 
 
-def encode_errors(errors: list[ErrorInfo]) -> str | None:
-    return encode_json(errors) if errors else None
-
-
 def encode_json(value: object) -> str:
     try:
         return _json.encode(value).decode()
@@ -148,7 +159,7 @@ def storable(value: Any) -> Any:
 
 
 _TEXT, _NUMBER, _BYTES, _NONE = str, int, bytes, type(None)
-#: The columns of ``JOB_COLUMNS`` by name, with the allowed types. SQLite alone would accept others in most.
+#: The columns that ``record`` reads, in order, with their types. SQLite alone would accept others in most.
 _COLUMNS: dict[str, tuple[type, ...]] = {
     "seq": (_NUMBER,),
     "queue": (_NUMBER,),
@@ -173,6 +184,9 @@ _COLUMNS: dict[str, tuple[type, ...]] = {
     "turn": (_NUMBER,),
     "queue_time": (_TEXT, _NONE),
 }
+#: The same as SQL. A large payload is in a separate table.
+_PAYLOAD = "coalesce(payload, (SELECT data FROM [payload] WHERE [payload].seq = [job].seq))"
+JOB_COLUMNS = ", ".join(_PAYLOAD if name == "payload" else name for name in _COLUMNS)
 #: Fields that the replacement of a damaged row keeps, if their types are right.
 _KEPT = (
     *("task", "priority", "place", "enqueued_ms", "ready_ms", "due_ms", "started_ms", "finished_ms"),
@@ -362,7 +376,7 @@ def changed_row(job: JobRecord, *, grouped: bool) -> Row:
         job.result,
         job.result_until_ms,
         job.reason,
-        encode_errors(job.errors),
+        encode_json(job.errors) if job.errors else None,
         too_old_from(options_text, job.state, finished_ms or 0) if ended else None,
         spare_until(job.options, finished_ms or 0) if ended else None,
         1 if job.linked else None,

@@ -10,8 +10,10 @@ import logging
 import os
 import sqlite3
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from windlass.backend import requests as rq
+from windlass.backend.calls import Answer, StoreCall
 from windlass.backend.local import joined_adds
 from windlass.backend.local.flush import FlushHealth, not_flushed
 from windlass.backend.local.locks import FairLock
@@ -29,18 +31,14 @@ from windlass.backends.sqlite.connection import (
 )
 from windlass.backends.sqlite.database_files import DatabaseFiles
 from windlass.backends.sqlite.disk import Disk, LogLostError
+from windlass.backends.sqlite.notify import SqliteNotifier
 from windlass.backends.sqlite.port import RequestPort
+from windlass.backends.sqlite.settings import SqliteSettings
 from windlass.backends.sqlite.tx import Meta, Queues, Tx, read_meta
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
 from windlass.core.paths import took
 from windlass.core.probe import reach
 from windlass.engine import timing
-
-if TYPE_CHECKING:
-    from windlass.backend import requests as rq
-    from windlass.backend.calls import Answer, StoreCall
-    from windlass.backends.sqlite.notify import SqliteNotifier
-    from windlass.backends.sqlite.settings import SqliteSettings
 
 log = logging.getLogger("windlass.sqlite")
 

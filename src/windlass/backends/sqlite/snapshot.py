@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import dataclass
 from typing import Any
 
 from windlass.backends.sqlite.rows import LOG_KEY, Row
@@ -11,14 +12,14 @@ from windlass.backends.sqlite.tx import Queues, tally_of
 from windlass.core.states import JobState
 
 
+@dataclass(frozen=True, slots=True)
 class ReadSnapshot:
     """A read transaction with the current time, and methods that run named statements."""
 
-    def __init__(self, conn: sqlite3.Connection, sql: Statements, queues: Queues, now_ms: int) -> None:
-        self.conn = conn
-        self.sql = sql
-        self.queues = queues
-        self.now_ms = now_ms
+    conn: sqlite3.Connection
+    sql: Statements
+    queues: Queues
+    now_ms: int
 
     def all(self, name: str, *params: Any) -> list[Row]:
         return self.conn.execute(self.sql[name], params).fetchall()

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from windlass.backends.sqlite.request import RequestState
+from windlass.backends.sqlite.rows import Row, by_queue
 from windlass.core import bad_records
-from windlass.core.job import JobRecord
+from windlass.core.job import JobRecord, JobRef
 from windlass.core.stubs import is_over
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.request import RequestState
-    from windlass.backends.sqlite.rows import Row
-    from windlass.core.job import JobRef
-    from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.unit_of_work import UnitOfWork
 
 _unpack = msgspec.msgpack.Decoder(JobRecord).decode
 
@@ -31,10 +27,7 @@ def load(step: RequestState, refs: Iterable[tuple[str, str]], work: UnitOfWork) 
     queues = step.queues
     if queues.nothing_kept() or queues.no_stubs:
         return
-    ids: dict[str, list[str]] = {}
-    for queue, job_id in refs:
-        ids.setdefault(queue, []).append(job_id)
-    for queue, some in ids.items():
+    for queue, some in by_queue(refs).items():
         for job_id, packed in step.listed("stubs", some, queues.num(queue) or 0):
             found = _read(packed, job_id, work.now_ms)
             if found is not None:

@@ -18,22 +18,17 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from windlass.backends.sqlite.connection import is_misfit
-from windlass.backends.sqlite.rows import pack, record, stand_in_for
+from windlass.backends.sqlite.connection import Executor, is_misfit
+from windlass.backends.sqlite.port import RequestPort
+from windlass.backends.sqlite.rows import Row, pack, record, stand_in_for
 from windlass.backends.sqlite.statements import in_namespace, table
 from windlass.core import bad_records
 from windlass.core.probe import reach
 from windlass.core.states import FINISHED
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.connection import Executor
-    from windlass.backends.sqlite.port import RequestPort
-    from windlass.backends.sqlite.rows import Row
 
 log = logging.getLogger("windlass.sqlite")
 
@@ -203,17 +198,13 @@ def _set_aside(step: RequestPort, namespace: str, shape: _Shape, key: Row) -> No
 
 def _keep(step: RequestPort, namespace: str, shape: _Shape, key: Row, why: str) -> None:
     """Copy a row to the table ``aside``. Deletes the oldest rows there if it is full."""
-    run = partial(_execute, step.conn, namespace)
     cursor = step.conn.execute(f"SELECT * FROM {shape.full} WHERE {shape.where}", key)
     names = [column[0] for column in cursor.description]
     raw = pack(dict(zip(names, cursor.fetchone(), strict=True)))
-    run("INSERT INTO [aside] (name, at_ms, why, raw) VALUES (?, ?, ?, ?)", shape.name, step.now_ms, why, raw)
-    run("DELETE FROM [aside] WHERE num <= (SELECT max(num) FROM [aside]) - ?", ASIDE_KEPT)
-
-
-def _execute(conn: Executor, namespace: str, text: str, *parameters: Any) -> list[Row]:
-    rows: list[Row] = conn.execute(in_namespace(text, namespace), parameters).fetchall()
-    return rows
+    insert = in_namespace("INSERT INTO [aside] (name, at_ms, why, raw) VALUES (?, ?, ?, ?)", namespace)
+    step.conn.execute(insert, (shape.name, step.now_ms, why, raw))
+    trim = in_namespace("DELETE FROM [aside] WHERE num <= (SELECT max(num) FROM [aside]) - ?", namespace)
+    step.conn.execute(trim, (ASIDE_KEPT,))
 
 
 def _job(step: RequestPort, shape: _Shape, key: Row, why: str) -> bool:

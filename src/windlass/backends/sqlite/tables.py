@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from windlass.backends.sqlite.request import RequestState
 from windlass.backends.sqlite.rows import Row, decode_cursors, encode_json, pack, unpack_worker
 from windlass.core import bad_records
 from windlass.core.job import ArchiverInfo
@@ -15,10 +16,7 @@ from windlass.core.schedule_rules import ScheduleRecord
 from windlass.core.stubs import STUBS_KEPT
 from windlass.core.unique_rules import KeyEntry
 from windlass.engine.effects import Cursor, Entry, Table
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.request import RequestState
-    from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.unit_of_work import UnitOfWork
 
 unpack_schedule = msgspec.msgpack.Decoder(ScheduleRecord).decode
 unpack_metrics = msgspec.msgpack.Decoder(MetricsRow).decode
@@ -48,10 +46,6 @@ class _Rows(NamedTuple):
 
 def _key_of(job_id: str, until_ms: int | None, request_id: str, left: str) -> KeyEntry:
     return KeyEntry(job_id, until_ms, request_id, tuple(left.split(",")) if left else ())
-
-
-def _schedule_row(record: ScheduleRecord) -> Row:
-    return record.source, None if record.paused else record.next_ms, pack(record)
 
 
 _TABLES: dict[Table, _Rows] = {
@@ -86,7 +80,9 @@ _TABLES: dict[Table, _Rows] = {
         of_queue=False,
     ),
     Table.SCHEDULE: _Rows(
-        *("schedules", "schedule_save", "schedule_delete"), read=unpack_schedule, row=_schedule_row
+        *("schedules", "schedule_save", "schedule_delete"),
+        read=unpack_schedule,
+        row=lambda record: (record.source, None if record.paused else record.next_ms, pack(record)),
     ),
     Table.CURSOR: _Rows(
         *("metrics_cursors", "metrics_cursor_save", "metrics_cursor_delete"),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from windlass.backend import requests as rq
 from windlass.backend.urls import DEFAULT_NAMESPACE
@@ -26,11 +26,9 @@ from windlass.backends.sqlite.connection import to_error
 from windlass.backends.sqlite.port import RequestPort
 from windlass.backends.sqlite.tx import Queues, Tx, read_meta
 from windlass.core.clock import SYSTEM_CLOCK
+from windlass.core.job import NewJob
+from windlass.core.outcome import Settled, Settlement
 from windlass.errors import ConfigError, StorageError
-
-if TYPE_CHECKING:
-    from windlass.core.job import NewJob
-    from windlass.core.outcome import Settled, Settlement
 
 T = TypeVar("T")
 

@@ -9,25 +9,20 @@ From time to time ``fold`` adds these to the tables that hold the totals. If a r
 from __future__ import annotations
 
 import collections
+from collections.abc import Iterable
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from windlass.backends.sqlite.connection import Executor
 from windlass.backends.sqlite.limits import GROUPED, LIMITED, read_limits
 from windlass.backends.sqlite.logs import EventRun, event_chunks, history_chunks
 from windlass.backends.sqlite.rows import LOG_KEY, Deltas, Row, pack, unpack_deltas
+from windlass.backends.sqlite.statements import Statements
 from windlass.core import bad_records
-from windlass.core.job import EVENTS_KEPT
+from windlass.core.job import EVENTS_KEPT, AttemptRecord, JobRecord
 from windlass.core.states import JobState
-from windlass.engine.effects import QueueRow
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from windlass.backends.sqlite.connection import Executor
-    from windlass.backends.sqlite.statements import Statements
-    from windlass.core.job import AttemptRecord, JobRecord
-    from windlass.engine.effects import Effects
+from windlass.engine.effects import Effects, QueueRow
 
 #: The number of chunks, and of events in them, after which their counts are added to the totals.
 FOLD_CHUNKS = 64

@@ -9,13 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from typing import TYPE_CHECKING
 
 from windlass.backend.local.serving_thread import WriterThread
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.notify import SqliteNotifier
-    from windlass.backends.sqlite.session import SqliteSession
+from windlass.backends.sqlite.session import SqliteSession
 
 log = logging.getLogger("windlass.sqlite")
 
@@ -23,14 +19,10 @@ log = logging.getLogger("windlass.sqlite")
 BUSY_PAUSES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 
 
-class SqliteWriter(WriterThread["SqliteSession"]):
+class SqliteWriter(WriterThread[SqliteSession]):
     """Serves the calls of all clients in this process, one transaction at a time."""
 
     group_calls = 256
-
-    def __init__(self, session: SqliteSession, wake: SqliteNotifier) -> None:
-        super().__init__("windlass-sqlite-writer", session)
-        self._wake = wake
 
     # --- open and close ---------------------------------------------------------------------------
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from msgspec.structs import astuple
 
 from windlass.backends.sqlite import edges, tables
-from windlass.backends.sqlite.limits import GROUPED, LIMITED, group_row, is_limited, limits_row, pack_starts
+from windlass.backends.sqlite.limits import GROUPED, LIMITED, group_row, is_limited, limits_row
+from windlass.backends.sqlite.request import RequestState, Upkeep
 from windlass.backends.sqlite.rows import (
     INLINE_PAYLOAD,
     LOG_KEY,
@@ -17,27 +17,21 @@ from windlass.backends.sqlite.rows import (
     changed_row,
     encode_options,
     is_plain,
+    pack,
     plain_row,
     storable,
     too_old_from,
     whole_row,
 )
-from windlass.backends.sqlite.tx import fold
-from windlass.core.job import LOGS_KEPT, LogLine
+from windlass.backends.sqlite.tx import QueueState, fold
+from windlass.core.job import LOGS_KEPT, JobRecord, LogLine
 from windlass.core.paths import took
 from windlass.core.retention import spare_until
 from windlass.core.rollups import MARKS_KEPT
 from windlass.core.states import JobState
-from windlass.core.stream_rules import too_much
-from windlass.engine.effects import Kind, Move, Table, copy_row
+from windlass.core.stream_rules import Chunk, StreamHead, too_much
+from windlass.engine.effects import Effects, Kind, Move, QueueRow, Starts, Table, copy_row
 from windlass.errors import StorageError
-
-if TYPE_CHECKING:
-    from windlass.backends.sqlite.request import RequestState, Upkeep
-    from windlass.backends.sqlite.tx import QueueState
-    from windlass.core.job import JobRecord
-    from windlass.core.stream_rules import Chunk, StreamHead
-    from windlass.engine.effects import Effects, QueueRow, Starts
 
 #: The most records of leased jobs that ``Queues.leased`` caches.
 LEASED_KEPT = 10_000
@@ -326,7 +320,7 @@ def _write_parts(step: RequestState, effects: Effects) -> None:
 
 
 def _write_starts(step: RequestState, queue: str, group: str | None, starts: Starts) -> None:
-    num, packed = step.queue(queue), pack_starts(starts.times)
+    num, packed = step.queue(queue), pack(starts.times) if starts.times else None
     if group is None:
         step.queues.get(queue).starts = starts.times
         step.run("limits_starts", packed, num)

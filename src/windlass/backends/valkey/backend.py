@@ -45,23 +45,6 @@ from windlass.core.probe import reach
 R = TypeVar("R")
 Verb = Callable[[ValkeySession, Any, str], Awaitable[Any]]
 
-_CAPABILITIES = Capabilities(
-    durable=True,
-    shared=True,
-    lifo=True,
-    unique=True,
-    groups=True,
-    limits=True,
-    revoked_tasks=True,
-    schedules=True,
-    metrics=True,
-    commands=True,
-    flows=True,
-    signals=True,
-    streams=True,
-    restore=True,
-)
-
 _VERBS: dict[type[Any], Verb] = {
     rq.Restore: restoring.restore,
     rq.Settle: work.settle,
@@ -145,7 +128,7 @@ class _PerLoop:
 class ValkeyBackend:
     """A client of one namespace. Usable from several event loops: each gets connections of its own."""
 
-    capabilities = _CAPABILITIES
+    capabilities = Capabilities.full(durable=True, shared=True)
     overlaps: Literal[True] = True
 
     def __init__(self, settings: ValkeySettings, barrier: SubscribeBarrier | None = None) -> None:
