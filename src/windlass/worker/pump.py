@@ -251,8 +251,10 @@ class Pump:
 
     def is_settling(self, jobs: Iterable[JobRecord]) -> bool:
         """Whether an earlier attempt of one of ``jobs`` is being settled, because it was retried at once."""
+        if not self._in_flight:
+            return False
         in_flight = {(end.queue, end.id) for exchange in self._in_flight for end in exchange.settlements}
-        return bool(in_flight) and any((job.queue, job.id) in in_flight for job in jobs)
+        return any((job.queue, job.id) in in_flight for job in jobs)
 
     def took_offer(self) -> bool:
         """An offered job began. Returns whether the queues are drained, as far as the pump knows."""

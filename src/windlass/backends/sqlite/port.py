@@ -26,7 +26,6 @@ from windlass.errors import StorageError
 
 if TYPE_CHECKING:
     from windlass.core.job import JobRecord, NewJob
-    from windlass.engine.effects import Effects
     from windlass.engine.reads import Reads, Verb
 
 R = TypeVar("R")
@@ -147,9 +146,7 @@ class RequestPort(RequestState):
         if self.lost:
             self.check_lost()
 
-    def write(self, effects: Effects) -> None:
-        """Write the effects to the tables of the store."""
-        writing.write(self, effects)
+    write = writing.write
 
     def _shrink(self) -> None:
         """Return free pages to the file system if there are many. A queue that refills reuses the others."""
