@@ -155,9 +155,8 @@ class Driver:
             case Exchange():
                 self._start_second_lane(now_ms)
                 await self._exchange(step)
-                await asyncio.sleep(
-                    0
-                )  # claimed jobs run their first step: the next exchange settles short ones
+                # Claimed jobs run their first step, so that the next exchange settles short ones.
+                await asyncio.sleep(0)
             case Wait(ignore_hints=True):
                 await self._rest(step.until_ms - now_ms)
                 return True
@@ -243,9 +242,8 @@ class Driver:
             self._supervisor.start("relay-now", self._relay)
         reach("worker.claimed", count=len(claimed.jobs) if claimed else 0)
         if claimed is not None:
-            while self._pump.is_settling(
-                claimed.jobs
-            ):  # an earlier attempt, in the other lane: report it first
+            # The other lane may be settling an earlier attempt of these jobs, which is reported first.
+            while self._pump.is_settling(claimed.jobs):
                 self._answered.clear()
                 await self._answered.wait()
             self._running.begin(claimed.jobs, self._lease_ms, sent_ms - claimed.held_ms)
