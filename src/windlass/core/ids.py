@@ -40,17 +40,23 @@ class JobRef(NamedTuple):
     id: str
 
 
+#: The bytes of a random tail, and how many tails are drawn with one system call. The call releases the
+#: interpreter lock, and the thread of a store may hold it for a while.
+_TAIL_BYTES, _TAILS = 9, 64
+
+
 class _Sequence:
     """Creates UUIDv7 fields: 48 bits of time, then 74 bits that increase within a millisecond.
 
-    The random part is drawn once per millisecond and then incremented. So the ids of a process are strictly
-    increasing, and a batch needs only one system call.
+    A new random part begins with each millisecond and is then incremented. So the ids of a process are
+    strictly increasing.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ms = 0
         self._tail = 0
+        self._drawn: list[int] = []
 
     def _reserve(self, count: int) -> tuple[int, int]:
         """The time and the first of ``count`` tails."""
@@ -58,9 +64,17 @@ class _Sequence:
         with self._lock:
             if ms > self._ms:
                 self._ms = ms
-                self._tail = int.from_bytes(os.urandom(9)) >> 1  # 71 bits: room to count up
+                if not self._drawn:
+                    self._draw()
+                self._tail = self._drawn.pop()
             last = self._tail = self._tail + count
             return self._ms, last - count + 1
+
+    def _draw(self) -> None:
+        drawn = os.urandom(_TAIL_BYTES * _TAILS)
+        for first in range(0, len(drawn), _TAIL_BYTES):
+            tail = int.from_bytes(drawn[first : first + _TAIL_BYTES]) >> 1  # 71 bits: room to count up
+            self._drawn.append(tail)
 
     def take_one(self) -> str:
         return _uuid7(*self._reserve(1))

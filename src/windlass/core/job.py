@@ -141,7 +141,7 @@ class SignalValue(msgspec.Struct, frozen=True, array_like=True):
 
 
 class JobRecord(msgspec.Struct, kw_only=True, gc=False):
-    """A job as it is stored."""
+    """A job as it is stored. Records may share ``errors`` and ``signals``: replace, never change them."""
 
     queue: str
     id: str

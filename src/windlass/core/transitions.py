@@ -114,7 +114,6 @@ def create_all(news: list[NewJob], recorder: ChangeRecorder, *, after_ms: int = 
             timed = options.expires_total_ms is not None or options.unique is not None
         # Copying a model and setting the other fields takes half the time of a call with all fields.
         job = copy(model)
-        job.errors, job.signals = [], {}
         job.id, job.request_id = new.id, new.request_id
         job.payload = new.payload
         if new.codec != job.codec:

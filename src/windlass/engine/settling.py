@@ -29,9 +29,9 @@ def settle(work: UnitOfWork, request: rq.Settle) -> Verb[rq.SettleResult]:
     ``notify_dependents``.
     """
     reads = claiming.reads(request.claim) if request.claim else Reads()
-    reads.jobs = [(end.queue, end.id) for end in request.items]
+    reads.jobs = refs = [(end.queue, end.id) for end in request.items]
     yield reads
-    items = _complete_plain(work, request.items)
+    items = _complete_plain(work, refs, request.items)
     if items is None:
         yield from _load(work, request.items)
         items = [settle_one(work, end) for end in request.items]
@@ -42,7 +42,9 @@ def settle(work: UnitOfWork, request: rq.Settle) -> Verb[rq.SettleResult]:
     return rq.SettleResult(items, claimed, relay=left)
 
 
-def _complete_plain(work: UnitOfWork, items: list[Settlement]) -> list[Settled] | None:
+def _complete_plain(
+    work: UnitOfWork, refs: list[tuple[str, str]], items: list[Settlement]
+) -> list[Settled] | None:
     """``settle_one`` for a batch that completes distinct plain jobs. Returns None for any other batch."""
     known = work.jobs
     if len({end.token for end in items}) < len(items):
@@ -51,8 +53,8 @@ def _complete_plain(work: UnitOfWork, items: list[Settlement]) -> list[Settled] 
     moved: dict[str, list[JobRecord]] = {}
     jobs: list[JobRecord] = []
     queue, options = None, None
-    for end in items:
-        job = known[end.queue, end.id]
+    for ref, end in zip(refs, items, strict=True):
+        job = known[ref]
         if job is None or end.outcome is not _OUTCOME_COMPLETE or not transitions.holds(job, end.token):
             return None
         if job.options is not options or job.queue != queue:

@@ -56,8 +56,8 @@ class Handler:
 
     @cached_property
     def is_simple(self) -> bool:
-        """Whether it runs on the loop and takes only the job's arguments."""
-        return self.mode == "loop" and not self.takes_job and self.batch is None and self.needs is None
+        """Whether it runs on the loop and takes nothing but the job or its arguments."""
+        return self.mode == "loop" and self.batch is None and self.needs is None
 
 
 def job_handler(call: Callable[..., Any], batch: Batch | Mapping[str, Any] | int | None = None) -> Handler:

@@ -53,6 +53,7 @@ class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]
         outcome: AddOutcome | None = None,
         *,
         held: bool = False,
+        abort_signal: AbortSignal | None = None,
         context: Any = None,
         on_progress: Callable[[Job[Any], Any], None] | None = None,
         call: Call | None = None,
@@ -70,7 +71,7 @@ class Job(HandlerVerbs[ResultT], DependencyVerbs, ForeignNames, Generic[ResultT]
         #: For ``replaced``: options of that ``add`` that this job did not take, because it had already run.
         self.not_taken: tuple[str, ...] = ()
         #: Inside a handler: set when the attempt should stop.
-        self.abort_signal: AbortSignal | None = AbortSignal() if held else None
+        self.abort_signal: AbortSignal | None = abort_signal
         #: Inside a handler: the worker's shared context.
         self.context: Any = context
         #: Inside a handler that runs in a thread: the worker's event loop, for ``sync``.

@@ -47,7 +47,8 @@ class Codecs:
     ) -> None:
         #: The codec that writes payloads.
         self.own = own
-        self._seals = isinstance(_innermost(own), SealingCodec)
+        self._bare = _bare(own)
+        self._seals = self._bare is not own
         listed = [get_codec(name) for name in PLAIN] if own.name in PLAIN else []
         listed += [_as_codec(one) for one in _as_list(accept)]
         listed += _forms(own)
@@ -69,7 +70,7 @@ class Codecs:
 
     def pack(self, packed: Any, max_bytes: int) -> bytes:
         """Encode arguments without sealing. ``seal_new`` seals them once the job is known."""
-        return encode_payload(_bare(self.own), packed, _NO_CAP if self._seals else max_bytes)
+        return encode_payload(self._bare, packed, _NO_CAP if self._seals else max_bytes)
 
     def seal_new(self, new: NewJob, max_bytes: int) -> None:
         """Seal the payload of a new job, bound to that job."""
@@ -78,12 +79,11 @@ class Codecs:
 
     def unpacked(self, data: bytes) -> Any:
         """Decode bytes of ``pack``, as a worker will."""
-        return _bare(self.own).decode(data)
+        return self._bare.decode(data)
 
     def as_read(self, value: Any) -> Any:
         """Return ``value`` after encoding and decoding. Raises the codec's error if it cannot be stored."""
-        codec = _bare(self.own)
-        return codec.decode(encode_value(codec, value))
+        return self._bare.decode(encode_value(self._bare, value))
 
     def bind_to_schedule(self, template: NewJob, labels: Sequence[bytes], schedule: str) -> None:
         """Bind the payload of a prepared job, sealed under one of ``labels``, to a schedule instead."""

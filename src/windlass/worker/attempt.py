@@ -188,15 +188,14 @@ class Attempt:
     def _inject(self) -> Awaitable[Any]:
         """Return an awaitable that calls the handler with its job or its arguments, and its dependencies."""
         handler = self.handler
-        if handler.is_simple:
-            args, kwargs = self._arguments()
-            awaitable: Awaitable[Any] = handler.call(*args, **kwargs)
-            return awaitable
         if handler.mode == "process":  # the child injects
             return self.tools.processes.run(self)
         if handler.batch is not None:  # one call for all jobs of the batch
             return self.tools.batches.join(self)
         args, kwargs = ([self.get_job()], {}) if handler.takes_job else self._arguments()
+        if handler.is_simple:
+            awaitable: Awaitable[Any] = handler.call(*args, **kwargs)
+            return awaitable
         if handler.needs is not None:
             return handler.needs.call(self._call, args, kwargs)
         return self._call(args, kwargs)
@@ -351,11 +350,11 @@ class Attempt:
                 self.queue,
                 self.record,
                 held=True,
+                abort_signal=self.signal,
                 context=tools.context,
                 on_progress=tools.on_progress,
                 call=self.call,
             )
-            self._job.abort_signal = self.signal
         return self._job
 
     @property

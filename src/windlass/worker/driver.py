@@ -155,7 +155,8 @@ class Driver:
             case Exchange():
                 self._start_second_lane(now_ms)
                 await self._exchange(step)
-                await self._first_steps()
+                # Claimed jobs run their first step, so that the next exchange settles short ones.
+                await asyncio.sleep(0)
             case Wait(ignore_hints=True):
                 await self._rest(step.until_ms - now_ms)
                 return True
@@ -175,10 +176,6 @@ class Driver:
         if self._lane is None and self._pump.wants_second_lane(now_ms):
             self._lane = asyncio.create_task(self._run_second_lane(), name="windlass-lane")
 
-    async def _first_steps(self) -> None:
-        """Let claimed jobs run their first step, so that short jobs are settled with the next exchange."""
-        await asyncio.sleep(0)
-
     async def _run_second_lane(self) -> None:
         """Run the second lane while there is enough work for it."""
         took("worker.lane")
@@ -189,7 +186,7 @@ class Driver:
                     return
                 await self._exchange(exchange)
                 if not self._pump.claims_separately:
-                    await self._first_steps()
+                    await asyncio.sleep(0)  # as in ``_turn``
                 elif self._pump.unsettled:  # otherwise this lane ends, which wakes the first one
                     self.wake()  # the first lane may wait until fewer jobs are unsettled
         finally:
@@ -245,16 +242,13 @@ class Driver:
             self._supervisor.start("relay-now", self._relay)
         reach("worker.claimed", count=len(claimed.jobs) if claimed else 0)
         if claimed is not None:
-            await self._wait_for_earlier_attempts(claimed.jobs)
+            # The other lane may be settling an earlier attempt of these jobs, which is reported first.
+            while self._pump.is_settling(claimed.jobs):
+                self._answered.clear()
+                await self._answered.wait()
             self._running.begin(claimed.jobs, self._lease_ms, sent_ms - claimed.held_ms)
         if drained:
             self._emitter.emit("drained")
-
-    async def _wait_for_earlier_attempts(self, jobs: list[JobRecord]) -> None:
-        """Wait until the other lane has settled earlier attempts of ``jobs``, which are reported first."""
-        while self._pump.is_settling(jobs):
-            self._answered.clear()
-            await self._answered.wait()
 
     def _claim(self, exchange: Exchange) -> rq.Claim | None:
         if not exchange.queues:

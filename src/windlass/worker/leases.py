@@ -45,7 +45,7 @@ def margin_ms(lease_ms: float) -> float:
     return max(lease_ms * _MARGIN, _LEAST_MARGIN_MS)
 
 
-class _Held(msgspec.Struct):
+class _Held(msgspec.Struct, gc=False):
     """A lease and its deadline, by the monotonic clock."""
 
     token: str

@@ -199,9 +199,10 @@ class Pump:
         if self._lost_reply:
             return ReconcileStep([end.token for end in self.unsettled])
         queues, limit = self._plan(now_ms)
-        if queues and self._should_claim and self._is_separate:
-            return self._send([], queues, limit)
-        if not self._is_separate and (self.unsettled or (queues and self._should_claim)):
+        if self._is_separate:
+            if queues and self._should_claim:
+                return self._send([], queues, limit)
+        elif self.unsettled or (queues and self._should_claim):
             return self._send(self._take_settlements(), queues, limit)
         if not self.running and not self._in_flight and not self.unsettled:
             if self.closing:
@@ -250,8 +251,10 @@ class Pump:
 
     def is_settling(self, jobs: Iterable[JobRecord]) -> bool:
         """Whether an earlier attempt of one of ``jobs`` is being settled, because it was retried at once."""
+        if not self._in_flight:
+            return False
         in_flight = {(end.queue, end.id) for exchange in self._in_flight for end in exchange.settlements}
-        return bool(in_flight) and any((job.queue, job.id) in in_flight for job in jobs)
+        return any((job.queue, job.id) in in_flight for job in jobs)
 
     def took_offer(self) -> bool:
         """An offered job began. Returns whether the queues are drained, as far as the pump knows."""
@@ -318,12 +321,14 @@ class Pump:
 
     def _plan(self, now_ms: float) -> tuple[list[ClaimQueue], int]:
         """The queues to claim from and the total limit; empty and 0 when nothing can be claimed."""
-        free = min(self.free_slots(now_ms), self._batch)
+        free = self.free_slots(now_ms)
+        free = min(free, self._batch) if free else 0
         queues = self._shares.plan(free, self._busy) if free else []
         return queues, free if queues else 0
 
     def _take_settlements(self) -> list[Settlement]:
-        taken, self.unsettled = self.unsettled[: self._batch], self.unsettled[self._batch :]
+        batch = self._batch
+        taken, self.unsettled = self.unsettled[:batch], self.unsettled[batch:]
         return taken
 
     def _send(self, settlements: list[Settlement], queues: list[ClaimQueue], limit: int) -> Exchange:

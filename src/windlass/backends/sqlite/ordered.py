@@ -164,7 +164,7 @@ class StoredWaitingJobs:
             model = models[key] = JobRecord(queue=self._name, id="", task="", payload=b"", options=options)
         # A copy takes half the time of a new one, and neighbours are alike.
         job = copy(model)
-        job.seq, job.id, job.payload, job.errors = seq, job_id, payload, []
+        job.seq, job.id, job.payload = seq, job_id, payload
         if task != job.task:
             job.task = task
         if rest is not None:

@@ -20,7 +20,6 @@ from windlass.core.paths import took
 from windlass.engine import unreadable
 from windlass.engine.adding import add_new, are_plain
 from windlass.engine.drive import run
-from windlass.engine.effects import Effects
 from windlass.engine.reads import MoreReads, Reads, Verb
 from windlass.engine.unit_of_work import QueueView, UnitOfWork
 from windlass.engine.verbs import VERBS
@@ -144,9 +143,7 @@ class RequestPort(RequestState):
         if self.lost:
             self.check_lost()
 
-    def write(self, effects: Effects) -> None:
-        """Write the effects to the tables of the store."""
-        writing.write(self, effects)
+    write = writing.write
 
     def _shrink(self) -> None:
         """Return free pages to the file system if there are many. A queue that refills reuses the others."""
