@@ -29,7 +29,9 @@ class Assembly:
         self._owns_app = owns_app
         self._cpu = CpuMeter()
         self._stacks = StackDump(shared.app.clock)
-        self.running: Running = Running(shared, wake=lambda: self.driver.wake())
+        self.running: Running = Running(
+            shared, wake=lambda: self.driver.wake(), settle=lambda: self.driver.settle()
+        )
         self.services: Services = Services(shared, self.info, self._on_command)
         self.driver: Driver = Driver(shared, self.running, on_command_hint=self.services.beat)
         self.lifecycle: Lifecycle = Lifecycle(

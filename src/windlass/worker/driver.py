@@ -55,6 +55,8 @@ class Driver:
         self._on_command_hint = on_command_hint
         self._listener: Listener | None = None
         self._lane: asyncio.Task[None] | None = None
+        #: Whether the second lane may start: not between a failed step and the next one.
+        self._lane_open = False
         #: Set when the store has answered an exchange.
         self._answered = asyncio.Event()
         #: Requests that the store has not answered yet.
@@ -88,6 +90,17 @@ class Driver:
         """End the current or the next wait of the pump."""
         if self._listener is not None:
             self._listener.wake()
+
+    def settle(self) -> None:
+        """Settle jobs that have ended: in the second lane if it is separate, else in the first one.
+
+        The first lane is not woken if it has nothing to claim: the end of the second lane wakes it.
+        """
+        if self._lane_open and self._pump.claims_separately:
+            self._start_second_lane(self._clock.monotonic_ms())
+            if self._lane is not None and not self._lane.done() and not self._pump.waits_for_slots:
+                return
+        self.wake()
 
     def request_claim(self) -> None:
         """Make the pump claim again, because there may be new jobs or free slots."""
@@ -147,6 +160,7 @@ class Driver:
         if self._lane is not None and self._lane.done():
             lane, self._lane = self._lane, None
             lane.result()
+        self._lane_open = True
         now_ms = self._clock.monotonic_ms()
         if self._pump.claims_separately:
             self._start_second_lane(now_ms)
@@ -194,6 +208,7 @@ class Driver:
 
     async def _end_second_lane(self) -> None:
         """Wait until the request of the second lane has ended, with or without an error."""
+        self._lane_open = False
         lane, self._lane = self._lane, None
         if lane is not None:
             await asyncio.wait([lane])

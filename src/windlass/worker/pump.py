@@ -145,6 +145,11 @@ class Pump:
         self.unsettled.append(end)
         return self._is_separate or len(self.unsettled) == 1
 
+    @property
+    def waits_for_slots(self) -> bool:
+        """Whether the first lane can claim when a slot becomes free, or must settle by itself."""
+        return self._should_claim or not self._is_separate
+
     def hint(self) -> None:
         """Note that there may be jobs. This overrides the answer of an exchange that is in flight."""
         self._should_claim = True

@@ -45,13 +45,14 @@ class Running:
     _threads: ThreadPoolExecutor
     _tools: Tools
 
-    def __init__(self, shared: WorkerParts, *, wake: Callable[[], None]) -> None:
+    def __init__(self, shared: WorkerParts, *, wake: Callable[[], None], settle: Callable[[], None]) -> None:
         self._shared = shared
         self._app = shared.app
         self._pump = shared.pump
         self._emitter = shared.emitter
-        #: Wakes the pump.
+        #: Wakes the pump, and has it settle ended jobs.
         self._wake = wake
+        self._settle = settle
         self._facts: Callable[[int], WorkerFacts] = lru_cache(maxsize=64)(shared.facts)
         self._queues: dict[str, Queue] = {}
         self.reporter: OutcomeReporter = OutcomeReporter(shared.emitter, shared.app.hooks)
@@ -178,7 +179,7 @@ class Running:
         if error is not None and (brief := self._app.messages.brief(error.message)) is not None:
             settlement.error = msgspec.structs.replace(error, brief=brief)
         if self._pump.ended(settlement):
-            self._wake()
+            self._settle()
 
     def _on_progress(self, job: Job[Any], progress: Any) -> None:
         if self._emitter.wants("progress"):

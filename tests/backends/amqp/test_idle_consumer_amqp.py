@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pika import BasicProperties, spec
 
 from windlass.backends.amqp.intake import Intake
 from windlass.backends.amqp.io_future import IoFuture, spawn
+from windlass.speedups.amqp_frames import Delivery
 
 QUEUE = "q"
 
@@ -21,7 +21,7 @@ class _Broker:
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.prefetch = 1
-        self.deliver: Callable[..., None] = lambda *message: None
+        self.deliver: Callable[[Delivery], None] = lambda delivery: None
         self.ending: list[IoFuture[None]] = []
         self.hints = 0
         self.offered: list[tuple[Any, IoFuture[None]]] = []
@@ -45,15 +45,15 @@ class _Broker:
             paused=set(),
             usable=True,
             closed=False,
-            consume=self._consume,
+            consume_many=self._consume,
             cancel_consumer=lambda tag, ended: self.ending.append(ended),
             expect=lambda promise: promise,
             call_later=lambda seconds, call: None,
             delivered=lambda delivery: None,
         )
 
-    def _consume(self, channel: Any, queue: str, callback: Callable[..., None]) -> str:
-        self.deliver = callback
+    def _consume(self, queue: str, taker: Callable[[Delivery], None]) -> str:
+        self.deliver = taker
         self.consumers += 1
         return f"consumer{self.consumers}"
 
@@ -67,8 +67,7 @@ class _Broker:
     def push(self, *tags: int) -> None:
         """The broker pushes messages to the idle consumer."""
         for tag in tags:
-            method = spec.Basic.Deliver(delivery_tag=tag, redelivered=False)
-            self.deliver(None, method, BasicProperties(), b"{}")
+            self.deliver(Delivery(tag, False, None, 0, b"{}"))
 
     def answer(self, *, began: bool) -> None:
         """The worker answers the last offer."""
@@ -144,6 +143,16 @@ def test_a_worker_with_more_free_slots_than_a_consumer_gets_is_notified_to_claim
     assert broker.slots == 34
     assert (len(broker.ending), broker.hints) == (1, 1)
     assert not broker.intake.listens(QUEUE), "or hints of the coordinator would be ignored"
+
+
+def test_jobs_that_end_make_room_for_others_without_another_consumer() -> None:
+    """The broker pushes more as soon as their messages are acknowledged."""
+    broker = _Broker(50)
+    for tag in range(1, 41):
+        broker.push(tag)
+        broker.answer(began=True)
+        broker.intake.end_offered(QUEUE, tag)
+    assert (broker.consumers, broker.ending, broker.hints) == (1, [], 0)
 
 
 def test_messages_that_came_are_offered_before_an_exhausted_consumer_ends() -> None:

@@ -47,7 +47,6 @@ class _Client:
         self.on_paused: Any = None
         self.channel: Any = self
         self.takers: list[Callable[[Delivery], None]] = []
-        self.idle: list[str] = []
         self.timers: list[Callable[[], None]] = []
         self.ending: list[IoFuture[None]] = []
         self.answers: list[Callable[[Any], None]] = []
@@ -65,13 +64,9 @@ class _Client:
         for timer in timers:
             timer()
 
-    def consume(self, channel: Any, queue: str, callback: Any) -> str:
-        self.idle.append(queue)
-        return f"idle{len(self.idle)}"
-
     def consume_many(self, queue: str, taker: Callable[[Delivery], None]) -> str:
         self.takers.append(taker)
-        return "prefetching"
+        return f"consumer{len(self.takers)}"
 
     def cancel_consumer(self, tag: str, ended: IoFuture[None]) -> None:
         self.ending.append(ended)
@@ -169,9 +164,9 @@ def test_no_idle_consumer_starts_while_a_claim_is_running() -> None:
     found = _claim(intake)
     intake.end_offer(QUEUE, _message(1), offer, began=True, more=True)
     assert found.done
-    assert client.idle == []
+    assert client.takers == []
     intake.end_claim([QUEUE])
-    assert client.idle == [QUEUE]
+    assert len(client.takers) == 1
 
 
 @pytest.mark.service("rabbitmq")

@@ -11,7 +11,9 @@ import pytest
 from tests.backends.amqp.servers import fresh_url
 from tests.faults.kit import until
 from windlass import Job, JobState, Windlass, Worker
-from windlass.backends.amqp.offers import Offer, OfferTimeouts
+from windlass.backend import requests as rq
+from windlass.backend.hub import Hub
+from windlass.backends.amqp.offers import Offer, OfferedSlot, Offers, OfferTimeouts, WorkerListener
 from windlass.core.job import JobRecord
 from windlass.core.paths import counts
 
@@ -62,6 +64,43 @@ async def test_a_worker_that_is_full_holds_no_message_that_another_could_run() -
             gate.set()
         assert ran == ["slow", "quick", "quick", "quick"]
         await one.store.backend.remove_all()  # type: ignore[attr-defined]
+
+
+async def _listener(slots: int) -> tuple[Offers, WorkerListener]:
+    offers = Offers()
+    listener = offers.listen(Hub(), ["worker:w", "ready:q"])
+    assert isinstance(listener, WorkerListener)
+    listener.on_offer(lambda job, since_ms: True)
+    offers.claimed(_claim(slots), 0)
+    return offers, listener
+
+
+def _claim(slots: int) -> rq.Claim:
+    queues = [rq.ClaimQueue("q", slots, slots)]
+    return rq.Claim(worker="w", queues=queues, limit=slots, claim_id="c", idle=True)
+
+
+async def test_an_offered_job_that_ended_leaves_its_slot_to_another() -> None:
+    offers, listener = await _listener(1)
+    slot = OfferedSlot(listener)
+    listener.offer(JobRecord(queue="q", id="a", task="n", payload=b""), lambda began: None)
+    assert offers.find("q") is None
+    slot.release()
+    assert offers.find("q") is listener
+
+
+@pytest.mark.parametrize("how", ["claim", "decline"])
+async def test_a_slot_that_was_counted_again_meanwhile_is_not_counted_twice(how: str) -> None:
+    offers, listener = await _listener(2)
+    slot = OfferedSlot(listener)
+    listener.offer(JobRecord(queue="q", id="a", task="n", payload=b""), lambda began: None)
+    if how == "claim":
+        offers.claimed(_claim(2), 1)
+    else:
+        listener.decline()
+    free = listener.free_slots
+    slot.release()
+    assert listener.free_slots == free
 
 
 class _Timers:

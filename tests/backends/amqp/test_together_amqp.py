@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -86,6 +87,32 @@ def test_an_end_without_a_direct_reply_is_news_whatever_it_is_sent_with() -> Non
     it.news(_ENDED, topics=["done:a"])
     it.timers.pass_time()
     assert it.sent[1:] == [verbs.News(topics=["done:a"])]
+
+
+def test_the_hints_of_a_batch_share_a_message_that_goes_out_at_its_end() -> None:
+    it = _Window()
+    it.window.begin_batch()
+    it.news(_BORN, arrived=["a"])
+    it.news(_ENDED, topics=["done:a"], told={"a": ["1"]})
+    assert it.sent == []
+    it.window.end_batch()
+    assert it.sent == [verbs.News(topics=["done:a"], arrived=["a"], told={"a": ["1"]})]
+    it.window.begin_batch()
+    it.news(_BORN, arrived=["b"])
+    it.window.end_batch()
+    assert len(it.sent) == 1, "the window is closed"
+    it.timers.pass_time()
+    assert it.sent[1:] == [verbs.News(arrived=["b"])]
+
+
+def test_urgent_news_do_not_wait_for_the_end_of_their_batch() -> None:
+    it = _Window()
+    it.window.begin_batch()
+    it.news(_BORN, arrived=["a"])
+    it.news(_BORN, paused=["b"])
+    assert it.sent == [verbs.News(arrived=["a"], paused=["b"])]
+    it.window.end_batch()
+    assert len(it.sent) == 1
 
 
 @pytest.mark.parametrize(
@@ -228,3 +255,30 @@ def test_steps_for_the_connection_keep_their_order_and_wake_it_once() -> None:
     link.call_soon_threadsafe(lambda: ran.append(3))
     woken.pop()()
     assert ran == [0, 1, 2, 3]
+
+
+async def test_a_step_that_another_follows_wakes_the_connection_with_it() -> None:
+    """An offered job that ends at once wakes the connection's thread once: for its start and its end."""
+    woken, ran = list[Callable[[], None]](), list[int]()
+    link = Link(pika.URLParameters("amqp://localhost"), lambda *_: pytest.fail("no connection is made"))
+    link.loop = SimpleNamespace(add_callback_threadsafe=woken.append)
+    link.call_with_next(lambda: ran.append(1))
+    await asyncio.sleep(0)
+    assert woken == []
+    link.call_soon_threadsafe(lambda: ran.append(2))
+    woken.pop()()
+    assert ran == [1, 2]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert woken == [], "nothing is left to do"
+
+
+async def test_a_step_that_no_other_follows_is_run_after_a_few_turns_of_the_loop() -> None:
+    woken, ran = list[Callable[[], None]](), list[int]()
+    link = Link(pika.URLParameters("amqp://localhost"), lambda *_: pytest.fail("no connection is made"))
+    link.loop = SimpleNamespace(add_callback_threadsafe=woken.append)
+    link.call_with_next(lambda: ran.append(1))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    woken.pop()()
+    assert ran == [1]

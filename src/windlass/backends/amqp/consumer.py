@@ -17,7 +17,7 @@ from windlass.backends.amqp.client import AmqpClient, NoAnswerError
 from windlass.backends.amqp.intake import UNCLAIMED_TIMEOUT_S, Intake
 from windlass.backends.amqp.io_future import IoFuture, spawn
 from windlass.backends.amqp.messages import Incoming
-from windlass.backends.amqp.offers import Offers, OfferTimeouts
+from windlass.backends.amqp.offers import OfferedSlot, Offers, OfferTimeouts
 from windlass.backends.amqp.picker import Held, Picker
 from windlass.backends.amqp.report import Metrics
 from windlass.backends.amqp.start_log import StartLog
@@ -150,11 +150,12 @@ class Consumer:
             return False
         key = incoming.key
         held, open_offer = picker.lease(delivery, incoming), self.intake.begin_offer(queue)
+        held.slot = OfferedSlot(worker)
 
         def answered(began: bool) -> None:
-            self._client.call_soon_threadsafe(
-                lambda: self._offer_answered(delivery, held, key, open_offer, began=began)
-            )
+            # A short job ends in the next turns of the worker's loop. Its settlement wakes the thread.
+            call = self._client.call_with_next if began else self._client.call_soon_threadsafe
+            call(lambda: self._offer_answered(delivery, held, key, open_offer, began=began))
 
         self._offer_timeouts.add(worker.offer(incoming.job, answered))
         return True
@@ -361,6 +362,9 @@ class Consumer:
         held = self._held.pop(token, None)
         if held is not None:
             self._seen.pop(held.start.key, None)
+            if held.slot is not None:
+                held.slot.release()
+                self.intake.end_offered(held.start.queue, held.tag)
         _remember(self._settled, token)
 
     def prepare_close(self) -> None:

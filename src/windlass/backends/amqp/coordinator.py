@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -51,12 +52,13 @@ _MARK_EVERY_S = 0.5
 #: A large mark is written less often: once in ``_MARK_EVERY_S`` for each of this many bytes.
 _MARK_BYTES = 50_000
 _LOG_WINDOW = 500
-#: How long small facts wait for others before they are applied, and how large a small fact may be, in bytes.
-_FACTS_S = 0.002
+#: How long small facts wait for others before they are applied, and the least time between two such batches.
+_FACTS_S, _BATCHES_S = 0.002, 0.01
+#: How large a small fact may be, in bytes.
 _SMALL_FACT = 2_000
 _DUE_STEP = 1_000
 _NEWS = frames.properties(type="news")
-_NO_NEWS = verbs.News()
+_NO_NEWS, _NO_PLAN = verbs.News(), BrokerPlan()
 _read_counts = msgspec.msgpack.Decoder(Counts).decode
 
 
@@ -98,6 +100,8 @@ class Coordinator:
         self._log_channel: Any = None
         #: Entries that were delivered and are not applied yet.
         self._unread: list[tuple[BasicProperties, bytes]] = []
+        #: When the last batch of entries was applied, by the monotonic clock.
+        self._last_batch_s = 0.0
         self._last_offset = -1
         self._timer: Any = None
         self._mark_timer: Any = None
@@ -150,21 +154,26 @@ class Coordinator:
         if properties.reply_to or len(body) > _SMALL_FACT or not self.live.done:
             self._read_all()
         elif len(self._unread) == 1:
-            self._session.call_later(_FACTS_S, self._read_all)
+            since_s = time.monotonic() - self._last_batch_s
+            self._session.call_later(max(_FACTS_S, _BATCHES_S - since_s), self._read_all)
 
     def _read_all(self) -> None:
         """Apply the entries that were delivered.
 
         Small facts wait a moment (see ``_on_log``), so that messages of jobs and settlements on the same
-        connection go first. Large facts are applied at once, while their jobs run.
+        connection go first. Large facts are applied at once, while their jobs run. The hints of a batch share
+        a notification.
         """
         unread, self._unread = self._unread, []
+        self._news_window.begin_batch()
         for properties, body in unread if self._session.usable else ():
             offset = int((properties.headers or {})["x-stream-offset"])
             if offset > self._mark.offset:
                 self._reach_mark()
             self._last_offset = offset  # first: the entry may cause a mark
             self._read(offset, properties, body)
+        self._news_window.end_batch()
+        self._last_batch_s = time.monotonic()
 
     def _reach_mark(self) -> None:
         if not self._counted:
@@ -217,6 +226,10 @@ class Coordinator:
         self._work.append(work)
         back = wire.reply(properties, answer) if properties.reply_to else None
         news = self._news_window.pass_on(request, self._news(request, plan, topics))
+        if news is None and back is None and plan == _NO_PLAN:  # most facts: nothing to publish
+            reach("amqp.carried_out", published=0, kept=0)
+            self._done(work)
+            return
         carried = spawn(self._carry_out(plan, news, back))
         carried.then(lambda: self._carried_out(work, carried))
         if plan.keep or isinstance(request, rq.Promote):
@@ -319,6 +332,10 @@ class Coordinator:
                 log.warning("could not carry out an entry of the log, reconnecting: %s", exc)
             self._session.reconnect()
             return
+        self._done(work)
+
+    def _done(self, work: _PendingEntry) -> None:
+        """Note that the effects of an entry are published, and have the mark written."""
         work.done = True
         moved = False
         while self._work and self._work[0].done:

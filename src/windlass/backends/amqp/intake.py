@@ -22,11 +22,9 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from windlass.backends.amqp.client import AmqpClient
 from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
-from windlass.backends.amqp.session import delivery_of
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.paths import took
 from windlass.core.probe import reach
@@ -51,13 +49,14 @@ _LARGEST_SIZE = 500
 
 
 class _IdleConsumer:
-    """A consumer for an idle worker. ``size``: how many messages it may receive."""
+    """A consumer for an idle worker. ``size``: how many of its messages may be unacknowledged."""
 
-    __slots__ = ("received", "size", "tag")
+    __slots__ = ("held", "size", "tag")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.received = 0
+        #: The delivery tags of its messages whose jobs have not ended.
+        self.held: set[int] = set()
         self.tag = ""
 
 
@@ -285,11 +284,11 @@ class Intake:
         consumer = self._idle[queue] = _IdleConsumer(size)
         self._set_prefetch(size)
 
-        def on_message(_channel: object, *message: Any) -> None:
-            consumer.received += 1
-            self._on_idle_message(queue, delivery_of(*message))
+        def taker(delivery: Delivery) -> None:
+            consumer.held.add(delivery.tag)
+            self._on_idle_message(queue, delivery)
 
-        consumer.tag = client.consume(client.channel, client.names.queue(queue), on_message)
+        consumer.tag = client.consume_many(client.names.queue(queue), taker)
 
     def _set_prefetch(self, count: int) -> None:
         if count != self._prefetch:
@@ -365,7 +364,13 @@ class Intake:
         """Whether an idle consumer has received all messages that it may. The broker pushes no more to it
         until one of their jobs has ended."""
         consumer = self._idle.get(queue)
-        return consumer is not None and consumer.received >= consumer.size
+        return consumer is not None and len(consumer.held) >= consumer.size
+
+    def end_offered(self, queue: str, tag: int) -> None:
+        """Note that an offered job has ended and its message is acknowledged: the broker may push another."""
+        consumer = self._idle.get(queue)
+        if consumer is not None:
+            consumer.held.discard(tag)
 
     def _after_offer(self, queue: str, delivery: Delivery, *, began: bool, more: bool) -> None:
         if not self._client.usable:

@@ -28,6 +28,8 @@ class NewsWindow:
         self._waiting: verbs.News | None = None
         #: Whether a notification was sent within the last ``WINDOW_S``, so that hints wait.
         self._closed = False
+        #: Whether a batch of entries is being applied. Their hints share a notification.
+        self._batch = False
         #: Sends a delayed notification. Set by the coordinator.
         self.send: Callable[[verbs.News], None] = lambda news: None
 
@@ -35,21 +37,36 @@ class NewsWindow:
         """The notification to send now, given the one that ``request`` caused; None if it waits."""
         if news is None:
             return None
-        if self._closed and isinstance(request, _FACTS) and _is_hint(news):
+        if (self._closed or self._batch) and isinstance(request, _FACTS) and _is_hint(news):
             self._waiting = news if self._waiting is None else _joined(self._waiting, news)
             return None
         if self._waiting is not None:
             news, self._waiting = _joined(self._waiting, news), None
-        if not self._closed:
-            self._closed = True
-            self._call_later(WINDOW_S, self._open)
+        self._close()
         return news
+
+    def begin_batch(self) -> None:
+        """Collect the hints of the entries that follow."""
+        self._batch = True
+
+    def end_batch(self) -> None:
+        """Send the hints of the batch, unless they wait for others."""
+        self._batch = False
+        if self._waiting is not None and not self._closed:
+            self._close()
+            self.flush()
 
     def flush(self) -> None:
         """Send the hints that wait."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             self.send(waiting)
+
+    def _close(self) -> None:
+        """Let hints wait for ``WINDOW_S``, because a notification is sent now."""
+        if not self._closed:
+            self._closed = True
+            self._call_later(WINDOW_S, self._open)
 
     def _open(self) -> None:
         if self._waiting is None:

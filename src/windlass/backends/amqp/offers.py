@@ -115,7 +115,7 @@ class Offers:
             found = [one for item in claim.queues for one in self._listeners.get(item.name, ())]
         for listener in found:
             if listener.worker == claim.worker:
-                listener.free_slots = claim.limit - count if claim.idle and not says_time(claim) else 0
+                listener.set_free_slots(claim.limit - count if claim.idle and not says_time(claim) else 0)
                 listener.lease_ms = claim.lease_ms
 
     def find(self, queue: str) -> WorkerListener | None:
@@ -129,6 +129,22 @@ class Offers:
             return sum(one.free_slots for one in self._listeners.get(queue, ()) if one.is_open)
 
 
+class OfferedSlot:
+    """The slot of a worker that an offered job takes."""
+
+    __slots__ = ("_claims", "_listener")
+
+    def __init__(self, listener: WorkerListener) -> None:
+        self._listener = listener
+        self._claims = listener.claims
+
+    def release(self) -> None:
+        """Allow another offer, because the job has ended. After a claim its answer says how many slots are
+        free."""
+        if self._listener.claims == self._claims:
+            self._listener.free_slots += 1
+
+
 class WorkerListener:
     """See ``backend.protocol.OfferedListener``."""
 
@@ -140,13 +156,20 @@ class WorkerListener:
         self.topics = inner.topics
         self.worker = worker
         self.queue = queue
-        #: How many jobs may be offered until the next claim, and their lease.
+        #: How many jobs may be offered now, and their lease.
         self.free_slots = 0
         self.lease_ms = 0
+        #: How often ``free_slots`` was set.
+        self.claims = 0
 
     @property
     def is_open(self) -> bool:
         return self.free_slots > 0 and self._begin is not None
+
+    def set_free_slots(self, count: int) -> None:
+        """Note how many jobs may be offered. Offered jobs that have not ended yet are not counted."""
+        self.claims += 1
+        self.free_slots = count
 
     def offer(self, job: JobRecord, answered: Callable[[bool], None]) -> Offer:
         """Offer a job to the worker. ``answered`` is called on the worker's loop with whether it began."""
@@ -172,7 +195,7 @@ class WorkerListener:
         self._begin = begin
 
     def decline(self) -> None:
-        self.free_slots = 0
+        self.set_free_slots(0)
 
     async def wait(self, timeout_ms: float | None = None, clock: Clock = SYSTEM_CLOCK) -> frozenset[str]:
         return await self._inner.wait(timeout_ms, clock)

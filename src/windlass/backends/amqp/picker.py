@@ -21,6 +21,7 @@ from windlass.backends.amqp.client import ANSWER_S, AmqpClient, NoAnswerError
 from windlass.backends.amqp.intake import Intake
 from windlass.backends.amqp.io_future import IoFuture, spawn
 from windlass.backends.amqp.messages import Incoming, MessageError, read_message
+from windlass.backends.amqp.offers import OfferedSlot
 from windlass.backends.amqp.start_log import StartLog
 from windlass.backends.amqp.timing import says_time
 from windlass.backends.amqp.unreadable import MOST_KEPT
@@ -49,6 +50,8 @@ class Held(msgspec.Struct):
     until_ms: int
     #: The inbox of the client that waits for the result, if one does.
     reply: str = ""
+    #: The slot of the worker, if the job was offered to it.
+    slot: OfferedSlot | None = None
     #: Whether the coordinator has taken the job from the worker.
     lost: bool = False
     #: Whether only the lease counts, and the message is acknowledged (see ``verbs.Lend``).
