@@ -26,8 +26,8 @@ from windlass.worker.duties import Relayer
 from windlass.worker.lifecycle import PARTS_MS, Parts, Stop
 from windlass.worker.parts import WorkerParts
 from windlass.worker.pump import Check, Exchange, ReconcileStep, Wait
+from windlass.worker.refused_settlements import settle_one_by_one
 from windlass.worker.running import Running
-from windlass.worker.settling import settle_one_by_one
 
 log: Final = logging.getLogger("windlass.worker")
 

@@ -16,7 +16,7 @@ from windlass.worker import classify
 from windlass.worker.attempt import Attempt
 from windlass.worker.attempt_log import log_attempt, log_end, logs_every_attempt
 from windlass.worker.emitter import Emitter
-from windlass.worker.settling import REFUSED
+from windlass.worker.refused_settlements import REFUSED
 
 log: Final = logging.getLogger("windlass.worker")
 
