@@ -157,5 +157,13 @@ class CompletionHintsBackend(Protocol):
         """
 
 
+@runtime_checkable
+class AwaitingListener(Protocol):
+    """A listener of ``listen_completed`` whose backend may answer an add by the end of its job."""
+
+    #: Whether a caller waits for the end of a job, by id. Any thread may call it. Set by the owner.
+    awaits: Callable[[str], bool]
+
+
 if not TYPE_CHECKING:
     __getattr__ = old_names(__name__)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from windlass.backend import requests as rq
+from windlass.backend.protocol import AwaitingListener
 from windlass.core.job import Completed, JobRecord, JobRef
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import JobNotFoundError, StorageError, WaitTimeoutError, WindlassError
@@ -152,6 +153,8 @@ class Waiters:
 
     async def _listen(self) -> None:
         listener = self._listener = await self._store.listen_completed(self._queue, self._receive)
+        if isinstance(listener, AwaitingListener):
+            listener.awaits = self._waiting.__contains__
         self._watching.set()
         recheck_ms = FIRST_RECHECK_MS
         try:

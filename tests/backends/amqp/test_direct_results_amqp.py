@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.backends.amqp.servers import fresh_url
+from tests.faults.kit import until
 from windlass import Job, Windlass, Worker
 from windlass.backends.amqp import direct_replies
 from windlass.backends.amqp.client import AmqpClient
 from windlass.backends.amqp.coordinator import Coordinator
+from windlass.backends.amqp.io_future import IoFuture
 from windlass.jobs import results
 
 if TYPE_CHECKING:
@@ -71,4 +74,59 @@ async def test_a_result_that_never_reaches_its_waiter_is_read(monkeypatch: pytes
         queue = app.queue("q")
         async with Worker("q", _double, url_or_app=app):
             assert await queue.add_and_wait("double", {"text": "a"}) == "aa"
+        await app.store.backend.remove_all()  # type: ignore[attr-defined]
+
+
+class _SlowConfirms:
+    """Confirms of adds come when the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waiting: list[IoFuture[None]] = []
+        monkeypatch.setattr(AmqpClient, "until_confirmed", self.until_confirmed)
+
+    async def until_confirmed(self, promise: IoFuture[None]) -> None:
+        await promise
+        held: IoFuture[None] = IoFuture()
+        self.waiting.append(held)
+        await held
+
+    async def release(self, app: Windlass) -> None:
+        async def go(_client: AmqpClient) -> None:
+            for held in self.waiting:
+                held.set(None)
+
+        await app.store.backend._run(go)  # type: ignore[attr-defined]
+
+
+async def test_a_caller_with_its_result_does_not_wait_for_the_confirms_of_its_add(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The broker has confirmed the end of the job, so its beginning is safe."""
+    async with Windlass(fresh_url()) as app, Windlass(app.url) as other:
+        await other.store.backend.coordinate()  # type: ignore[attr-defined]
+        queue = app.queue("q")
+        async with Worker("q", _double, url_or_app=other):
+            assert await queue.add_and_wait("double", {"text": "a"}) == "aa"
+            slow = _SlowConfirms(monkeypatch)
+            assert await queue.add_and_wait("double", {"text": "b"}, timeout=20) == "bb"
+            assert len(slow.waiting) == 1, "its confirms were held back"
+            await slow.release(app)
+        await app.store.backend.remove_all()  # type: ignore[attr-defined]
+
+
+async def test_an_add_that_no_caller_waits_for_is_confirmed_before_it_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if other callers of the same process wait for results of this queue."""
+    async with Windlass(fresh_url()) as app:
+        queue = app.queue("q")
+        async with Worker("q", _double, url_or_app=app):
+            assert await queue.add_and_wait("double", {"text": "a"}) == "aa"
+            slow = _SlowConfirms(monkeypatch)
+            adding = asyncio.ensure_future(queue.add("double", {"text": "b"}))
+            await until(lambda: len(slow.waiting) == 1, "the add is published")
+            assert await queue.add_and_wait("double", {"text": "c"}, timeout=20) == "cc"
+            assert not adding.done(), "its result came before this one"
+            await slow.release(app)
+            assert await (await adding).result(timeout=20) == "bb"
         await app.store.backend.remove_all()  # type: ignore[attr-defined]

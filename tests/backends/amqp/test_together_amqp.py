@@ -11,8 +11,9 @@ import msgspec
 import pika
 import pytest
 
+from windlass import Windlass
 from windlass.backend import requests as rq
-from windlass.backends.amqp import acks, report, verbs
+from windlass.backends.amqp import acks, coordinator, report, verbs, wire
 from windlass.backends.amqp.acks import StreamAcks
 from windlass.backends.amqp.link import Link
 from windlass.backends.amqp.names import CLASSIC, Names
@@ -150,6 +151,59 @@ def test_a_coordinator_that_leaves_sends_what_waits() -> None:
     it.news(_BORN, arrived=["b"])
     it.window.flush()
     assert it.sent[1:] == [verbs.News(arrived=["b"])]
+
+
+class _Reader:
+    """The session of a coordinator, with the times after which it calls back."""
+
+    def __init__(self) -> None:
+        self.names, self.inbox = Names("", CLASSIC), "inbox"
+        self.usable, self.closed = True, False
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.sent: list[verbs.News] = []
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.timers.append((seconds, call))
+
+    def send(self, messages: Iterable[Outgoing]) -> None:
+        self.sent += [msgspec.msgpack.decode(message.body, type=verbs.News) for message in messages]
+
+
+def test_facts_that_follow_each_other_are_applied_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At first after a moment, then at most every 10 ms, with one notification for all."""
+    now, channel, reader = [100_000.0], _Channel(), _Reader()
+    monkeypatch.setattr(coordinator, "SYSTEM_CLOCK", SimpleNamespace(monotonic_ms=lambda: now[0]))
+    it = coordinator.Coordinator(reader)  # type: ignore[arg-type]
+    it.live.set(None)
+    jobs = [Windlass("memory://").queue("q").prepare("t") for _ in range(4)]
+
+    def deliver(offset: int) -> None:
+        fact = verbs.Born(add=rq.Add(jobs=[jobs[offset]]))
+        headers = pika.BasicProperties(headers={"x-stream-offset": offset})
+        method: Any = SimpleNamespace(delivery_tag=offset + 1)
+        it._on_log(channel, method, headers, wire.log_entry("log", fact, 1).body)
+
+    def due(seconds: float) -> Callable[[], None]:
+        (found,) = [call for after, call in reader.timers if after == pytest.approx(seconds)]
+        reader.timers = []
+        return found
+
+    deliver(0)
+    deliver(1)
+    due(0.002)()
+    assert (len(it.ledger.queues["q"].jobs), reader.sent) == (
+        2,
+        [verbs.News(topics=["event:q"], arrived=["q"])],
+    )
+    reader.timers = []
+    now[0] += 4
+    deliver(2)
+    due(0.006)
+    now[0] += 1_000
+    it._read_all()
+    now[0] += 9
+    deliver(3)
+    due(0.002)
 
 
 class _Session(_Timers):

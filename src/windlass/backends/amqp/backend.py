@@ -213,7 +213,11 @@ async def _add(client: AmqpClient, request: rq.Add) -> list[rq.Added]:
         reply = client.inbox if client.reply_listeners.wants(new.queue) else ""
         body, properties = to_message(transitions.create(new, recorder), 0, reply)
         out.append(Outgoing(client.names.direct, new.queue, body, properties))
-    await client.until_confirmed(client.publish(out))
+    published = client.publish(out)
+    if len(request.jobs) == 1 and client.reply_listeners.awaits(new.queue, new.id):
+        await client.until_ended(new.queue, new.id, published)
+    else:
+        await client.until_confirmed(published)
     return [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms) for _ in request.jobs]
 
 

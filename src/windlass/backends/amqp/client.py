@@ -130,6 +130,8 @@ class AmqpClient(AmqpSession):
         self.due: dict[str, int | None] = {}
         self.on_paused: Any = lambda queue: None
         self._calls: dict[str, IoFuture[Any]] = {}
+        #: Adds that wait for ``until_ended``, by the queue and the id of their job.
+        self._adding: dict[tuple[str, str], IoFuture[None]] = {}
         self._numbers = itertools.count(1)
         self._rules: IoFuture[None] | None = None
         self._election: IoFuture[None] | None = None
@@ -182,6 +184,20 @@ class AmqpClient(AmqpSession):
             await self.expect(over)
             promise = self.publish(refused)
         await promise
+
+    async def until_ended(self, queue: str, job_id: str, promise: IoFuture[None]) -> None:
+        """Wait like ``until_confirmed``, but at most until the job's direct reply comes.
+
+        A worker sends it when the broker has confirmed the end of the job, which comes after its beginning in
+        the log. So nothing can be lost any more. Messages that are refused are still published again.
+        """
+        confirmed = spawn(self.until_confirmed(promise))
+        over = self._adding[queue, job_id] = IoFuture()
+        confirmed.then(lambda: over.set(None))
+        await over
+        del self._adding[queue, job_id]
+        if confirmed.done:
+            confirmed.result()  # raises its error
 
     # --- asking ------------------------------------------------------------------------------------------
 
@@ -242,7 +258,7 @@ class AmqpClient(AmqpSession):
         if properties.type == direct_replies.TYPE:
             ends = bad_records.read_or_none(body, direct_replies.read_ends, "a direct reply")
             if ends is not None:
-                self.reply_listeners.deliver(ends)
+                self._on_ends(ends)
             return
         if properties.type != "news":
             return  # an answer that came after its timeout
@@ -267,6 +283,14 @@ class AmqpClient(AmqpSession):
         topics += [f"ready:{queue}" for queue in news.arrived if not self.consumer.listens(queue)]
         if topics:
             self.hub.publish(topics)
+
+    def _on_ends(self, ends: direct_replies.Ends) -> None:
+        """Pass a direct reply on, and then answer the add of the job if it still waits."""
+        self.reply_listeners.deliver(ends)
+        for end in ends.items:
+            adding = self._adding.get((ends.queue, end.id))
+            if adding is not None:
+                adding.set(None)
 
     async def load_rules(self) -> None:
         """Load paused queues, void messages and due times, once per connection; changes come as ``News``."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,7 @@ from windlass.backends.amqp.placing import BrokerPlan
 from windlass.backends.amqp.timing import EntryTime, OwnTime, says_time
 from windlass.backends.amqp.unreadable import queue_of
 from windlass.core import bad_records
-from windlass.core.clock import moment
+from windlass.core.clock import SYSTEM_CLOCK, moment
 from windlass.core.job import JobRecord
 from windlass.core.probe import reach
 from windlass.core.states import JobState
@@ -101,7 +100,7 @@ class Coordinator:
         #: Entries that were delivered and are not applied yet.
         self._unread: list[tuple[BasicProperties, bytes]] = []
         #: When the last batch of entries was applied, by the monotonic clock.
-        self._last_batch_s = 0.0
+        self._last_batch_ms = 0.0
         self._last_offset = -1
         self._timer: Any = None
         self._mark_timer: Any = None
@@ -154,7 +153,7 @@ class Coordinator:
         if properties.reply_to or len(body) > _SMALL_FACT or not self.live.done:
             self._read_all()
         elif len(self._unread) == 1:
-            since_s = time.monotonic() - self._last_batch_s
+            since_s = (SYSTEM_CLOCK.monotonic_ms() - self._last_batch_ms) / 1_000
             self._session.call_later(max(_FACTS_S, _BATCHES_S - since_s), self._read_all)
 
     def _read_all(self) -> None:
@@ -173,7 +172,7 @@ class Coordinator:
             self._last_offset = offset  # first: the entry may cause a mark
             self._read(offset, properties, body)
         self._news_window.end_batch()
-        self._last_batch_s = time.monotonic()
+        self._last_batch_ms = SYSTEM_CLOCK.monotonic_ms()
 
     def _reach_mark(self) -> None:
         if not self._counted:

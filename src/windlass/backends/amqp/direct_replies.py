@@ -79,6 +79,11 @@ class ReplyListeners:
         """Whether a caller here waits for jobs of ``queue``."""
         return queue in self._listeners
 
+    def awaits(self, queue: str, job_id: str) -> bool:
+        """Whether a caller here waits for the end of this job."""
+        with self._lock:
+            return any(listener.awaits(job_id) for listener in self._listeners.get(queue, ()))
+
     def deliver(self, ends: Ends) -> None:
         """Pass a direct reply to the listeners of its queue. Called on the connection's thread."""
         with self._lock:
@@ -104,6 +109,8 @@ class ReplyListener:
         self.queue = queue
         self._receive = receive
         self._loop = asyncio.get_running_loop()
+        #: See ``backend.protocol.AwaitingListener``.
+        self.awaits: Callable[[str], bool] = lambda job_id: False
 
     def deliver(self, items: list[Completed]) -> None:
         """Call ``receive`` on the loop of the listener. Usable from any thread."""
