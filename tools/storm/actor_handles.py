@@ -12,13 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-from tools.storm.actors import Actor, Role
+from tools.storm.actors import FREEZE_WITHIN_S, Actor, Role
 from tools.storm.proxy import FaultyProxy
 from tools.storm.recording import LOST_REPLIES
 
 _POLL_S = 0.02
-#: How long to wait until a process reaches a point where it can be frozen.
-_FREEZE_TIMEOUT_S = 20.0
+#: How long to wait until a process reaches a point where it can be frozen: longer than it tries to.
+_FREEZE_TIMEOUT_S = FREEZE_WITHIN_S + 5.0
 
 
 class ActorHandle:

@@ -25,6 +25,8 @@ from windlass.core.outcome import AddOutcome
 _CALL_TIMEOUT_S = 20.0
 #: If an event loop is late by this much, the machine is too busy to judge leases by.
 LAG_S = 0.25
+#: A process that is to freeze does so within this time or not at all. Later the storm does not expect it.
+FREEZE_WITHIN_S = 15.0
 
 
 class Role(msgspec.Struct, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,7 @@ async def gather(app: Windlass, evidence: Evidence, directory: Path) -> None:
         for line in evidence.of("lost")
         if line["what"] in ("Claim", "Settle")
     ]
+    evidence.incidents += faults_of_coordinators(evidence)
     for queue in plan.QUEUES:
         rows, gone = await read_history(app, queue, may_lose="settled-is-kept" in evidence.exempt)
         evidence.history += rows
@@ -153,6 +155,21 @@ async def gather(app: Windlass, evidence: Evidence, directory: Path) -> None:
         evidence.damages.append(await _damage(app, line))
     for row in await app.store.execute(rq.ReadCounters()):
         evidence.counters[row.queue, row.task, row.outcome] += row.total
+
+
+def faults_of_coordinators(evidence: Evidence) -> list[Incident]:
+    """The faults of the process that coordinated an AMQP store at that time, as faults that affect all.
+
+    Other workers cannot settle and verify without it, so the leases of jobs that have ended may expire.
+    """
+    took_over = sorted((line["at"], line["by"]) for line in evidence.of("coordinates"))
+    ends = [at_ms for at_ms, _ in took_over[1:]]
+    return [
+        msgspec.structs.replace(incident, worker="*")
+        for (from_ms, name), to_ms in zip(took_over, [*ends, sys.maxsize], strict=False)
+        for incident in evidence.incidents
+        if incident.worker == name and from_ms <= incident.to_ms and incident.from_ms <= to_ms
+    ]
 
 
 async def read_history(

@@ -1,8 +1,8 @@
 """One actor in a process of its own: ``python -m tools.storm.process ROLE.json``.
 
 SIGTERM asks it to finish and end. SIGUSR1 freezes it: it stops itself (SIGSTOP) at the next point where it
-holds no open transaction of the store. SIGUSR2 drops the next replies. It ends by itself when its parent
-process ends.
+holds no open transaction of the store, if it gets there in time. SIGUSR2 drops the next replies. It ends by
+itself when its parent process ends.
 """
 
 from __future__ import annotations
@@ -18,19 +18,36 @@ from pathlib import Path
 import msgspec
 
 from tools.storm import mutants
-from tools.storm.actors import Actor, Role
+from tools.storm.actors import FREEZE_WITHIN_S, Actor, Role
+from tools.storm.journal import Journal
 from tools.storm.recording import LOST_REPLIES
-from tools.storm.skew import Skew, own_skew
+from tools.storm.skew import Skew, own_skew, store_ms
+from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.probe import Probe, install
 from windlass.testing.faults import stop
 
 
-def _freeze_soon(point: str) -> None:
-    probe = Probe()
+class CoordinatorNotes(logging.Handler):
+    """Writes to the journal when this process becomes the coordinator of an AMQP store, as it logs."""
+
+    def __init__(self, journal: Journal, clock: str) -> None:
+        super().__init__()
+        self._journal = journal
+        self._clock = clock
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith("this process coordinates "):
+            self._journal.write("coordinates", at=store_ms(self._clock))
+
+
+def freeze_soon(point: str) -> None:
+    """Freeze at ``point``. A process that gets there too late, as after a pause of the store, does not."""
+    probe, last_ms = Probe(), SYSTEM_CLOCK.monotonic_ms() + FREEZE_WITHIN_S * 1_000
 
     def freeze(point: str, facts: dict[str, object]) -> None:
         install(None)
-        stop(point, facts)
+        if SYSTEM_CLOCK.monotonic_ms() < last_ms:
+            stop(point, facts)
 
     probe.arm(point, freeze)
     install(probe)
@@ -38,9 +55,10 @@ def _freeze_soon(point: str) -> None:
 
 async def _serve(role: Role) -> None:
     actor = Actor(role)
+    logging.getLogger("windlass.amqp").addHandler(CoordinatorNotes(actor.journal, role.clock))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, actor.stop)
-    loop.add_signal_handler(signal.SIGUSR1, _freeze_soon, role.freeze_point)
+    loop.add_signal_handler(signal.SIGUSR1, freeze_soon, role.freeze_point)
     loop.add_signal_handler(signal.SIGUSR2, _lose, actor)
     watch = asyncio.create_task(_die_with(os.getppid()))
     try:
