@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from windlass.core.edges import ChildEnd, Edge
-from windlass.core.job import AttemptRecord, JobRecord, JobRef, LogLine
+from windlass.core.job import AlikeAttempts, AttemptRecord, JobRecord, JobRef, LogLine
 from windlass.core.limit_rules import GroupLimits, QueueLimits
 from windlass.core.rollups import Mark
 from windlass.core.states import JobState
@@ -153,9 +153,9 @@ class Effects:
     __slots__ = (
         *(
             "__dict__",
+            "attempts",
             "counts",
             "gone",
-            "history",
             "jobs",
             "moves",
             "now_ms",
@@ -180,7 +180,7 @@ class Effects:
     trims = LazyPart[dict[str, int]](dict)
     marks = LazyPart[list[Mark]](list)
 
-    def __init__(self, now_ms: int, notes: list[PendingEvent], history: list[AttemptRecord]) -> None:
+    def __init__(self, now_ms: int, notes: list[PendingEvent], attempts: list[AlikeAttempts]) -> None:
         self.plain = True
         self.now_ms = now_ms
         #: Records to remove, with their edges, log lines and output.
@@ -192,7 +192,8 @@ class Effects:
         self.rows: dict[Entry, Any] = {}
         #: Events, which the store numbers: one for each job id of a ``PendingEvent``.
         self.pending_events = notes
-        self.history = history
+        #: History records, which the store numbers in the same way.
+        self.attempts = attempts
         #: Increments of lifetime counters. Every history record is counted here too.
         self.counts: dict[tuple[str, str, str], int] = {}
         self.relayed = 0
@@ -203,6 +204,10 @@ class Effects:
         """Raise a lifetime counter."""
         key = (queue, task, outcome)
         self.counts[key] = self.counts.get(key, 0) + by
+
+    def history(self) -> list[AttemptRecord]:
+        """Return all history records, in order."""
+        return [record for alike in self.attempts for record in alike.records()]
 
     def changed(self) -> Iterator[tuple[JobRecord, Kind]]:
         """Every changed job, with the kind of its change."""
@@ -220,7 +225,7 @@ class Effects:
             or self.gone
             or self.rows
             or self.pending_events
-            or self.history
+            or self.attempts
             or self.counts
             or self.relayed
         ):

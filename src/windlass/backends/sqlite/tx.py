@@ -9,8 +9,6 @@ From time to time ``fold`` adds these to the tables that hold the totals. If a r
 from __future__ import annotations
 
 import collections
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from windlass.backends.sqlite.limits import GROUPED, LIMITED, read_limits
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
     from windlass.backends.sqlite.connection import Executor
     from windlass.backends.sqlite.statements import Statements
-    from windlass.core.job import AttemptRecord, JobRecord
+    from windlass.core.job import AlikeAttempts, JobRecord
     from windlass.engine.effects import Effects
 
 #: The number of chunks, and of events in them, after which their counts are added to the totals.
@@ -34,8 +32,6 @@ FOLD_CHUNKS = 64
 FOLD_EVENTS = 2_000
 
 _STATES = tuple(JobState)
-
-_queue = attrgetter("queue")
 
 
 class Meta(NamedTuple):
@@ -227,8 +223,8 @@ class Tx:
                 log.noted += len(ids)
                 if now_ms > log.at_ms:
                     log.at_ms = now_ms
-            for name, records in groupby(effects.history, _queue):
-                logs[name].history += records
+            for alike in effects.attempts:
+                logs[alike.first.queue].history.append(alike)
             for (name, task, outcome), by in effects.counts.items():
                 counts = logs[name].counts
                 counts[task, outcome] = counts.get((task, outcome), 0) + by
@@ -282,7 +278,7 @@ class _QueueLog:
         self.events: list[EventRun] = []
         self.noted = 0
         self.at_ms = 0
-        self.history: list[AttemptRecord] = []
+        self.history: list[AlikeAttempts] = []
         #: Changes of the lifetime counters (by task and outcome) and of the job counts (by state).
         self.counts: dict[tuple[str, str], int] = {}
         self.tallies: dict[JobState, int] = {}
@@ -294,7 +290,7 @@ class _QueueLog:
                 queue.totals[state] += by
         deltas = pack(([*self.tallies.items()], [(*key, by) for key, by in self.counts.items()]))
         if self.history:
-            at_ms = max([ended.finished_ms for ended in self.history])
+            at_ms = max([alike.first.finished_ms for alike in self.history])
             for count, records in history_chunks(self.history):
                 last = queue.last_history
                 queue.last_history = last + count
