@@ -358,13 +358,9 @@ class AlikeAttempts(msgspec.Struct, gc=False):
         found = [self.first]
         fields = list(msgspec.structs.astuple(self.first))
         started_ms = self.first.started_ms
-        for run_id, job_id, enqueued_ms, ready_ms, duration_ms in self.more:
-            wait_ms = None if started_ms is None else started_ms - ready_ms
-            fields[:2], fields[9:11], fields[13:15] = (
-                (run_id, job_id),
-                (enqueued_ms, ready_ms),
-                (wait_ms, duration_ms),
-            )
+        for own in self.more:
+            fields[0], fields[1], fields[9], fields[10], fields[14] = own
+            fields[13] = None if started_ms is None else started_ms - own[3]
             found.append(AttemptRecord(*fields))
         return found
 

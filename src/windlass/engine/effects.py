@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -205,8 +206,9 @@ class Effects:
         key = (queue, task, outcome)
         self.counts[key] = self.counts.get(key, 0) + by
 
+    @cached_property
     def history(self) -> list[AttemptRecord]:
-        """Return all history records, in order."""
+        """All history records, in order. Read it when the verb has ended."""
         return [record for alike in self.attempts for record in alike.records()]
 
     def changed(self) -> Iterator[tuple[JobRecord, Kind]]:

@@ -109,10 +109,9 @@ class Journal:
         for name, new in events.items():
             known = self._events.get(name)
             self._events[name] = new if known is None else [*known, *new]
-        history = effects.history()
-        for record in history:
+        for record in effects.history:
             if record.queue not in self._history:
-                first = sum(other.queue == record.queue for other in history)
+                first = sum(other.queue == record.queue for other in effects.history)
                 self._history[record.queue] = (store.queues[record.queue].last_history - first + 1, [])
             self._history[record.queue][1].append(record)
 

@@ -218,7 +218,7 @@ class State:
             queue.last_event += len(events)
             queue.events.extend(events)
             noted.setdefault(note.queue, []).extend(events)
-        for record in effects.history():
+        for record in effects.history:
             if queue is None or queue.name != record.queue:
                 queue = self.queue(record.queue)
             queue.last_history += 1
