@@ -31,7 +31,7 @@ from windlass.backends.valkey import layouts, logrows, records, sent_records
 from windlass.cli.values import parse_duration, parse_json, parse_pairs
 from windlass.core.edges import to_dependency
 from windlass.core.ids import check_job_id, check_queue_name, check_task_name
-from windlass.core.job import AttemptOutcome, AttemptRecord, EventType, JobRef, NewJob
+from windlass.core.job import AlikeAttempts, AttemptOutcome, AttemptRecord, EventType, JobRef, NewJob
 from windlass.core.limit_rules import to_group_limits, to_rate
 from windlass.core.option_values import instant_to_ms
 from windlass.core.options import DEFAULT_OPTIONS, OPTION_NAMES, JobOptions
@@ -139,7 +139,8 @@ def _history() -> list[AttemptRecord]:
 
 
 def _sqlite_history() -> Target:
-    chunks = [chunk for _, chunk in logs.history_chunks(_history())]
+    ended = [AlikeAttempts(record, []) for record in _history()]
+    chunks = [chunk for _, chunk in logs.history_chunks(ended)]
     return Target("sqlite-history", each_damaged(chunks), logs.unpack_history, (ValueError,))
 
 

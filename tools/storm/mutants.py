@@ -295,8 +295,8 @@ def _history_twice() -> None:
     hit, close = _every(10), UnitOfWork.close
 
     def twice(work: UnitOfWork) -> None:
-        if work.history and hit():
-            work.history.append(work.history[0])
+        if work.attempts and hit():
+            work.attempts.append(work.attempts[0])
         close(work)
 
     _replace(UnitOfWork, "close", twice)
@@ -309,8 +309,8 @@ def _history_not_written() -> None:
 
     def forget(work: UnitOfWork) -> None:
         close(work)
-        if work.history and hit():
-            work.history.pop()
+        if work.attempts and hit():
+            work.attempts.pop()
 
     _replace(UnitOfWork, "close", forget)
 

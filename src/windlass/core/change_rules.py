@@ -102,11 +102,11 @@ def cancel(
         return CancelResult.CANCELLING
     if dead and job.state is JobState.RETRYING:
         error = ErrorInfo(recorder.now_ms, 0, KILLED_CLASS)
-        recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
+        recorder.record_attempt(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
         finish(job, JobState.FAILED, recorder, reason=reason)
         recorder.record_event(job, EventType.FAILED, reason=reason, error_class=KILLED_CLASS)
         return CancelResult.CANCELLED
-    recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
+    recorder.record_attempt(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
     finish(job, JobState.CANCELLED, recorder, reason=reason)
     recorder.record_event(job, EventType.CANCELLED, reason=reason)
     return CancelResult.CANCELLED
@@ -115,7 +115,7 @@ def cancel(
 def remove(job: JobRecord, recorder: ChangeRecorder) -> None:
     """Record the removal of a job. An unfinished job also gets a history record."""
     if job.state not in FINISHED:
-        recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
+        recorder.record_attempt(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
     recorder.record_event(job, EventType.REMOVED, state=job.state.value)
 
 

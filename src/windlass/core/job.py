@@ -342,6 +342,29 @@ class AttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.worker_host or host_of(self.worker)
 
 
+#: The fields in which the attempts of ``AlikeAttempts`` differ: run_id, job_id, enqueued_ms, ready_ms,
+#: duration_ms, and wait_ms, which follows from the others.
+OwnFields = tuple[str, str, int, int, int | None]
+
+
+class AlikeAttempts(msgspec.Struct, gc=False):
+    """History records without their numbers yet: the first, and what differs in those after it."""
+
+    first: AttemptRecord
+    more: list[OwnFields]
+
+    def records(self) -> list[AttemptRecord]:
+        """Return all of them."""
+        found = [self.first]
+        fields = list(msgspec.structs.astuple(self.first))
+        started_ms = self.first.started_ms
+        for own in self.more:
+            fields[0], fields[1], fields[9], fields[10], fields[14] = own
+            fields[13] = None if started_ms is None else started_ms - own[3]
+            found.append(AttemptRecord(*fields))
+        return found
+
+
 @lru_cache(maxsize=1024)
 def host_of(worker: str | None) -> str | None:
     """The host in a worker's default id (``host:pid:random``); None for a custom id."""
@@ -457,6 +480,22 @@ def attempt_record(
         options.root,
         options.cost,
         at_start(job) if ran and job.queue_time is not None else None,
+    )
+
+
+def runs_alike(job: JobRecord, other: JobRecord) -> bool:
+    """Whether the history records of two attempts that end in the same way differ only in ``OwnFields``."""
+    return (
+        job.options is other.options
+        and job.task == other.task
+        and job.started_ms == other.started_ms
+        and job.queue == other.queue
+        and job.worker == other.worker
+        and job.deliveries == other.deliveries
+        and job.attempts == other.attempts
+        and job.priority == other.priority
+        and job.queue_time is None
+        and other.queue_time is None
     )
 
 

@@ -15,7 +15,9 @@ from windlass.core.job import (
     ErrorInfo,
     EventType,
     JobRecord,
+    OwnFields,
     attempt_record,
+    runs_alike,
 )
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.queue_time import QueueTime
@@ -52,7 +54,7 @@ def _record(
     recorder: ChangeRecorder,
     error: ErrorInfo | None = None,
 ) -> None:
-    recorder.history.append(
+    recorder.record_attempt(
         attempt_record(
             job, outcome, recorder.now_ms, duration_ms=end.duration_ms, error=error, facts=end.facts
         )
@@ -65,11 +67,18 @@ def _complete(job: JobRecord, end: Settlement, recorder: ChangeRecorder) -> None
 
 def complete_all(jobs: list[JobRecord], ends: list[Settlement], recorder: ChangeRecorder) -> None:
     """Complete jobs, each with its settlement, in this order. The caller has checked the tokens."""
-    now_ms, history = recorder.now_ms, recorder.history
+    now_ms, before, facts = recorder.now_ms, None, None
     queue, task, options, until_ms = None, None, None, 0
     ids: list[str] = []
+    alike: list[OwnFields] = []
     for job, end in zip(jobs, ends, strict=True):
-        history.append(attempt_record(job, _COMPLETE, now_ms, end.duration_ms, None, end.facts))
+        if before is not None and end.facts is facts and runs_alike(job, before):
+            alike.append((job.token or "", job.id, job.enqueued_ms, job.ready_ms, end.duration_ms))
+        else:
+            before, facts = job, end.facts
+            alike = recorder.record_attempt(
+                attempt_record(job, _COMPLETE, now_ms, end.duration_ms, None, facts)
+            )
         if job.options is not options:
             options = job.options
             until_ms = result_until(options, now_ms)
@@ -198,14 +207,14 @@ def recover(job: JobRecord, recorder: ChangeRecorder) -> bool:
     worker = job.worker
     job.stalls += 1
     if job.cancel_reason is not None:
-        recorder.history.append(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
+        recorder.record_attempt(attempt_record(job, AttemptOutcome.CANCELLED, recorder.now_ms))
         drop_lease(job, settled=False)
         finish(job, JobState.CANCELLED, recorder, reason=job.cancel_reason)
         recorder.record_event(job, EventType.CANCELLED, reason=job.reason)
         return True
     if job.stalls > job.options.max_stalls:
         return _fail_stalled(job, recorder, worker)
-    recorder.history.append(attempt_record(job, AttemptOutcome.STALLED, recorder.now_ms))
+    recorder.record_attempt(attempt_record(job, AttemptOutcome.STALLED, recorder.now_ms))
     drop_lease(job, settled=False)
     job.state, job.queue_time = JobState.WAITING, QueueTime(recorder.now_ms)
     if job.options.stall_delay_ms > 0:

@@ -16,12 +16,14 @@ from windlass.core.bad_records import BAD_RECORD
 from windlass.core.job import (
     BRIEF_CHARS,
     ERRORS_KEPT,
+    AlikeAttempts,
     AttemptOutcome,
     AttemptRecord,
     ErrorInfo,
     EventType,
     JobRecord,
     NewJob,
+    OwnFields,
     attempt_record,
 )
 from windlass.core.option_values import UniqueMode
@@ -62,13 +64,19 @@ class PendingEvent(msgspec.Struct, gc=False):
 class ChangeRecorder:
     """The time of a change, and the events and history records that it writes."""
 
-    __slots__ = ("fresh_place", "history", "now_ms", "pending_events")
+    __slots__ = ("attempts", "fresh_place", "now_ms", "pending_events")
 
     def __init__(self, now_ms: int, fresh_place: Callable[[], int]) -> None:
         self.now_ms: int = now_ms
         self.fresh_place: Callable[[], int] = fresh_place
         self.pending_events: list[PendingEvent] = []
-        self.history: list[AttemptRecord] = []
+        self.attempts: list[AlikeAttempts] = []
+
+    def record_attempt(self, record: AttemptRecord) -> list[OwnFields]:
+        """Add a history record. Append what differs in records that are alike to the returned list."""
+        more: list[OwnFields] = []
+        self.attempts.append(AlikeAttempts(record, more))
+        return more
 
     def record_event(self, job: JobRecord, event: EventType, **data: str | int | None) -> None:
         """Record that ``event`` happened to ``job``."""
@@ -246,7 +254,7 @@ def expire(job: JobRecord, recorder: ChangeRecorder) -> None:
     """Fail a job that was not started (again) before its deadline."""
     passed = EXPIRES_TOTAL_MESSAGE if job.deliveries else EXPIRES_IN_MESSAGE
     error = ErrorInfo(recorder.now_ms, 0, EXPIRED_CLASS, passed)
-    recorder.history.append(attempt_record(job, AttemptOutcome.EXPIRED, recorder.now_ms, error=error))
+    recorder.record_attempt(attempt_record(job, AttemptOutcome.EXPIRED, recorder.now_ms, error=error))
     finish(job, JobState.FAILED, recorder, reason="expired")
     recorder.record_event(job, EventType.FAILED, reason="expired", error_class=EXPIRED_CLASS)
 
@@ -337,7 +345,7 @@ def finish(job: JobRecord, state: JobState, recorder: ChangeRecorder, reason: st
 def fail(job: JobRecord, recorder: ChangeRecorder, error: ErrorInfo, *, reason: str) -> None:
     """Fail a job that no worker settled. A late settlement with its token is answered ``lost``."""
     job.errors = [*job.errors, error][-ERRORS_KEPT:]
-    recorder.history.append(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
+    recorder.record_attempt(attempt_record(job, AttemptOutcome.FAILED, recorder.now_ms, error=error))
     drop_lease(job, settled=False)
     finish(job, JobState.FAILED, recorder, reason=reason)
     recorder.record_event(job, EventType.FAILED, reason=reason, **error_data(error))

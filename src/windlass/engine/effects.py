@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from windlass.core.edges import ChildEnd, Edge
-from windlass.core.job import AttemptRecord, JobRecord, JobRef, LogLine
+from windlass.core.job import AlikeAttempts, AttemptRecord, JobRecord, JobRef, LogLine
 from windlass.core.limit_rules import GroupLimits, QueueLimits
 from windlass.core.rollups import Mark
 from windlass.core.states import JobState
@@ -151,7 +152,7 @@ class Effects:
     """See the module docstring. A store writes them in this order: removed records, jobs, rows, the rest."""
 
     __slots__ = (
-        *("__dict__", "counts", "gone", "history", "jobs", "moves", "now_ms", "pending_events", "plain"),
+        *("__dict__", "attempts", "counts", "gone", "jobs", "moves", "now_ms", "pending_events", "plain"),
         *("relayed", "rows", "topics"),
     )
 
@@ -168,7 +169,7 @@ class Effects:
     trims = LazyPart[dict[str, int]](dict)
     marks = LazyPart[list[Mark]](list)
 
-    def __init__(self, now_ms: int, notes: list[PendingEvent], history: list[AttemptRecord]) -> None:
+    def __init__(self, now_ms: int, notes: list[PendingEvent], attempts: list[AlikeAttempts]) -> None:
         self.plain = True
         self.now_ms = now_ms
         #: Records to remove, with their edges, log lines and output.
@@ -180,7 +181,8 @@ class Effects:
         self.rows: dict[Entry, Any] = {}
         #: Events, which the store numbers: one for each job id of a ``PendingEvent``.
         self.pending_events = notes
-        self.history = history
+        #: History records, which the store numbers in the same way.
+        self.attempts = attempts
         #: Increments of lifetime counters. Every history record is counted here too.
         self.counts: dict[tuple[str, str, str], int] = {}
         self.relayed = 0
@@ -191,6 +193,11 @@ class Effects:
         """Raise a lifetime counter."""
         key = (queue, task, outcome)
         self.counts[key] = self.counts.get(key, 0) + by
+
+    @cached_property
+    def history(self) -> list[AttemptRecord]:
+        """All history records, in order. Read it when the verb has ended."""
+        return [record for alike in self.attempts for record in alike.records()]
 
     def changed(self) -> Iterator[tuple[JobRecord, Kind]]:
         """Every changed job, with the kind of its change."""
@@ -208,7 +215,7 @@ class Effects:
             or self.gone
             or self.rows
             or self.pending_events
-            or self.history
+            or self.attempts
             or self.counts
             or self.relayed
         ):

@@ -7,8 +7,6 @@ A verb sees nothing else of the store. Access to data that was not loaded is a b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import groupby
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,7 +26,6 @@ V = TypeVar("V")
 
 #: The counter name of each outcome. A dict lookup is faster than the enum's ``value``.
 _NAMES = {outcome: outcome.value for outcome in AttemptOutcome}
-_counted = attrgetter("queue", "task", "outcome")
 _WAITING, _PARKED, _ACTIVE = JobState.WAITING, JobState.PARKED, JobState.ACTIVE
 
 
@@ -169,7 +166,7 @@ class UnitOfWork(ChangeRecorder):
 
     def __init__(self, now_ms: int, fresh_place: Callable[[], int]) -> None:
         super().__init__(now_ms, fresh_place)
-        self.effects = Effects(now_ms, self.pending_events, self.history)
+        self.effects = Effects(now_ms, self.pending_events, self.attempts)
         self.jobs: Loaded[JobRecord | None] = Loaded()
         self.queues: Loaded[QueueView] = Loaded()
         self.lines: Loaded[WaitingView] = Loaded()
@@ -323,7 +320,8 @@ class UnitOfWork(ChangeRecorder):
     def close(self) -> None:
         """Finish the request: count its history records, and notify the listeners of its events."""
         effects = self.effects
-        for (queue, task, outcome), alike in groupby(self.history, _counted):
-            effects.count(queue, task, _NAMES[outcome], len(list(alike)))
+        for alike in self.attempts:
+            first = alike.first
+            effects.count(first.queue, first.task, _NAMES[first.outcome], 1 + len(alike.more))
         for note in self.pending_events:
             effects.topics.add(f"event:{note.queue}")

@@ -14,15 +14,20 @@ from windlass.core.job import (
     AttemptRecord,
     ErrorInfo,
     JobRecord,
+    WorkerFacts,
     attempt_record,
     ended_run_id,
     fingerprint,
 )
 from windlass.core.option_values import DEFAULT_RESULT_TTL_MS, GRACE_MS, Keep
 from windlass.core.options import StoredOptions
+from windlass.core.outcome import Outcome, Settlement
 from windlass.core.patterns import matches
+from windlass.core.queue_time import QueueTime
 from windlass.core.retention import keep_until, result_until, spare_until
+from windlass.core.settle_rules import complete_all
 from windlass.core.states import JobState
+from windlass.core.transitions import ChangeRecorder
 
 
 def record(**fields: Any) -> JobRecord:
@@ -154,3 +159,54 @@ def test_a_pattern_that_is_longer_than_the_text_is_not_even_prepared(monkeypatch
     assert not matches("abc", "????")
     with pytest.raises(ZeroDivisionError):
         matches("abc", "***abc***")
+
+
+@pytest.mark.feature("Q2")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"options": StoredOptions(tags=("a",))},
+        {"task": "other"},
+        {"started_ms": 8},
+        {"queue": "other"},
+        {"worker": "host:2:b"},
+        {"deliveries": 2},
+        {"attempts": 1},
+        {"priority": 5},
+        {"queue_time": QueueTime(6, parked_ms=1)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_jobs_that_complete_together_have_the_history_of_jobs_that_complete_alone(
+    change: dict[str, Any],
+) -> None:
+    options, facts, other = StoredOptions(), WorkerFacts("1.0"), WorkerFacts("2.0")
+    alike: dict[str, Any] = {
+        **{"queue": "q", "task": "t", "options": options, "started_ms": 7, "worker": "host:1:a"},
+        **{"deliveries": 1, "attempts": 0, "priority": 0, "queue_time": None},
+    }
+    jobs = [
+        JobRecord(
+            id=f"job{n}", payload=b"", token=f"c.{n}", enqueued_ms=n, ready_ms=n + 1, **{**alike, **fields}
+        )
+        for n, fields in enumerate([{}, {}, change, change, {}, {}])
+    ]
+    ends = [
+        Settlement(
+            queue=job.queue,
+            id=job.id,
+            token=job.token or "",
+            outcome=Outcome.COMPLETE,
+            duration_ms=n,
+            facts=facts if n < 5 else other,
+        )
+        for n, job in enumerate(jobs)
+    ]
+    alone = [
+        attempt_record(job, AttemptOutcome.COMPLETED, 9, end.duration_ms, None, end.facts)
+        for job, end in zip(jobs, ends, strict=True)
+    ]
+    together = ChangeRecorder(9, lambda: 1)
+    complete_all(jobs, ends, together)
+    assert [record for some in together.attempts for record in some.records()] == alone
+    assert len(together.attempts[0].more) == 1, "the first two are alike"

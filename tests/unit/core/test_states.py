@@ -207,8 +207,8 @@ def test_every_change_of_state_has_exactly_one_event_and_every_end_one_row(
             assert len(moving) == 1
         ended = before is JobState.ACTIVE and life.job.state is not JobState.ACTIVE
         finished = before not in FINISHED and life.job.state in FINISHED
-        assert len(life.last.history) == int(ended or finished)
-        run_ids += [row.run_id for row in life.last.history]
+        assert len(life.last.attempts) == int(ended or finished)
+        run_ids += [alike.first.run_id for alike in life.last.attempts]
         assert life.job.deliveries - deliveries == int(verb == "claim" and before is JobState.WAITING)
     assert len(set(run_ids)) == len(run_ids)
 

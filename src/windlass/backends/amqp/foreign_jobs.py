@@ -107,7 +107,8 @@ class ForeignJobs(MemoryStore):
             if job is not None and done and job.state in (JobState.WAITING, JobState.ACTIVE):
                 self.has_left(job)
                 reports.apply_report(work, job, state=JobState.COMPLETED, at_ms=work.now_ms)
-        work.history += rows
+        for row in rows:
+            work.record_attempt(row)
 
 
 def _metric_rows(metrics: list[Any], offset: int) -> list[AttemptRecord]:

@@ -7,7 +7,6 @@ MessagePack array of runs. The records of a chunk have consecutive ids that begi
 
 from __future__ import annotations
 
-from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
@@ -15,7 +14,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from windlass.backends.sqlite.rows import pack
-from windlass.core.job import AttemptOutcome, AttemptRecord, Event, EventType
+from windlass.core.job import AlikeAttempts, AttemptOutcome, AttemptRecord, Event, EventType, OwnFields
 from windlass.core.queue_time import QueueTime
 from windlass.core.transitions import EventData
 
@@ -24,12 +23,10 @@ CHUNK = 1_000
 
 #: An event of one job, or of several jobs of a task in order: at_ms, type, id or ids, task, data.
 EventRun = tuple[int, EventType, str | list[str], str, EventData]
-#: The fields that differ within a run of attempts: run_id, job_id, enqueued_ms, ready_ms, duration_ms.
-Attempt = tuple[str, str, int, int, int | None]
 
 
 class AttemptRun(msgspec.Struct, array_like=True):
-    """Attempts that differ only in the fields of ``Attempt``. New fields are only ever appended."""
+    """Attempts that differ only in ``OwnFields``. New fields are only ever appended."""
 
     queue: str
     task: str
@@ -43,7 +40,7 @@ class AttemptRun(msgspec.Struct, array_like=True):
     outcome: AttemptOutcome
     error_class: str | None
     error_fingerprint: str | None
-    attempts: list[Attempt]
+    attempts: list[OwnFields]
     schema_version: int = 1
     #: The fields below were added in version 2.
     max_attempts: int | None = None
@@ -107,13 +104,18 @@ _own = itemgetter(*map(_FIELDS.index, ("run_id", "job_id", "enqueued_ms", "ready
 _BEFORE = AttemptRun.__struct_fields__.index("attempts")
 
 
-def runs_of(ended: list[AttemptRecord]) -> list[AttemptRun]:
+def runs_of(ended: list[AlikeAttempts]) -> list[AttemptRun]:
     """Group consecutive attempts with equal common fields into runs."""
-    return [_run(common, list(map(_own, its))) for common, its in groupby(map(astuple, ended), _common)]
-
-
-def _run(common: tuple[Any, ...], attempts: list[Attempt]) -> AttemptRun:
-    return AttemptRun(*common[:_BEFORE], attempts, *common[_BEFORE:])  # type: ignore[call-arg]
+    runs: list[AttemptRun] = []
+    before, attempts = None, list[OwnFields]()
+    for alike in ended:
+        fields = astuple(alike.first)
+        common = _common(fields)
+        if common != before:
+            before, attempts = common, []
+            runs.append(AttemptRun(*common[:_BEFORE], attempts, *common[_BEFORE:]))  # type: ignore[call-arg]
+        attempts += (_own(fields), *alike.more)
+    return runs
 
 
 def event_chunks(runs: list[EventRun], count: int) -> list[tuple[int, bytes]]:
@@ -128,9 +130,13 @@ def event_chunks(runs: list[EventRun], count: int) -> list[tuple[int, bytes]]:
     return [(len(part), pack(part)) for part in _parts(single)]
 
 
-def history_chunks(ended: list[AttemptRecord]) -> list[tuple[int, bytes]]:
+def history_chunks(ended: list[AlikeAttempts]) -> list[tuple[int, bytes]]:
     """Encode attempts as chunks. Returns the number of attempts and the bytes of each chunk."""
-    return [(len(part), pack(runs_of(part))) for part in _parts(ended)]
+    count = sum([1 + len(alike.more) for alike in ended])
+    if count <= CHUNK:
+        return [(count, pack(runs_of(ended)))]
+    single = [AlikeAttempts(record, []) for alike in ended for record in alike.records()]
+    return [(len(part), pack(runs_of(part))) for part in _parts(single)]
 
 
 def _parts(records: list[Any]) -> list[list[Any]]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable
-from itertools import groupby
-from operator import attrgetter
 from typing import NamedTuple
 
 from windlass.backends.sqlite.connection import Executor
@@ -20,7 +18,7 @@ from windlass.backends.sqlite.logs import EventRun, event_chunks, history_chunks
 from windlass.backends.sqlite.rows import LOG_KEY, Deltas, Row, pack, unpack_deltas
 from windlass.backends.sqlite.statements import Statements
 from windlass.core import bad_records
-from windlass.core.job import EVENTS_KEPT, AttemptRecord, JobRecord
+from windlass.core.job import EVENTS_KEPT, AlikeAttempts, JobRecord
 from windlass.core.states import JobState
 from windlass.engine.effects import Effects, QueueRow
 
@@ -29,8 +27,6 @@ FOLD_CHUNKS = 64
 FOLD_EVENTS = 2_000
 
 _STATES = tuple(JobState)
-
-_queue = attrgetter("queue")
 
 
 class Meta(NamedTuple):
@@ -222,8 +218,8 @@ class Tx:
                 log.noted += len(ids)
                 if now_ms > log.at_ms:
                     log.at_ms = now_ms
-            for name, records in groupby(effects.history, _queue):
-                logs[name].history += records
+            for alike in effects.attempts:
+                logs[alike.first.queue].history.append(alike)
             for (name, task, outcome), by in effects.counts.items():
                 counts = logs[name].counts
                 counts[task, outcome] = counts.get((task, outcome), 0) + by
@@ -277,7 +273,7 @@ class _QueueLog:
         self.events: list[EventRun] = []
         self.noted = 0
         self.at_ms = 0
-        self.history: list[AttemptRecord] = []
+        self.history: list[AlikeAttempts] = []
         #: Changes of the lifetime counters (by task and outcome) and of the job counts (by state).
         self.counts: dict[tuple[str, str], int] = {}
         self.tallies: dict[JobState, int] = {}
@@ -289,7 +285,7 @@ class _QueueLog:
                 queue.totals[state] += by
         deltas = pack(([*self.tallies.items()], [(*key, by) for key, by in self.counts.items()]))
         if self.history:
-            at_ms = max([ended.finished_ms for ended in self.history])
+            at_ms = max([alike.first.finished_ms for alike in self.history])
             for count, records in history_chunks(self.history):
                 last = queue.last_history
                 queue.last_history = last + count
