@@ -192,7 +192,9 @@ class Authority:
     def _check_grant(self, access: Access, grant: Grant, queue: str | None) -> None:
         actions = access.actions or (access.action,)
         if self._settings.read_only and not _LOOKING.intersection(actions):
-            raise ApiError(403, "read_only", "this dashboard is read-only", "Use one that is not.")
+            raise ApiError(
+                403, "read_only", "this dashboard is read-only", "Use a dashboard that allows changes."
+            )
         if access.subject == "store":
             allowed = grant.everywhere(access.action)
         elif access.subject.endswith("queue"):

@@ -419,7 +419,7 @@ def read_entry(body: bytes, kind: str, now_ms: int) -> StreamEntry:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise MessageError(f"not JSON: {exc}") from exc
     if not isinstance(fields, dict) or fields.get("type", kind) != kind:
-        raise MessageError(f"an object of type {kind!r} is wanted")
+        raise MessageError(f"it must be an object of type {kind!r}")
     fields = opened(fields)
     inner = fields.get("job")
     if not isinstance(inner, dict):
