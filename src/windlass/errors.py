@@ -108,8 +108,8 @@ class PayloadTooLargeError(ConfigError):
             "payload",
             f"at most {limit} bytes once encoded",
             size,
-            message=f"payload has {size} bytes once encoded, and at most {limit} are allowed; "
-            "store large data elsewhere and pass a reference",
+            message=f"payload is {size} bytes once encoded, over the limit of {limit}; store large data "
+            "elsewhere and pass a reference",
         )
 
 
@@ -238,8 +238,8 @@ class HistoryTrimmedError(StorageError):
         self.after = after
         self.oldest = oldest
         super().__init__(
-            f"the {log} of queue {queue!r} was asked for everything after {after}, but its oldest kept "
-            f"record is {oldest}; what was between is gone. Continue from {oldest - 1} to accept the gap"
+            f"the {log} of queue {queue!r} was trimmed: it was read up to {after}, and its oldest record is "
+            f"{oldest}; those between are gone. Continue from {oldest - 1} to accept the gap"
         )
 
 

@@ -269,7 +269,7 @@ def test_tables_in_another_schema_are_found_by_the_prefix(url: str, cli: Cli) ->
         app.schema_manager.apply_schema()
         app.configure_task("shop.send", queue="mail").defer(a=1)
     wrong = cli("import", "procrastinate", url, code=1).stderr
-    assert "the tables of Procrastinate" in wrong
+    assert "the database has no tables of Procrastinate 2 or later" in wrong
     assert cli.json("import", "procrastinate", url, "--prefix", 'Odd "name', "--confirm")["added"] == 1
 
 

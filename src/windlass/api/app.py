@@ -184,7 +184,7 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         if action not in get_args(Action):
             raise ConfigError("action", f"one of {', '.join(get_args(Action))}", action)
         if not is_text(worker_id):
-            raise ConfigError("worker_id", "the id of a worker, a text", worker_id)
+            raise ConfigError("worker_id", "the id of a worker (a text)", worker_id)
         request = rq.CommandWorker(worker=worker_id, action=action, id=new_id())
         return await self.store.execute(request)
 

@@ -317,7 +317,7 @@ def command(**values: Any) -> StatsOptions:
     if values["tasks"] + values["watch"] + (values["days"] is not None) > 1:
         raise click.UsageError("Choose one of --tasks, --days and --watch.")
     if values["period"] < 60:
-        raise click.BadParameter("at least 1m", param_hint="'--period'")
+        raise click.BadParameter("must be at least 1m", param_hint="'--period'")
     if values["interval"] < 0.1:
-        raise click.BadParameter("at least 100ms", param_hint="'--interval'")
+        raise click.BadParameter("must be at least 100ms", param_hint="'--interval'")
     return StatsOptions(**values)

@@ -202,7 +202,9 @@ class AccessGuard:
         """
         actions = access.actions or (access.action,)
         if self._settings.read_only and not _READ_ACTIONS.intersection(actions):
-            raise ApiError(403, "read_only", "this dashboard is read-only", "Use one that is not.")
+            raise ApiError(
+                403, "read_only", "this dashboard is read-only", "Use a dashboard that allows changes."
+            )
         if access.subject == "store":
             allowed = grant.may_everywhere(access.action)
         elif access.subject.endswith("queue"):

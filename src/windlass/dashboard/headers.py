@@ -78,7 +78,7 @@ class Headers(Mapping[str, str]):
         if name not in self._values:
             self._values[name] = value
         elif name in once:
-            raise ApiError(400, "duplicate_header", "a header that may stand once stands twice")
+            raise ApiError(400, "duplicate_header", "a header that may be given only once is given twice")
         else:
             self._values[name] += ("; " if name == "cookie" else ", ") + value
 

@@ -86,7 +86,7 @@ class Provider:
             raise _refused("the provider's answer does not prove who you are") from None
         found = self._identity(claims)
         if found is None:
-            raise ApiError(403, "no_role", "you have no role here", "Ask for one of its groups.")
+            raise ApiError(403, "no_role", "you have no role here", "Ask to be added to one of its groups.")
         return found
 
     async def _claims(self, attempt: _Attempt, code: str) -> CodeIDToken:
@@ -194,4 +194,4 @@ def _refused(why: str) -> ApiError:
 
 
 def _unreachable() -> ApiError:
-    return ApiError(503, "no_provider", "the sign-in provider does not answer well", "Try again later.")
+    return ApiError(503, "no_provider", "the sign-in provider gave no valid answer", "Try again later.")

@@ -228,6 +228,6 @@ def decode_cursor(cursor: str | None, sort: Sort = Sort.ADDED) -> Position:
             check_cursor(place, sort)
     except (ValueError, RecursionError, binascii.Error, msgspec.MsgspecError, ConfigError) as exc:
         raise ApiError(
-            400, "bad_cursor", "the cursor is none that a page before returned", "Begin without a cursor."
+            400, "bad_cursor", "the cursor was not returned by an earlier page", "Begin without a cursor."
         ) from exc
     return position

@@ -42,7 +42,7 @@ class Handler:
             raise ConfigError("handler", "callable", self.call)
         inner = _innermost(self.call)
         if inspect.isasyncgenfunction(inner) or inspect.isgeneratorfunction(inner):
-            want = "a function that returns its result (put out parts of it with job.stream), not a generator"
+            want = "a function that returns its result (report parts of it with job.stream), not a generator"
             raise ConfigError("handler", want, self.call)
 
     @cached_property

@@ -230,7 +230,7 @@ class Schedules:
 def _text(name: object) -> str:
     """Check the name of an existing schedule, which may be any text."""
     if not isinstance(name, str) or not is_text(name) or len(name) > _LONGEST_NAME:
-        raise ConfigError("name", f"a schedule's name, a text of at most {_LONGEST_NAME} characters", name)
+        raise ConfigError("name", f"a text of at most {_LONGEST_NAME} characters", name)
     return name
 
 

@@ -18,7 +18,7 @@ class KeyRing:
 
     def __init__(self, keys: Mapping[str, bytes | str], *, minimum: int) -> None:
         if not isinstance(keys, Mapping) or not keys:
-            raise ConfigError("keys", "a mapping from key ids to secrets, the one that writes first")
+            raise ConfigError("keys", "a mapping from key ids to secrets (the first one writes)")
         self._keys: dict[str, bytes] = {}
         for key_id, secret in keys.items():
             if not isinstance(key_id, str) or not _ID.fullmatch(key_id):

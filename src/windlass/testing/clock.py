@@ -121,7 +121,9 @@ class ManualClock(_Timed):
     async def advance(self, seconds: float = 0, *, ms: float = 0) -> None:
         """Advance the time and wake sleepers in order. Each runs until the loop is idle before the next."""
         if seconds < 0 or ms < 0:
-            raise ConfigError("advance", "a time that is not negative", (seconds, ms))
+            raise ConfigError(
+                "advance", message=f"cannot go back in time: {seconds=}, {ms=}", got=(seconds, ms)
+            )
         target_ms = self._monotonic_ms + seconds * 1000 + ms
         await self.settle()
         while True:
@@ -235,7 +237,9 @@ class SharedClock(_Timed):
     async def advance(self, seconds: float = 0, *, ms: float = 0) -> None:
         """Advance the time of all processes at once."""
         if seconds < 0 or ms < 0:
-            raise ConfigError("advance", "a time that is not negative", (seconds, ms))
+            raise ConfigError(
+                "advance", message=f"cannot go back in time: {seconds=}, {ms=}", got=(seconds, ms)
+            )
         self._write(_MONOTONIC_AT, self._read(_MONOTONIC_AT) + round(seconds * 1000 + ms))
         await asyncio.sleep(0)
 

@@ -170,7 +170,7 @@ def to_specs(queues: Queues, concurrency: int) -> dict[str, QueueSpec]:
             queues,
         )
     if not specs:
-        raise ConfigError("queues", "at least one queue name")
+        raise ConfigError("queues", message="queues must name at least one queue")
     for name in specs:
         check_queue_name(name)
     reserved = sum(spec.reserve for spec in specs.values())

@@ -219,7 +219,12 @@ async def retry_flow(store_view: TheStoreView, request: Anyone, queue: QueueName
     store_view.store.capabilities.require(store_view.store.name, "flows")
     job = await store_view.job(queue, jid)
     if job.state not in FINISHED:
-        raise ApiError(409, "illegal_transition", f"job {jid!r} is {job.state}", "It has not finished yet.")
+        raise ApiError(
+            409,
+            "illegal_transition",
+            f"cannot retry the flow: job {jid!r} is {job.state}",
+            "Wait until it has finished.",
+        )
     refs = await _from_here(store_view, JobRef(queue, jid))
     answers = await store_view.store.execute(rq.RetryJobs(refs=refs))
     again = [ref for ref, answer in zip(refs, answers, strict=True) if answer.status is ChangeStatus.OK]

@@ -365,7 +365,12 @@ async def change_job(
     """Change priority, due time or data of a pending job."""
     job = await store_view.job(queue, jid)
     if job.state in FINISHED or job.state is JobState.ACTIVE:
-        raise ApiError(409, "illegal_transition", f"job {jid!r} is {job.state}", "Only pending jobs change.")
+        raise ApiError(
+            409,
+            "illegal_transition",
+            f"job {jid!r} is {job.state} and cannot be changed",
+            "Change jobs before they start.",
+        )
     if data == ChangeBody():
         raise ConfigError("body", message="there is nothing to change: give priority, delay or data")
     if not isinstance(data.data, msgspec.UnsetType):

@@ -328,7 +328,9 @@ async def get_task_series(
     """Each task over time, for small charts. At most 200 tasks, the busiest ones."""
     since_ms, until_ms = _span(store_view, step, from_ms, to_ms)
     if (until_ms - since_ms) // _STEPS[step] > 200:
-        raise ApiError(422, "config", "at most 200 windows for all tasks", "Take a wider step.")
+        raise ApiError(
+            422, "config", "for all tasks, the span must be at most 200 windows", "Take a wider step."
+        )
     ask = _Ask(await _names(store_view, queue), None, step, since_ms, until_ms)
     rows, now_ms = await ask.rows(figures), store_view.now_ms()
     tasks = [(name, task, mine) for name in rows for task, mine in by_task(rows[name]).items()]
