@@ -260,3 +260,29 @@ async def test_the_claim_of_a_settlement_tells_those_who_wait_for_what_it_ends(h
     assert result.claimed is not None
     assert result.claimed.jobs == []
     assert (await harness.state("p", OTHER), await harness.state("q", OTHER)) == (W, F)
+
+
+@pytest.mark.feature("I9")
+async def test_a_retried_parent_is_not_tied_to_a_child_that_it_ignores(harness: Harness) -> None:
+    async def cancelled_child() -> None:
+        await harness.add("a")
+        await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "a")]))
+
+    await cancelled_child()
+    await harness.add("p", depends_on=[on("a")])
+    await cancelled_child()
+    await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert await statuses(harness) == {"a": EdgeStatus.IGNORED}
+    assert (await harness.get("a")).linked is False
+
+
+@pytest.mark.feature("I9")
+async def test_a_retried_parent_is_tied_to_a_child_that_has_completed_since(harness: Harness) -> None:
+    await harness.add("a")
+    await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "a")]))
+    await harness.add("p", depends_on=[on("a")])
+    await harness.add("a")
+    await finish(harness, queue=QUEUE)
+    await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert await statuses(harness) == {"a": EdgeStatus.DONE}
+    assert (await harness.get("a")).linked is True

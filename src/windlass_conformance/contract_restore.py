@@ -88,3 +88,28 @@ async def test_a_restore_that_is_repeated_after_the_job_ended_is_answered_by_its
     other.request_id = "another import"
     assert await restore(harness, other) == [AddOutcome.DUPLICATE]
     assert await harness.counts() == {}
+
+
+async def test_a_job_that_started_is_restored_beside_the_next_holder_of_its_key(harness: Harness) -> None:
+    until_start = StoredOptions(unique=StoredUnique(key="k", mode=UniqueMode.UNTIL_START))
+    for first, second in (("ran", "next"), ("next", "ran")):
+        jobs = {
+            "ran": exported("ran", deliveries=1, attempts=1, options=until_start),
+            "next": exported("next", options=until_start),
+        }
+        assert await restore(harness, jobs[first], jobs[second]) == [AddOutcome.QUEUED] * 2
+        held = await harness.do(lrq.GetUniqueKey(queue=QUEUE, key="k"))
+        assert held is not None and held.job_id == "next"
+        await harness.do(rq.RemoveJobs(refs=[job.ref for job in jobs.values()]))
+
+
+async def test_a_job_whose_key_is_free_by_its_time_is_restored_beside_the_next_holder(
+    harness: Harness,
+) -> None:
+    throttled = StoredOptions(unique=StoredUnique(key="k", mode=UniqueMode.THROTTLE, ttl_ms=50))
+    harness.pass_ms(60)
+    late = exported("b", options=throttled)
+    late.enqueued_ms = late.ready_ms = START_MS + 55
+    assert await restore(harness, late, exported("a", options=throttled)) == [AddOutcome.QUEUED] * 2
+    held = await harness.do(lrq.GetUniqueKey(queue=QUEUE, key="k"))
+    assert held is not None and held.job_id == "b"

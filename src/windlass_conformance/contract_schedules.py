@@ -491,3 +491,12 @@ def _random_request(rng: random.Random, now_ms: int, queue: str, name: str) -> r
         "source": rng.choice(["", "shop"]),
     }
     return sq.PutSchedule(schedule=make(name, queue, **fields))
+
+
+@pytest.mark.feature("B8")
+async def test_a_name_is_all_of_its_text_also_after_a_nul(harness: Harness) -> None:
+    await put(harness, "a\0b")
+    harness.pass_ms(1_000)
+    assert (await fire(harness, "a\0b")).ok
+    assert (await put(harness, "a\0b")).fired == 1
+    assert (await get(harness, "a\0b")).fired == 1

@@ -303,3 +303,14 @@ async def test_a_retried_parent_gets_the_value_of_a_retried_child_that_went_at_o
     (found,) = await harness.do(fl.GetDependencies(refs=[JobRef(QUEUE, "p")]))
     assert [(edge.status, edge.value) for edge in found.depends_on] == [(EdgeStatus.DONE, b"9")]
     assert (await harness.take()).id == "p"
+
+
+@pytest.mark.feature("A13")
+async def test_a_stub_does_not_tell_what_its_job_waited_for(harness: Harness) -> None:
+    await harness.add("a", options=GONE, delay_ms=5)
+    harness.pass_ms(5)
+    job = await harness.take()
+    assert job.queue_time is not None
+    await harness.settle(job, Outcome.COMPLETE, result=b"7")
+    stub = await late(harness)
+    assert stub is not None and stub.queue_time is None

@@ -420,3 +420,28 @@ async def test_an_obliterated_queue_forgets_its_keys(harness: Harness) -> None:
     await harness.finish("a", options=unique("throttle", 60_000))
     await harness.do(rq.Purge(queue=QUEUE, states=list(JobState), forget=True))
     assert await holder(harness) is None
+
+
+@pytest.mark.feature("D3")
+async def test_a_key_is_all_of_its_text_also_after_a_nul(harness: Harness) -> None:
+    options, other = unique(key="k\0a"), unique(key="k\0b")
+    assert (await add(harness, "a", options)).outcome is AddOutcome.QUEUED
+    assert (await add(harness, "b", options)).outcome is AddOutcome.DUPLICATE
+    assert (await add(harness, "c", other)).outcome is AddOutcome.QUEUED
+    assert await holder(harness, "k\0a") == "a"
+    await harness.settle(await harness.take(), Outcome.COMPLETE)
+    assert await holder(harness, "k\0a") is None
+    assert (await add(harness, "d", options)).outcome is AddOutcome.QUEUED
+
+
+@pytest.mark.feature("D3")
+async def test_a_holder_that_gets_a_new_place_comes_before_later_jobs_of_the_same_add(
+    harness: Harness,
+) -> None:
+    await add(harness, "a", unique("debounce", ttl_ms=10), priority=5)
+    harness.pass_ms(10)
+    await harness.do(rq.Promote())
+    jobs = [harness.new("b", options=unique("keep_last")), harness.new("c"), harness.new("d", priority=-1)]
+    answers = await harness.do(rq.Add(jobs=jobs))
+    assert [answer.outcome for answer in answers[:2]] == [AddOutcome.REPLACED, AddOutcome.QUEUED]
+    assert await harness.order() == ["a", "c", "d"]

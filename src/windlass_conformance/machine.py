@@ -23,18 +23,26 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from windlass.backend import Backend
 from windlass.backends.memory import MemoryBackend
 from windlass.core.edges import Dependency, OnFailure
-from windlass.core.job import ErrorInfo, JobRef
+from windlass.core.job import ErrorInfo, JobRef, WorkerFacts
 from windlass.core.limit_rules import Rate
-from windlass.core.outcome import Outcome
+from windlass.core.option_values import KEEP_COMPLETED, Keep
+from windlass.core.options import ALL_UNSAID, StoredOptions
+from windlass.core.order import Sort
+from windlass.core.outcome import Filled, Outcome
+from windlass.core.schedule_rules import Rule
 from windlass.core.states import JobState
 from windlass_conformance.machine_operations import Claim, Operations, Steps
 from windlass_conformance.machine_twin import (
     GROUP_LIMITS,
     GROUPS,
     IDS,
+    KEYS,
     OPTIONS,
     QUEUES,
     SIGNALS,
+    START_MS,
+    TAG,
+    TASKS,
     UNIQUE,
     WORKERS,
     Twin,
@@ -53,15 +61,37 @@ _limit = st.sampled_from([1_000, 1])
 _dependency = st.builds(Dependency, _queue, st.sampled_from(IDS), st.sampled_from(list(OnFailure)))
 
 
+_task = st.sampled_from(["t", "t", *TASKS])
+_keep = st.sampled_from([KEEP_COMPLETED, KEEP_COMPLETED, Keep(0, 0), Keep(None, 1), Keep(30, None)])
+#: Several options at once, as few users write them.
+_mixed = st.builds(
+    StoredOptions,
+    max_attempts=st.sampled_from([3, 3, 1]),
+    lease_ms=st.sampled_from([None, None, 40]),
+    max_stalls=st.sampled_from([2, 2, 0]),
+    stall_delay_ms=st.sampled_from([0, 0, 30]),
+    result_ttl_ms=st.sampled_from([None, 0, 20]),
+    keep_completed=_keep,
+    keep_failed=_keep,
+    expires_total_ms=st.sampled_from([None, None, 100]),
+    keep_id_ms=st.sampled_from([None, None, 500]),
+    lifo=st.sampled_from([False, False, False, True]),
+    unsaid=st.sampled_from([0, ALL_UNSAID]),
+    fallbacks=st.sampled_from([(), ("a", None)]),
+)
+
+
 def new_jobs(**others: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     """Jobs to add. ``others``: strategies for fields that replace the usual ones."""
     fields = {
         "queue": _queue,
         "id": st.sampled_from(IDS),
+        "task": _task,
         "priority": st.sampled_from([0, 0, -1, 5]),
         "delay_ms": _delay,
         "expires_in_ms": st.sampled_from([None, None, None, None, 3, 60]),
-        "options": st.sampled_from(OPTIONS),
+        "run_at_ms": st.sampled_from([None] * 9 + [START_MS, START_MS + 500, START_MS + 70_050]),
+        "options": st.sampled_from(OPTIONS) | _mixed,
         "request_id": st.sampled_from(["", "", "", "r1", "r2"]),
         "group": st.sampled_from([None, None, *((name, cost) for name in GROUPS for cost in (1, 1, 2))]),
         "unique": st.sampled_from([None] * 8 + [*UNIQUE]),
@@ -72,12 +102,22 @@ def new_jobs(**others: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, An
 
 
 _new = new_jobs()
+_schedule = st.sampled_from(["s", "every: *\x00"])
+_mostly = st.sampled_from([True, True, True, False])
 _parts = st.lists(
     st.tuples(_queue, st.integers(0, 3), st.integers(0, 4)),
     min_size=1,
     max_size=2,
     unique_by=lambda part: part[0],
 )
+
+
+#: What the task of a worker may say for a job that left it open.
+FILLED = [
+    Filled(result_ttl_ms=0, keep_completed=Keep(0, 0), keep_failed=Keep(0, 0)),
+    Filled(result_ttl_ms=20),
+    Filled(keep_completed=Keep(None, 1), keep_failed=Keep(30, None)),
+]
 
 
 def claims(*lease_ms: int) -> st.SearchStrategy[Claim]:
@@ -101,6 +141,8 @@ def all_ends(**others: st.SearchStrategy[Any]) -> st.SearchStrategy[list[dict[st
         "miss": st.booleans(),
         "hold_ms": st.sampled_from([0, 0, 0, 0, 0, 15]),
         "duration_ms": st.sampled_from([None, 3]),
+        "filled": st.sampled_from([None] * 4 + FILLED),
+        "facts": st.sampled_from([None, WorkerFacts("1.0", 7), WorkerFacts("1.0", 3, "host")]),
     }
     return st.lists(st.fixed_dictionaries(fields | others), min_size=3, max_size=3)
 
@@ -119,7 +161,7 @@ _change = st.sampled_from(
 )
 _states = st.lists(st.sampled_from(list(JobState)), max_size=4, unique=True)
 STEPS: Steps = {
-    "add": (6, {"jobs": st.lists(_new, min_size=1, max_size=4)}),
+    "add": (6, {"jobs": st.lists(_new, min_size=1, max_size=4), "real": _mostly}),
     "add_twice": (
         1,
         {
@@ -140,7 +182,14 @@ STEPS: Steps = {
     "promote": (1, {"limit": _limit}),
     "recover": (1, {"limit": _limit}),
     "prune": (1, {}),
-    "cancel": (1, {"refs": _refs, "reason": st.sampled_from(["", "why"])}),
+    "cancel": (
+        2,
+        {
+            "refs": _refs,
+            "reason": st.sampled_from(["", "why"]),
+            "dead": st.sampled_from([False, False, True]),
+        },
+    ),
     "remove": (1, {"refs": _refs, "force": st.booleans()}),
     "retry": (2, {"refs": _refs}),
     "change": (2, {"ref": _ref, "pick": st.none() | _pick, "fields": _change}),
@@ -151,6 +200,7 @@ STEPS: Steps = {
             "pick": st.none() | _pick,
             "progress": st.sampled_from([None, b"1", b'{"a":1}']),
             "logs": st.lists(st.sampled_from(["a", "b"]), max_size=2),
+            "level": st.sampled_from(["info", "error"]),
         },
     ),
     "limit_queue": (
@@ -179,18 +229,20 @@ STEPS: Steps = {
             "ms": st.sampled_from([0, 10, 40]),
         },
     ),
-    "free_key": (1, {"queue": _queue, "key": st.sampled_from(["k", "l"])}),
+    "free_key": (1, {"queue": _queue, "key": st.sampled_from(KEYS)}),
     "pause": (1, {"queue": _queue, "paused": st.booleans()}),
     "trim_events": (1, {"queue": _queue, "keep": st.integers(0, 3)}),
     "revoke_task": (
         1,
         {
             "queue": _queue,
+            "task": _task,
             "for_ms": st.sampled_from([None, 5, 50]),
+            "until_ms": st.sampled_from([None, None, START_MS + 200]),
             "once": st.sampled_from([True, True, False]),
         },
     ),
-    "restore_task": (1, {"queue": _queue}),
+    "restore_task": (1, {"queue": _queue, "task": _task}),
     "purge": (
         1,
         {
@@ -221,9 +273,52 @@ STEPS: Steps = {
             "queue": _queue,
             "states": _states,
             "task": st.sampled_from([None, "t", "*", "?", "u"]),
-            "tag": st.sampled_from([None, "red"]),
-            "error_class": st.sampled_from([None, "E", "JobStalled"]),
+            "tag": st.sampled_from([None, "red", TAG]),
+            "error_class": st.sampled_from([None, None, "E", "JobStalled"]),
+            "fingerprint": st.sampled_from([None, None, None, "f"]),
+            "group": st.sampled_from([None, None, None, *GROUPS]),
+            "worker": st.sampled_from([None, None, None, *WORKERS]),
+            "finished_from_ms": st.sampled_from([None, None, START_MS + 100]),
+            "finished_to_ms": st.sampled_from([None, None, START_MS + 70_000]),
+            "tops": st.sampled_from([False, False, False, True]),
+            "sort": st.sampled_from(list(Sort)),
+            "newest_first": st.booleans(),
         },
+    ),
+    "restore": (2, {"refs": _refs, "later": st.sampled_from([False, False, True])}),
+    "publish": (1, {"queue": _queue, "job_id": st.sampled_from(["", *IDS])}),
+    "command": (1, {"worker": _worker, "command_id": st.sampled_from(["c1", "c2"])}),
+    "mark": (1, {"mark_id": st.sampled_from(["m1", "m2"])}),
+    "roll_up": (1, {"queue": _queue}),
+    "put_schedule": (
+        1,
+        {
+            "name": _schedule,
+            "job": _new,
+            "rule": st.sampled_from(
+                [Rule(every_ms=100), Rule(every_ms=25_000), Rule(every_ms=100, at_start=True)]
+            ),
+            "limit": st.sampled_from([None, None, 2]),
+            "end_ms": st.sampled_from([None, None, None, START_MS + 300]),
+            "missed": st.sampled_from(["skip", "once", "all"]),
+            "overlap": st.sampled_from(["allow", "skip"]),
+            "source": st.sampled_from(["", "code"]),
+        },
+    ),
+    "fire": (2, {"limit": st.sampled_from([1, 100]), "again": st.booleans()}),
+    "fire_by_hand": (1, {"queue": _queue, "name": _schedule}),
+    "pause_schedule": (
+        1,
+        {
+            "queue": _queue,
+            "name": _schedule,
+            "paused": st.booleans(),
+            "wait_ms": st.sampled_from([0, 50]),
+        },
+    ),
+    "remove_schedule": (
+        1,
+        {"queue": _queue, "name": _schedule, "source": st.sampled_from([None, "code"])},
     ),
 }
 

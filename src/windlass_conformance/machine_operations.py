@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import msgspec
@@ -9,16 +10,21 @@ from hypothesis import strategies as st
 
 from windlass.backend import flow_requests as fl
 from windlass.backend import limit_requests as lrq
+from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
+from windlass.backend import schedule_requests as sq
 from windlass.backend import stream_requests as sm
 from windlass.core.edges import Dependency
-from windlass.core.job import JobRef, NewJob, WorkerInfo
+from windlass.core.job import JobRecord, JobRef, NewJob, WorkerInfo
 from windlass.core.limit_rules import GroupLimits, Rate
 from windlass.core.option_values import StoredUnique, UniqueMode
 from windlass.core.options import StoredOptions
+from windlass.core.order import Sort, states_of
 from windlass.core.outcome import Outcome, Settlement
-from windlass.core.states import JobState
-from windlass_conformance.machine_twin import QUEUES, Lease, Twin
+from windlass.core.rollups import rows_of
+from windlass.core.schedule_rules import Rule, ScheduleRecord, plan_firing, slot_job
+from windlass.core.states import FINISHED, JobState
+from windlass_conformance.machine_twin import IDS, QUEUES, WORKERS, Lease, Twin
 
 Claim = tuple[str, list[tuple[str, int, int]], int, int]
 #: Each kind of step: its weight, and the strategies of its arguments.
@@ -32,6 +38,7 @@ class Operations:
         self.twin = twin
         self._apart = apart
         self._claims = 0
+        self._fired = 0
         self._streamed: dict[str, int] = {}
 
     async def pass_time(self, ms: int) -> None:
@@ -41,8 +48,11 @@ class Operations:
         self.twin.now_ms += ms
         await self.prune()
 
-    async def add(self, jobs: list[dict[str, Any]]) -> None:
+    async def add(self, jobs: list[dict[str, Any]], real: bool = False) -> None:
+        """Add jobs. ``real``: only with edges to jobs that exist, since one other edge refuses all jobs."""
         news = [self._new(**fields) for fields in jobs]
+        if real:
+            await self._drop_edges_to_nothing(news)
         if not self.twin.can("flows"):
             for new in news:
                 new.depends_on, new.parent = [], None
@@ -65,6 +75,17 @@ class Operations:
         jobs[2]["depends_on"] = [Dependency(queue, child)]
         await self.add(jobs)
 
+    async def _drop_edges_to_nothing(self, news: list[NewJob]) -> None:
+        refs = [JobRef(queue, job_id) for queue in QUEUES for job_id in IDS]
+        found: list[JobRecord | None] = await self.twin.send(0, rq.GetJobs(refs=refs))
+        there = {job.ref: job.state for job in found if job is not None}
+        for at, new in enumerate(news):
+            earlier = {JobRef(one.queue, one.id) for one in news[:at]}
+            new.depends_on = [one for one in new.depends_on if one.ref in there or one.ref in earlier]
+            parent = new.parent
+            if parent is not None and there.get(parent.ref, JobState.COMPLETED) in FINISHED:
+                new.parent = None
+
     def _new(
         self,
         options: StoredOptions,
@@ -77,7 +98,7 @@ class Operations:
         follows = unique is not None and unique.mode is UniqueMode.KEEP_LAST
         if unique is not None and self.twin.can("unique") and (not follows or self.twin.can("flows")):
             options = msgspec.structs.replace(options, unique=unique)
-        return NewJob(task="t", payload=b"[]", options=options, **fields)
+        return NewJob(payload=b"[]", options=options, **fields)
 
     async def limit_queue(
         self, queue: str, fields: list[str], concurrency: int | None, rate: Rate | None
@@ -86,6 +107,8 @@ class Operations:
         await self._limit("limits", request)
 
     async def limit_group(self, queue: str, group: str, limits: GroupLimits | None) -> None:
+        if group == "*":  # some stores also promote jobs of groups whose hold has ended
+            await self.promote(1_000)
         await self._limit("groups", lrq.SetGroupLimits(queue=queue, group=group, limits=limits))
 
     async def pause_group(self, queue: str, group: str, paused: bool) -> None:
@@ -132,7 +155,7 @@ class Operations:
 
     async def stall(self, queue: str, limit: int) -> None:
         """Claim, let the lease expire, and recover."""
-        await self.claim(("w2", [(queue, limit, limit)], limit, 10))
+        await self.claim((WORKERS[1], [(queue, limit, limit)], limit, 10))
         self.twin.now_ms += 60
         await self.recover(1_000)
 
@@ -163,8 +186,8 @@ class Operations:
     async def prune(self) -> None:
         await self.twin.same(rq.Prune())
 
-    async def cancel(self, refs: list[JobRef], reason: str) -> None:
-        await self.twin.same(rq.CancelJobs(refs=refs, reason=reason))
+    async def cancel(self, **fields: Any) -> None:
+        await self.twin.same(rq.CancelJobs(**fields))
 
     async def remove(self, refs: list[JobRef], force: bool) -> None:
         await self.twin.same(rq.RemoveJobs(refs=refs, force=force))
@@ -176,26 +199,25 @@ class Operations:
         target, tokens = self._target(ref, pick)
         await self.twin.ask(lambda side: rq.ChangeJob(ref=target, token=tokens[side], **fields))
 
-    async def report(self, ref: JobRef, pick: int | None, progress: bytes | None, logs: list[str]) -> None:
+    async def report(self, ref: JobRef, pick: int | None, **what: Any) -> None:
         target, tokens = self._target(ref, pick)
         self.twin.logged.add(target)
-        await self.twin.ask(
-            lambda side: rq.Report(ref=target, token=tokens[side], progress=progress, logs=logs)
-        )
+        await self.twin.ask(lambda side: rq.Report(ref=target, token=tokens[side], **what))
 
     async def pause(self, queue: str, paused: bool) -> None:
         await self.twin.same(rq.PauseQueue(queue=queue, paused=paused))
 
     async def trim_events(self, queue: str, keep: int) -> None:
-        await self.twin.same(rq.TrimEvents(queue=queue, keep=keep))
+        for side in (0, 1):  # the counts differ: a store may trim old events at any time
+            await self.twin.send(side, rq.TrimEvents(queue=queue, keep=keep))
 
     async def revoke_task(self, queue: str, **how: Any) -> None:
         if self.twin.can("revoked_tasks"):
-            await self.twin.same(lrq.RevokeTask(queue=queue, task="t", **how))
+            await self.twin.same(lrq.RevokeTask(queue=queue, **how))
 
-    async def restore_task(self, queue: str) -> None:
+    async def restore_task(self, queue: str, task: str) -> None:
         if self.twin.can("revoked_tasks"):
-            await self.twin.same(lrq.RestoreTask(queue=queue, task="t"))
+            await self.twin.same(lrq.RestoreTask(queue=queue, task=task))
 
     async def purge(self, **fields: Any) -> None:
         await self.twin.same(rq.Purge(**fields))
@@ -239,7 +261,95 @@ class Operations:
         await self.twin.same(rq.Archive(name=name, cursors=cursors))
 
     async def search(self, **fields: Any) -> None:
-        await self.twin.same(rq.ListJobs(limit=1_000, **fields))
+        sort, states = fields["sort"], fields["states"]
+        if sort is not Sort.ADDED:
+            fields["states"] = [state for state in states if state in states_of([], sort)]
+        await self.twin.same_listing(**fields)
+
+    async def restore(self, refs: list[JobRef], later: bool) -> None:
+        """Remove jobs and import them again, as an export shows them."""
+        found = await self.twin.send(0, rq.GetJobs(refs=refs))
+        if not self.twin.can("restore"):
+            return
+        jobs = [job for job in found if job is not None and job.payload and job.state is not JobState.BLOCKED]
+        if not later:
+            await self.twin.same(rq.RemoveJobs(refs=refs, force=True))
+        await self.twin.ask(lambda side: rq.Restore(jobs=[_exported(job) for job in jobs]))
+
+    async def publish(self, queue: str, job_id: str) -> None:
+        await self.twin.same(rq.PublishEvent(queue=queue, name="n", data='{"a":1}', job_id=job_id))
+
+    async def command(self, worker: str, command_id: str) -> None:
+        if self.twin.can("commands"):
+            await self.twin.same(rq.CommandWorker(worker=worker, action="quiet", id=command_id))
+
+    async def mark(self, mark_id: str) -> None:
+        if self.twin.can("metrics"):
+            await self.twin.same(mq.AddMark(id=mark_id, label=f"mark {mark_id}"))
+
+    async def roll_up(self, queue: str) -> None:
+        """Roll up the rest of the history of a queue."""
+        if not self.twin.can("metrics"):
+            return
+        progress = await self.twin.same(mq.MetricsProgress(queue=queue))
+        if not progress:
+            return
+        page = await self.twin.send(
+            0, rq.ReadHistory(queue=queue, after=max(progress[0].at, progress[0].oldest - 1))
+        )
+        at = progress[0].at
+        await self.twin.ask(
+            lambda side: mq.AddMetrics(queue=queue, after=at, upto=page.last, rows=rows_of(page.records))
+        )
+
+    async def put_schedule(self, name: str, job: dict[str, Any], rule: Rule, **fields: Any) -> None:
+        if not self.twin.can("schedules"):
+            return
+        template = self._new(**job)
+        template.id = template.request_id = ""
+        template.depends_on, template.parent = [], None
+        first = self.twin.now_ms + (rule.every_ms or 0)
+        record = ScheduleRecord(
+            queue=template.queue, name=name, template=template, rule=rule, next_ms=first, **fields
+        )
+        await self.twin.same(sq.PutSchedule(schedule=record))
+
+    async def fire(self, limit: int, again: bool) -> None:
+        """Fire what is due, perhaps twice: the second time nothing happens."""
+        if not self.twin.can("schedules"):
+            return
+        due = await self.twin.same(sq.DueSchedules())
+        for record in due.schedules[:limit]:
+            plan = plan_firing(record, self.twin.now_ms)
+            request = sq.FireSchedule(
+                queue=record.queue,
+                name=record.name,
+                slot_ms=record.next_ms,
+                jobs=[slot_job(record, slot) for slot in plan.slots],
+                slots=plan.slots,
+                next_ms=plan.next_ms,
+            )
+            for _ in range(1 + again):
+                await self.twin.same(request)
+
+    async def fire_by_hand(self, queue: str, name: str) -> None:
+        if not self.twin.can("schedules"):
+            return
+        page = await self.twin.same(sq.ListSchedules(queue=queue, name=name))
+        for record in page.schedules:
+            self._fired += 1
+            job = slot_job(record, f"run{self._fired % 3}")
+            await self.twin.same(sq.FireSchedule(queue=queue, name=name, slot_ms=None, jobs=[job]))
+
+    async def pause_schedule(self, queue: str, name: str, paused: bool, wait_ms: int) -> None:
+        if self.twin.can("schedules"):
+            await self.twin.same(
+                sq.PauseSchedule(queue=queue, name=name, paused=paused, next_ms=self.twin.now_ms + wait_ms)
+            )
+
+    async def remove_schedule(self, **fields: Any) -> None:
+        if self.twin.can("schedules"):
+            await self.twin.same(sq.RemoveSchedule(**fields))
 
     def _claim(self, claim: Claim) -> rq.Claim:
         worker, parts, limit, lease_ms = claim
@@ -265,3 +375,12 @@ def _kept_apart(new: NewJob) -> NewJob:
     if new.parent is not None:
         new.parent = Dependency(new.queue, new.parent.id, new.parent.on_failure)
     return new
+
+
+def _exported(job: JobRecord) -> JobRecord:
+    """The job as an import reads it: its lease is gone, and its group decides again."""
+    job = copy.copy(job)
+    if job.state in (JobState.ACTIVE, JobState.PARKED):
+        job.state, job.started_ms, job.worker = JobState.WAITING, None, None
+        job.lease_until_ms = None
+    return job

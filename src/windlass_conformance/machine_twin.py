@@ -10,7 +10,9 @@ import msgspec
 from windlass.backend import Backend
 from windlass.backend import flow_requests as fl
 from windlass.backend import limit_requests as lrq
+from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
+from windlass.backend import schedule_requests as sq
 from windlass.backend import stream_requests as sm
 from windlass.core.edges import Edge
 from windlass.core.job import AttemptRecord, JobRecord, JobRef
@@ -25,22 +27,24 @@ R = TypeVar("R")
 Make = Callable[[int], rq.Request[R]]
 START_MS = 1_750_000_000_000
 QUEUES = ("x", "y")
-WORKERS = ("w1", "w2")
+WORKERS = ("w1", "w\x002")
 IDS = tuple(f"j{n}" for n in range(4))
+TASKS = ("t", "u")
 SIGNALS = ("yes", "no")
+TAG = "b\x00lue"
 OPTIONS = (
     StoredOptions(),
     StoredOptions(keep_id_ms=500),
     StoredOptions(max_stalls=0),
     StoredOptions(result_ttl_ms=20, keep_completed=Keep(0, 0), keep_failed=Keep(0, 0)),
-    StoredOptions(keep_completed=Keep(None, 1), keep_failed=Keep(None, 1), tags=("red",)),
+    StoredOptions(keep_completed=Keep(None, 1), keep_failed=Keep(None, 1), tags=("red", TAG)),
     StoredOptions(lease_ms=40, max_attempts=2, trace={"a": "b"}),
     StoredOptions(lifo=True),
     StoredOptions(expires_total_ms=100),
     StoredOptions(stall_delay_ms=30),
     StoredOptions(result_ttl_ms=0, keep_completed=Keep(0, 0)),
 )
-GROUPS = ("g", "h")
+GROUPS = ("g", "h: *\u20ac")
 GROUP_LIMITS = (
     None,
     GroupLimits(concurrency=1),
@@ -53,14 +57,15 @@ GROUP_LIMITS = (
     GroupLimits(ordered=True, skip_delayed=True),
     GroupLimits(max_size=2),
 )
+KEYS = ("k", 'l:"\n\x00')
 UNIQUE = (
-    StoredUnique(key="k", mode=UniqueMode.UNTIL_DONE),
-    StoredUnique(key="k", mode=UniqueMode.UNTIL_DONE, ttl_ms=30),
-    StoredUnique(key="k", mode=UniqueMode.UNTIL_START),
-    StoredUnique(key="l", mode=UniqueMode.THROTTLE, ttl_ms=40),
-    StoredUnique(key="l", mode=UniqueMode.THROTTLE, ttl_ms=40, extend=True),
-    StoredUnique(key="k", mode=UniqueMode.DEBOUNCE, ttl_ms=20),
-    StoredUnique(key="l", mode=UniqueMode.KEEP_LAST),
+    StoredUnique(key=KEYS[0], mode=UniqueMode.UNTIL_DONE),
+    StoredUnique(key=KEYS[0], mode=UniqueMode.UNTIL_DONE, ttl_ms=30),
+    StoredUnique(key=KEYS[0], mode=UniqueMode.UNTIL_START),
+    StoredUnique(key=KEYS[1], mode=UniqueMode.THROTTLE, ttl_ms=40),
+    StoredUnique(key=KEYS[1], mode=UniqueMode.THROTTLE, ttl_ms=40, extend=True),
+    StoredUnique(key=KEYS[0], mode=UniqueMode.DEBOUNCE, ttl_ms=20),
+    StoredUnique(key=KEYS[1], mode=UniqueMode.KEEP_LAST),
 )
 
 
@@ -141,8 +146,7 @@ class Twin:
         """Compare everything that can be read."""
         for queue in QUEUES:
             await self.same(rq.CountJobs(queue=queue))
-            jobs = [await self._listing(side, queue) for side in (0, 1)]
-            self.compare("listings differ", *jobs)
+            await self.same_listing(queue=queue, newest_first=False)
             await self._look_at_logs(queue)
         for ref in self.logged:
             await self.same(rq.GetLogs(ref=ref))
@@ -152,8 +156,14 @@ class Twin:
         if self.can("streams"):
             for ref in refs:
                 await self.same(sm.ReadStream(ref=ref))
+        await self.same(rq.GetJobs(refs=refs))
+        await self.same(rq.GetJobs(refs=refs, late=True))
         await self._same_rows(rq.ReadCounters())
         await self._look_at_limits()
+        if self.can("schedules"):
+            await self.same(sq.ListSchedules())
+        if self.can("metrics"):
+            await self._look_at_metrics()
         await self.same(rq.ListQueues())
         await self.same(rq.ListWorkers(stale_ms=100))
         await self.same(rq.ListArchivers())
@@ -167,7 +177,14 @@ class Twin:
                 await self.same(lrq.GetLimits(queue=queue, groups=GROUPS))
             if self.can("unique"):
                 await self.same(lrq.ListUniqueKeys(queue=queue))
-                await self.same(lrq.GetUniqueKey(queue=queue, key="k"))
+                await self.same(lrq.GetUniqueKey(queue=queue, key=KEYS[0]))
+
+    async def _look_at_metrics(self) -> None:
+        await self.same(mq.MetricsProgress())
+        await self.same(mq.ListMarks())
+        for queue in QUEUES:
+            for step in ("minute", "hour"):
+                await self.same(mq.ReadMetrics(queue=queue, step=step))
 
     async def _look_at_edges(self, refs: list[JobRef]) -> None:
         """Compare edges; an edge to a removed record may be visible from one end only."""
@@ -177,7 +194,8 @@ class Twin:
             rows: list[fl.Dependencies] = await self.send(side, fl.GetDependencies(refs=refs))
             for job, row in zip(jobs, rows, strict=True):
                 there = job is not None and job.payload  # what stays of a job that went at once has none
-                row.dependents = [edge for edge in row.dependents if there and edge.child_seq == job.seq]
+                mine = [edge for edge in row.dependents if there and edge.child_seq == job.seq]
+                row.dependents = sorted(mine, key=lambda edge: edge.dependent)  # see ``Dependencies``
             found.append(self._plain(rows, side))
         self.compare("edges differ", *found)
 
@@ -212,12 +230,16 @@ class Twin:
         answers = [await self.send(side, request) for side in (0, 1)]
         assert sorted(answers[0]) == sorted(answers[1]), answers
 
-    async def _listing(self, side: int, queue: str) -> list[Any]:
+    async def same_listing(self, **filters: Any) -> None:
+        """Compare a list of jobs, read in short pages."""
+        jobs = [await self._listing(side, filters) for side in (0, 1)]
+        self.compare(f"listings differ: {filters}", *jobs)
+
+    async def _listing(self, side: int, filters: dict[str, Any]) -> list[Any]:
         jobs: list[Any] = []
         cursor: str | None = None
         while True:
-            request = rq.ListJobs(queue=queue, newest_first=False, cursor=cursor, limit=3)
-            page: rq.Page = await self.send(side, request)
+            page: rq.Page = await self.send(side, rq.ListJobs(cursor=cursor, limit=3, **filters))
             jobs += [self._plain(job, side) for job in page.jobs]
             cursor = page.cursor
             if cursor is None:

@@ -151,12 +151,13 @@ _queue = st.sampled_from(QUEUES)
 _delay = st.sampled_from([0, 0, 0, HOUR_MS])
 _new = machine.new_jobs(
     delay_ms=_delay,
+    run_at_ms=st.none(),
     expires_in_ms=st.sampled_from([None, None, HOUR_MS]),
     options=st.sampled_from(_OPTIONS),
     unique=st.sampled_from([None] * 8 + [*_UNIQUE]),
 )
 _claim = machine.claims(HOUR_MS)
-_ends = machine.all_ends(delay_ms=_delay, hold_ms=st.just(0))
+_ends = machine.all_ends(delay_ms=_delay, hold_ms=st.just(0), filled=st.none())
 _change = st.sampled_from(
     [{"priority": 5}, {"priority": 0}, {"delay_ms": 0}, {"delay_ms": HOUR_MS}, {"payload": b"new"}, {}]
 )

@@ -359,3 +359,19 @@ def test_the_demo_app_runs(cli: Cli, tmp_path: Path) -> None:
     assert counts["mail"]["completed"] > 0
     assert counts["reports"]["completed"] > 0
     assert counts["images"]["failed"] > 0
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_worker_runs_although_standard_streams_are_closed(
+    cli: Cli, tmp_path: Path, closed: tuple[int, ...], processes: str
+) -> None:
+    (tmp_path / "shop.py").write_text(SHOP)
+    job_id = cli.add("mail", "greet")
+    shut = " ".join(f"{number}>&-" for number in closed)
+    command = [sys.executable, "-m", "windlass", "worker", "shop:app", "--burst", "--url", cli.url]
+    command += ["--processes", processes]
+    started = ["sh", "-c", f'exec "$@" {shut}', "sh", *command]
+    ended = subprocess.run(started, cwd=tmp_path, check=False, capture_output=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert cli.job("mail", job_id).state is JobState.COMPLETED

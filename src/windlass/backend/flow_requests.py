@@ -19,7 +19,9 @@ from windlass.core.job import JobRef
 class Dependencies(msgspec.Struct):
     """The edges of one job, each list in the order in which they were created.
 
-    ``depends_on`` is always complete. ``more``: the job has more dependents than the request's ``limit``.
+    Valkey lists ``dependents`` in the order in which it linked them: those of one add queue by queue, and an
+    edge that a retry has opened again as the newest. ``depends_on`` is always complete. ``more``: the job has
+    more dependents than the request's ``limit``.
     """
 
     depends_on: list[Edge]

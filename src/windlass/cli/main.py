@@ -9,6 +9,7 @@ from typing import NamedTuple
 import click
 
 from windlass._version import __version__
+from windlass.cli.standard_streams import open_standard_streams
 
 
 class CommandEntry(NamedTuple):
@@ -132,4 +133,5 @@ def tree() -> None:
 
 def main() -> None:
     """The entry point of ``windlass`` and of ``python -m windlass``."""
+    open_standard_streams()
     tree(prog_name="windlass")

@@ -23,7 +23,15 @@ STUBS_KEPT: Final = 5_000
 def stub_of(job: JobRecord) -> JobRecord:
     """The stub of a job that completed."""
     return msgspec.structs.replace(
-        job, payload=b"", progress=None, errors=[], signals={}, awaits=None, linked=False, turn=0
+        job,
+        payload=b"",
+        progress=None,
+        errors=[],
+        signals={},
+        awaits=None,
+        linked=False,
+        turn=0,
+        queue_time=None,
     )
 
 

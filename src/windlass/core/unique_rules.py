@@ -98,6 +98,14 @@ def frees_key(job: JobRecord, *, removed: bool = False) -> bool:
     return unique.mode is UniqueMode.UNTIL_START and job.deliveries > 0
 
 
+def holds_key(job: JobRecord, unique: StoredUnique, now_ms: int) -> bool:
+    """Whether an unfinished job that is restored holds its key: if not, another job may hold it already."""
+    if frees_key(job):
+        return False
+    timed = unique.ttl_ms is not None and unique.mode is not UniqueMode.DEBOUNCE
+    return not timed or job.enqueued_ms + (unique.ttl_ms or 0) > now_ms
+
+
 def takes_key_again(job: JobRecord) -> bool:
     """Whether a finished job that is retried by hand takes its key again, if the key is free."""
     return job.options.unique is not None and job.options.unique.mode in _TO_THE_END

@@ -241,8 +241,9 @@ def look_again(work: UnitOfWork, dependent: JobRef, again: set[JobRef]) -> None:
             edge, child = copy(stored), work.known(stored.child)
             rules.look_again(edge, child, runs_again=stored.child in again)
             _put(work, edge)
-            if edge.status is EdgeStatus.OPEN and child is not None:
+            if edge.status is EdgeStatus.OPEN:
                 work.waits[dependent].open += 1
+            if child is not None and edge.status in (EdgeStatus.OPEN, EdgeStatus.DONE):
                 _link(work, child)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from windlass.backend import requests as rq
+from windlass.core import unique_rules
 from windlass.core.job import EventType, JobRecord
+from windlass.core.option_values import StoredUnique
 from windlass.core.outcome import AddOutcome
 from windlass.core.queue_time import QueueTime
 from windlass.core.states import FINISHED
@@ -33,7 +35,8 @@ def _restore_one(work: UnitOfWork, job: JobRecord) -> rq.Added:
         same = known.request_id == job.request_id
         outcome = AddOutcome.QUEUED if same else AddOutcome.DUPLICATE
         return rq.Added(outcome, known.state, known.enqueued_ms, known.due_ms)
-    if work.kept.get(ref, 0) > work.now_ms or (not ended and _is_held(work, job)):
+    held = _held_key(work, job)
+    if work.kept.get(ref, 0) > work.now_ms or (held is not None and _is_taken(work, job.queue, held)):
         return rq.Added(AddOutcome.DUPLICATE, None)
     refusal = None if ended else refuses(work, job)
     if refusal is not None:
@@ -46,17 +49,22 @@ def _restore_one(work: UnitOfWork, job: JobRecord) -> rq.Added:
     keep_queue(work, work.queues[job.queue])
     if not ended:
         work.effects.count(job.queue, job.task, "enqueued")
-        if job.options.unique is not None:
-            unique_keys.take(work, job, job.options.unique)
+        if held is not None:
+            unique_keys.take(work, job, held)
     work.record_event(job, EventType.CHANGED, what="restored")
     save(work, job, None, Kind.MADE)
     return rq.Added(AddOutcome.QUEUED, job.state, job.enqueued_ms, job.due_ms)
 
 
-def _is_held(work: UnitOfWork, job: JobRecord) -> bool:
-    """Whether another job holds the unique key of this one."""
+def _held_key(work: UnitOfWork, job: JobRecord) -> StoredUnique | None:
+    """The unique key that a job holds when it is restored."""
     unique = job.options.unique
-    if unique is None:
-        return False
-    entry = work.rows[Table.KEY, (job.queue, unique.key)]
+    if unique is None or job.state in FINISHED or not unique_rules.holds_key(job, unique, work.now_ms):
+        return None
+    return unique
+
+
+def _is_taken(work: UnitOfWork, queue: str, unique: StoredUnique) -> bool:
+    """Whether another job holds a key."""
+    entry = work.rows[Table.KEY, (queue, unique.key)]
     return entry is not None and entry.is_live(work.now_ms)

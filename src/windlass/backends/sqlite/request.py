@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from windlass.backends.sqlite.rows import Row, encode_json, record, storable
-from windlass.backends.sqlite.statements import SPAN
+from windlass.backends.sqlite.statements import LISTED, SPAN
 from windlass.backends.sqlite.tx import Share, Tx, tally_of
 from windlass.core import bad_records
 from windlass.core.clock import moment
@@ -124,6 +124,17 @@ class RequestState(Share):
     def listed(self, name: str, items: Iterable[Any], *params: Any) -> list[Row]:
         """Execute a named statement that takes a JSON list as its last parameter. Returns all its rows."""
         return self.conn.execute(self.sql[name], (*params, encode_json(list(items)))).fetchall()
+
+    def listed_texts(self, name: str, items: list[Any], *params: Any) -> list[Row]:
+        """As ``listed``, for texts that may contain NUL: ``json_each`` ends a text there."""
+        ended = [item for item in items if isinstance(item, str) and "\0" in item]
+        if not ended:
+            return self.listed(name, items, *params)
+        rows = self.listed(name, [item for item in items if item not in ended], *params)
+        one = self.sql[name].replace(LISTED, "?")
+        for item in ended:
+            rows += self.conn.execute(one, (*params, item)).fetchall()
+        return rows
 
     def run(self, name: str, *params: Any) -> int:
         """Execute a named statement. Returns the number of rows that it changed."""

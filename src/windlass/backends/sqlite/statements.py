@@ -42,7 +42,9 @@ _COLUMNS = {
     "/*states*/": STATE_LIST,
 }
 _AMONG = "/*among*/"
-_BY_LIST = "seq IN (SELECT value FROM json_each(?))"
+#: The items of a JSON list.
+LISTED = "SELECT value FROM json_each(?)"
+_BY_LIST = f"seq IN ({LISTED})"
 _BY_SPAN = "seq BETWEEN ? AND ?"
 
 

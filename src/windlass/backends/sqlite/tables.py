@@ -123,7 +123,7 @@ def load(step: RequestState, entries: Iterable[Entry], work: UnitOfWork) -> None
         columns = [how.columns(key) for key in keys]
         items = [key[0] if len(key) == 1 else key for key in columns if key]
         where = () if num is None else (num,)
-        rows = step.listed(how.find, items, *where) if how.width else step.all(how.find, *where)
+        rows = step.listed_texts(how.find, items, *where) if how.width else step.all(how.find, *where)
         put(work, table, queue, rows)
 
 

@@ -245,11 +245,12 @@ async def open_edges(
 
 
 async def missed_children(session: ValkeySession, refs: list[JobRef]) -> list[tuple[Dependent, JobRef]]:
-    """Pairs of these jobs and each of their children that did not complete."""
+    """Pairs of these jobs and each of their children in other queues that did not complete."""
     return [
         (Dependent(ref, seq), child)
         for ref, (seq, children) in (await open_edges(session, refs, missed=True)).items()
         for child in children
+        if child.queue != ref.queue
     ]
 
 

@@ -224,10 +224,15 @@ function flow.failed_edges(q, id)
   return found
 end
 
--- The present fate of a child that did not complete before; true if it is open again, false if it is gone.
-function flow.present_end(queues, q, id, head, child)
+-- The present fate of a child that did not complete before; true if it is open again, false if it is gone. A child that has not
+-- completed now either is not linked, unless it is retried (`runs_again`): the dependent ignores it.
+function flow.present_end(queues, q, id, head, child, runs_again)
   local name, child_id = string.match(child, '^([^:]*):(.*)$')
   local there = flow.reachable(queues, name)
+  local known = there and head_of(there, child_id)
+  if known and not runs_again and ENDS[known[HEAD.STATE]] and known[HEAD.STATE] ~= STATE.COMPLETED then
+    return flow.end_of(there, child_id, known)
+  end
   return there and flow.link(there, child_id, flow.name_of_dependent(q, id, head))
 end
 
@@ -246,7 +251,7 @@ function flow.recheck_children(queues, q, id, head, known, again)
   redis.call('UNLINK', q.root .. ':B:' .. id)
   for child, edge in pairs(flow.failed_edges(q, id)) do
     local far = known[child]
-    local fate = far or flow.present_end(queues, q, id, head, child)
+    local fate = far or flow.present_end(queues, q, id, head, child, again[child])
     if fate == true or fate == 1 or again[child] then
       flow.reopen(q, id, child, edge)
       if far then

@@ -49,6 +49,15 @@ function unique.free(q, id, head)
   end
 end
 
+-- Whether a job that is restored holds its key: the key is not free since the job started, nor by its time.
+function unique.holds(q, head, wanted)
+  local mode, ttl = wanted[UNIQUE.MODE], wanted[UNIQUE.TTL]
+  if mode == MODE.UNTIL_START and head[HEAD.DELIVERIES] > 0 then
+    return false
+  end
+  return ttl < 0 or mode == MODE.DEBOUNCE or head[HEAD.ENQUEUED] + ttl > q.now
+end
+
 function unique.started(q, id, head)
   local wanted = unique.of(head[HEAD.OPTIONS])
   if wanted and wanted[UNIQUE.MODE] == MODE.UNTIL_START then
@@ -152,8 +161,8 @@ function unique.merged(old, new, left)
 end
 
 -- Replaces data and options of a pending job by those of a later add, without the options in `left`. It keeps its place in line
--- unless priority, lifo or group change.
-function unique.replace(q, id, head, job, tail, left)
+-- unless priority, lifo or group change. A new place is `seq`, the number of the later add: jobs after it in its batch come later.
+function unique.replace(q, id, head, job, tail, left, seq)
   local before, old = groups.of(head), head[HEAD.OPTIONS]
   load_records(q, { id })
   q.records[id] = unique.spliced(q.records[id], tail)
@@ -168,9 +177,12 @@ function unique.replace(q, id, head, job, tail, left)
     note(q, EVENT.PROMOTED, id, head)
   end
   if moves or job[JOB.PRIORITY] ~= head[HEAD.PRIORITY] or job[JOB.LIFO] ~= old[OPTION.LIFO] then
+    q.next_place, q.last_place = seq, seq
     head[HEAD.PRIORITY], head[HEAD.PLACE] = job[JOB.PRIORITY], fresh_place(q, head)
   end
+  q.next_place, q.last_place = seq, seq
   unique.replace_times(q, id, head, job)
+  q.next_place = nil
   update_group(q)
   if moves and before then
     groups.advance(q, groups.get(q, before), STEP)
@@ -206,7 +218,7 @@ function unique.extend(q, said, wanted, entry)
 end
 
 -- The answer to an add whose key is held; or nil and, if the new job must wait for a running one, the id of that.
-function unique.answer(q, job, tail, wanted)
+function unique.answer(q, job, tail, wanted, seq)
   local _, meta = cmsgpack.unpack_one(tail, 4)
   local request_id = meta[1] == 1 and job[JOB.ID] or meta[1]
   make_visible(q)
@@ -228,7 +240,7 @@ function unique.answer(q, job, tail, wanted)
     if group and groups.refuses_rank(q, group, job) then
       return { ADDED.OUT_OF_ORDER, 0, 0, 0 }
     end
-    unique.replace(q, id, holder, job, tail, left)
+    unique.replace(q, id, holder, job, tail, left, seq)
     entry = { id, unique.until_of(q, wanted), request_id, left }
     unique.put(q, wanted[UNIQUE.KEY], entry)
   end

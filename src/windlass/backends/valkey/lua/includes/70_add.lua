@@ -141,10 +141,10 @@ function adds.create(q, job, tail, after, seq, follows)
 end
 
 -- The answer for a job that its key or group keeps out; or nil and, if it must wait for a running job, the id of that.
-function adds.kept_out(q, job, tail)
+function adds.kept_out(q, job, tail, seq)
   local wanted, answer, follows = unique.of(job[JOB.OPTIONS]), nil, nil
   if wanted then
-    answer, follows = unique.answer(q, job, tail, wanted)
+    answer, follows = unique.answer(q, job, tail, wanted, seq)
   end
   local group = not answer and groups.named(job[JOB.OPTIONS])
   if group and groups.refuses_rank(q, group, job) then
@@ -158,7 +158,7 @@ end
 function adds.add_one(q, job, tail, seq)
   local id = job[JOB.ID]
   if job[JOB.OUT] == 1 then
-    return adds.kept_out(q, job, tail) or { ADDED.REFUSED, 0, 0, 0 }
+    return adds.kept_out(q, job, tail, seq) or { ADDED.REFUSED, 0, 0, 0 }
   end
   if q.added and q.added[id] then -- twice in one batch: make the first one readable
     make_visible(q)
@@ -176,7 +176,7 @@ function adds.add_one(q, job, tail, seq)
     return { ADDED.DUPLICATE, 0, 0, 0 }
   end
   if not answer then
-    answer, follows = adds.kept_out(q, job, tail)
+    answer, follows = adds.kept_out(q, job, tail, seq)
   end
   if answer then
     return answer

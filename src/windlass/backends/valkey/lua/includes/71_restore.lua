@@ -1,5 +1,11 @@
 -- Restoring jobs. The rules of `windlass.engine.restoring`.
 
+-- The unique key that a job holds when it is restored, or nil.
+function adds.key_to_restore(q, head)
+  local wanted = not ENDS[head[HEAD.STATE]] and unique.of(head[HEAD.OPTIONS])
+  return wanted and unique.holds(q, head, wanted) and wanted or nil
+end
+
 -- The answer for a job that cannot be restored because of its id, key or group; nil if it can.
 function adds.known_to_restore(q, job, head)
   local id = job[RESTORED.ID]
@@ -16,7 +22,7 @@ function adds.known_to_restore(q, job, head)
     q.records[id] = not stub and q.records[id] or nil
     return { same and ADDED.QUEUED or ADDED.DUPLICATE, known[HEAD.STATE], known[HEAD.ENQUEUED], known[HEAD.DUE] }
   end
-  local wanted = not ENDS[head[HEAD.STATE]] and unique.of(head[HEAD.OPTIONS])
+  local wanted = adds.key_to_restore(q, head)
   if (q.kept[id] or 0) > q.now or (wanted and unique.get(q, wanted[UNIQUE.KEY])) then
     return { ADDED.DUPLICATE, 0, 0, 0 }
   end
@@ -56,7 +62,7 @@ function adds.restore(q, job, tail, seq)
   q.added[id], q.joins[head] = true, true
   if not ENDS[head[HEAD.STATE]] then
     count(q, 'enqueued', head[HEAD.TASK])
-    local wanted = unique.of(head[HEAD.OPTIONS])
+    local wanted = adds.key_to_restore(q, head)
     if wanted then
       unique.take(q, id, wanted)
     end
