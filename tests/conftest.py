@@ -8,6 +8,11 @@ on a new asyncio loop. ``tests/plugins/guards.py`` fails tests that leave thread
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
+
+# The same examples in every run, however busy the machine is.
+settings.register_profile("windlass", derandomize=True, deadline=None)
+settings.load_profile("windlass")
 
 pytest_plugins = [
     "tests.plugins.failures",

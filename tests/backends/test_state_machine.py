@@ -34,7 +34,7 @@ SETTINGS = settings(
 
 
 @pytest.mark.feature("U7", "L16")
-@pytest.mark.timeout(0 if _HUNT else 120)
+@pytest.mark.timeout(0 if _HUNT else 300)
 @pytest.mark.parametrize("backend_name", HARNESSES)
 def test_a_backend_does_what_the_memory_store_does(backend_name: str, tmp_path: Path) -> None:
     def make() -> Backend:
@@ -49,7 +49,7 @@ OWN_SETTINGS = settings(SETTINGS, max_examples=int(_HUNT) if _HUNT else 20, phas
 
 
 @pytest.mark.feature("U7", "L16")
-@pytest.mark.timeout(0 if _HUNT else 120)
+@pytest.mark.timeout(0 if _HUNT else 300)
 @pytest.mark.parametrize("backend_name", HARNESSES)
 def test_a_backend_does_the_same_by_its_own_clock_alone_and_in_company(
     backend_name: str, tmp_path: Path

@@ -104,9 +104,9 @@ class Restore(Request[list[Added]], kw_only=True):
     queue are new. Edges and leases are not restored, so the caller refuses ``active`` and ``blocked`` jobs.
 
     The answer is ``duplicate`` if the id exists or is kept, or if the job is unfinished and another job holds
-    its unique key. A job that held its key no longer (``unique_rules.holds_key``) is restored without it.
-    Groups answer for unfinished jobs as in ``Add``. A repeated request gives the same answer
-    as the first time.
+    its unique key. A job that no longer held its key (``unique_rules.holds_key``) is restored without it.
+    Groups answer for unfinished jobs as in ``Add``. A repeated request gives the same answer as the first
+    time.
     """
 
     needs: ClassVar[str] = "restore"
