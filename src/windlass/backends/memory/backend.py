@@ -59,13 +59,16 @@ class MemoryBackend:
     name = "memory"
     capabilities = Capabilities.full(durable=False, shared=False)
 
-    def __init__(self, *, find: Callable[[], _SharedStore] = _SharedStore) -> None:
-        self._find = find
+    def __init__(
+        self, shared: _SharedStore | None = None, *, find: Callable[[], _SharedStore] | None = None
+    ) -> None:
+        self._given = shared
+        self._find = find or _SharedStore
 
     @cached_property
     def _shared(self) -> _SharedStore:
         """The store. Looked up on first use, so that a process that was forked before then has its own."""
-        return self._find()
+        return self._given or self._find()
 
     async def open(self) -> None:
         """Nothing to do."""
