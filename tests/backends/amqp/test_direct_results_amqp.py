@@ -85,9 +85,9 @@ class _SlowConfirms:
         monkeypatch.setattr(AmqpClient, "until_confirmed", self.until_confirmed)
 
     async def until_confirmed(self, promise: IoFuture[None]) -> None:
-        await promise
         held: IoFuture[None] = IoFuture()
         self.waiting.append(held)
+        await promise
         await held
 
     async def release(self, app: Windlass) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -309,30 +308,3 @@ def test_steps_for_the_connection_keep_their_order_and_wake_it_once() -> None:
     link.call_soon_threadsafe(lambda: ran.append(3))
     woken.pop()()
     assert ran == [0, 1, 2, 3]
-
-
-async def test_a_step_that_another_follows_wakes_the_connection_with_it() -> None:
-    """An offered job that ends at once wakes the connection's thread once: for its start and its end."""
-    woken, ran = list[Callable[[], None]](), list[int]()
-    link = Link(pika.URLParameters("amqp://localhost"), lambda *_: pytest.fail("no connection is made"))
-    link.loop = SimpleNamespace(add_callback_threadsafe=woken.append)
-    link.call_with_next(lambda: ran.append(1))
-    await asyncio.sleep(0)
-    assert woken == []
-    link.call_soon_threadsafe(lambda: ran.append(2))
-    woken.pop()()
-    assert ran == [1, 2]
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert woken == [], "nothing is left to do"
-
-
-async def test_a_step_that_no_other_follows_is_run_after_a_few_turns_of_the_loop() -> None:
-    woken, ran = list[Callable[[], None]](), list[int]()
-    link = Link(pika.URLParameters("amqp://localhost"), lambda *_: pytest.fail("no connection is made"))
-    link.loop = SimpleNamespace(add_callback_threadsafe=woken.append)
-    link.call_with_next(lambda: ran.append(1))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    woken.pop()()
-    assert ran == [1]

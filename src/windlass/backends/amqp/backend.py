@@ -74,7 +74,7 @@ class _SharedConnection:
             self.reply_listeners,
             self.clock,
             Coordinator,
-            link,
+            link.call_soon_threadsafe,
         )
         left = self._consumer.unsettled() if self._consumer is not None else None
         client.consumer = self._consumer = Consumer(client, self.offers, self.hold_s, left)

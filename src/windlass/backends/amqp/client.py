@@ -80,16 +80,6 @@ class HoldsJobs(Protocol):
         """Append pending starts to the log now."""
 
 
-class Link(Protocol):
-    """The thread of the connection, as other threads use it."""
-
-    def call_soon_threadsafe(self, step: Callable[[], None]) -> None:
-        """Run ``step`` on the thread, in the order of the calls."""
-
-    def call_with_next(self, step: Callable[[], None]) -> None:
-        """The same, for an event loop that is about to make another call."""
-
-
 class Coordinates(Protocol):
     """The coordinator, if this connection holds its queue."""
 
@@ -114,10 +104,10 @@ class AmqpClient(AmqpSession):
         reply_listeners: ReplyListeners,
         clock: SteadyClock,
         coordinator: Callable[[AmqpClient], Coordinates],
-        link: Link,
+        call_soon_threadsafe: Callable[[Callable[[], None]], None],
     ) -> None:
         super().__init__(connection, names)
-        self._link = link
+        self._call_soon_threadsafe = call_soon_threadsafe
         self._make_coordinator = coordinator
         self.hub = hub
         self.reply_listeners = reply_listeners
@@ -157,11 +147,7 @@ class AmqpClient(AmqpSession):
 
     def call_soon_threadsafe(self, call: Any) -> None:
         """Call back on the connection's thread, in the order of the calls. Usable from any thread."""
-        self._link.call_soon_threadsafe(self.guarded(call))
-
-    def call_with_next(self, call: Any) -> None:
-        """Like ``call_soon_threadsafe``, for an event loop that is about to make another call."""
-        self._link.call_with_next(self.guarded(call))
+        self._call_soon_threadsafe(self.guarded(call))
 
     def cancel_timer(self, timer: Any) -> None:
         self.connection.ioloop.remove_timeout(timer)

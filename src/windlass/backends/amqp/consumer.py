@@ -153,9 +153,9 @@ class Consumer:
         held.slot = OfferedSlot(worker)
 
         def answered(began: bool) -> None:
-            # A short job ends in the next turns of the worker's loop. Its settlement wakes the thread.
-            call = self._client.call_with_next if began else self._client.call_soon_threadsafe
-            call(lambda: self._offer_answered(delivery, held, key, open_offer, began=began))
+            self._client.call_soon_threadsafe(
+                lambda: self._offer_answered(delivery, held, key, open_offer, began=began)
+            )
 
         self._offer_timeouts.add(worker.offer(incoming.job, answered))
         return True

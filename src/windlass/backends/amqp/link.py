@@ -6,7 +6,6 @@ coroutines (``run``). All state of a connection is in its ``AmqpSession`` and is
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections import deque
@@ -28,8 +27,6 @@ log = logging.getLogger("windlass.amqp")
 #: Makes the coroutine of a call from the session.
 Make = Callable[[AmqpSession], Coroutine[IoFuture[Any], None, Any]]
 
-#: Turns of an event loop in which a short job begins, ends and is settled.
-_TURNS = 3
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.1, 2.0
 #: How long a coordinator may take to finish its work before the connection is closed.
 _LEAVE_S = 2.0
@@ -91,21 +88,6 @@ class Link:
         """Run ``step`` on the connection's thread, in the order of the calls."""
         self._steps.append(step)
         if not self._woken:
-            self._woken = True
-            self.loop.add_callback_threadsafe(self._run_steps)
-
-    def call_with_next(self, step: Callable[[], None]) -> None:
-        """Run ``step`` on the connection's thread like ``call_soon_threadsafe``, but let the running event
-        loop do a few more turns first: a call that it makes by then wakes the thread for both."""
-        self._steps.append(step)
-        asyncio.get_running_loop().call_soon(self._wake_later, _TURNS)
-
-    def _wake_later(self, turns: int) -> None:
-        if not self._steps or self._woken:
-            return
-        if turns:
-            asyncio.get_running_loop().call_soon(self._wake_later, turns - 1)
-        else:
             self._woken = True
             self.loop.add_callback_threadsafe(self._run_steps)
 
