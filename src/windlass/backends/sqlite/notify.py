@@ -48,7 +48,6 @@ class _Checker(notify.Checker):
 
     def foreign(self) -> bool:
         """Whether another process has changed the store since the last check."""
-        own_activity = self._wake.own_activity
         try:
             if self._conn is None:
                 self._conn = connect(self._settings, read_only=True)
@@ -59,7 +58,9 @@ class _Checker(notify.Checker):
             activity = read_meta(self._conn, self._sql).activity
         except sqlite3.Error:
             return False  # the next check may succeed, and callers get errors from their own requests
-        before, self._foreign = self._foreign, activity - own_activity
+        # Read last: a commit of this process that ``activity`` contains is counted by now. If one that is not
+        # committed yet is counted too, the commit changes the version, and the next check finds the rest.
+        before, self._foreign = self._foreign, activity - self._wake.own_activity
         return self._foreign > before
 
     def close(self) -> None:
