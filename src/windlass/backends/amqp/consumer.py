@@ -35,7 +35,8 @@ log = logging.getLogger("windlass.amqp")
 
 #: How often we check for long-running jobs within the time that the broker lets us hold a message.
 _CHECKS = 4
-#: How long a renewal waits for its answer at most; a third of the lease if that is shorter.
+#: How long a renewal waits for its answer at most; a sixth of the lease if that is shorter. A lease is renewed
+#: after a third of its time, so the next renewal can be late as well before the worker stops its handler.
 _MOST_RENEWING_S = 10.0
 #: Most jobs of a claim that is answered from prefetched messages on the thread of the worker.
 _MOST_PREFETCHED = 16
@@ -446,8 +447,8 @@ class Consumer:
         """
         now_ms = self.now_ms(request)
         shortest_ms = min((lease.lease_ms for lease in request.leases), default=0)
-        answer_s = min(shortest_ms / 3_000, _MOST_RENEWING_S)
-        await self._client.within(answer_s, spawn(self._rejoin()))
+        answer_s = min(shortest_ms / 6_000, _MOST_RENEWING_S)
+        await self._client.within(2 * answer_s, spawn(self._rejoin()))
         try:
             answers = await self._client.ask(request, answer_s)
         except NoAnswerError:
