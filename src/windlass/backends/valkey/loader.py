@@ -20,7 +20,7 @@ from windlass.backends.valkey import words
 
 VERSION = 2
 #: The digest of the source of this version, which ``python -m windlass.backends.valkey.check`` compares.
-DIGEST = "5588cd13f1084c0a4e321973c3c0b4f0"
+DIGEST = "115eac7971789c9d26d622db6c673aeb"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")
