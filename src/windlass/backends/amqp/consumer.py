@@ -35,8 +35,8 @@ log = logging.getLogger("windlass.amqp")
 
 #: How often we check for long-running jobs within the time that the broker lets us hold a message.
 _CHECKS = 4
-#: How long a renewal waits for its answer at most; a sixth of the lease if that is shorter. A lease is renewed
-#: after a third of its time, so the next renewal can be late as well before the worker stops its handler.
+#: How long a renewal waits for its answer at most; a sixth of the lease if that is shorter. A lease is
+#: renewed after a third of its time, so the next renewal can be late as well before the handler is stopped.
 _MOST_RENEWING_S = 10.0
 #: Most jobs of a claim that is answered from prefetched messages on the thread of the worker.
 _MOST_PREFETCHED = 16
