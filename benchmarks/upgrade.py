@@ -91,7 +91,7 @@ async def upgrade(path: Path) -> None:
     await store.open()
     opened = time.perf_counter() - began
     other = _other(path)
-    session = store._database.session  # type: ignore[attr-defined]
+    session = store._store.session  # type: ignore[attr-defined]
     while session.sweep_due:  # noqa: ASYNC110 - the figures are about what happens meanwhile
         await asyncio.sleep(0.01)
     whole = time.perf_counter() - began
