@@ -75,10 +75,10 @@ class ConfigError(WindlassError, ValueError):
 
     def __init__(self, option: str, want: str = "", got: object = ..., *, message: str = "") -> None:
         self.option = option
-        self.want = want or message
+        self.want: str = want or message
         self.got = got
         tail = "" if got is ... else f", got {shown(got)}"
-        self.message = message or f"{option} must be {want}{tail}"
+        self.message: str = message or f"{option} must be {want}{tail}"
         super().__init__(self.message)
 
 

@@ -189,7 +189,7 @@ def test_help_draws_nothing_and_loads_no_command(args: list[str]) -> None:
         "print(sorted(loaded), file=sys.stderr)"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert result.stderr.strip() == "['windlass.cli.main']"
+    assert result.stderr.strip() == "['windlass.cli.main', 'windlass.cli.standard_streams']"
 
 
 def test_python_dash_m(tmp_path: Path) -> None:
