@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import importlib.util
 import json
 import os
 import platform
@@ -21,7 +23,6 @@ from rich.console import Console
 from rich.table import Table
 
 from windlass import __version__
-from windlass.cli.store_commands import loop_factory
 
 T = TypeVar("T")
 
@@ -156,9 +157,17 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[min(int(len(ordered) * percent / 100), len(ordered) - 1)]
 
 
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, if it is installed. Written here, because earlier revisions run this too."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
+    return factory
+
+
 def run(work: Coroutine[Any, Any, T]) -> T:
     """Run ``work`` on the event loop that ``windlass worker`` uses: uvloop, if it is installed."""
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(work)
 
 
