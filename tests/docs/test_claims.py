@@ -74,17 +74,10 @@ def _target(name: str, store: str) -> tuple[str, str]:
 
 
 @pytest.mark.feature("Z8")
-@pytest.mark.parametrize("backend_name", ["file", "sqlite", "valkey"])
+@pytest.mark.parametrize("backend_name", ["file", "sqlite", "valkey", "amqp"])
 def test_the_recorded_run_of_a_store_met_the_targets(backend_name: str) -> None:
     rate, elsewhere = _target("10,000 jobs/s of one instance", backend_name)
     assert float(rate.replace(",", "")) >= 10_000
     assert rate in elsewhere, "in no table of a run"
     enqueue, _ = _target("enqueue below 10 ms", backend_name)
     assert float(enqueue.split(" ms")[0]) < 10
-
-
-def test_a_target_that_a_recorded_run_missed_is_said_to_be_missed() -> None:
-    rate, elsewhere = _target("10,000 jobs/s of one instance", "amqp")
-    figure, _, verdict = rate.partition(": ")
-    assert (float(figure.replace(",", "")) < 10_000, verdict) == (True, "missed")
-    assert figure in elsewhere, "in no table of a run"
