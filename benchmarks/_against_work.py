@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ TEXT = "x" * 89  # a payload of a hundred bytes, its key and quotes included
 PATIENCE_S = 120
 
 Figures = dict[str, float]
+#: When something began and ended, by the monotonic clock, in ns.
+Span = tuple[int, int]
 
 
 class Starts:
@@ -50,10 +54,10 @@ class Starts:
         if len(self._times) == self._count:
             self._all.set()
 
-    async def rate(self) -> float:
-        """Starts per second between the first and the last."""
+    async def span(self) -> Span:
+        """The times of the first and the last start."""
         await asyncio.wait_for(self._all.wait(), PATIENCE_S)
-        return (self._count - 1) / ((self._times[self._count - 1] - self._times[0]) / 1e9)
+        return self._times[0], self._times[self._count - 1]
 
 
 class Classes:
@@ -144,14 +148,22 @@ STYLES: dict[str, type[Classes] | type[Tasks]] = {"class": Classes, "task": Task
 # --- the workloads --------------------------------------------------------------------------------
 
 
+def per_second(count: int, span: Span) -> float:
+    return count / ((span[1] - span[0]) / 1e9)
+
+
 async def add(url: str, style: str, count: int) -> Figures:
     """W1: jobs added one by one, each awaited."""
+    return {"rate": per_second(count, await _add_in_turn(url, style, count))}
+
+
+async def _add_in_turn(url: str, style: str, count: int) -> Span:
     async with STYLES[style](url) as client:
         await client.add()  # connect first
-        started = time.perf_counter()
+        started = time.monotonic_ns()
         for _ in range(count):
             await client.add()
-        return {"rate": count / (time.perf_counter() - started)}
+        return started, time.monotonic_ns()
 
 
 async def bulk(url: str, style: str, count: int) -> Figures:
@@ -167,12 +179,45 @@ async def bulk(url: str, style: str, count: int) -> Figures:
 
 async def drain(url: str, style: str, count: int, concurrency: int) -> Figures:
     """W3: a full queue and one worker."""
+    await _fill(url, style, count)
+    return {"rate": per_second(count - 1, await _drain_all(url, style, count, concurrency))}
+
+
+async def _fill(url: str, style: str, count: int) -> None:
     async with STYLES[style](url) as client:
         for first in range(0, count, BATCH):
             await client.bulk(min(BATCH, count - first))
+
+
+async def _drain_all(url: str, style: str, count: int, concurrency: int) -> Span:
     starts = Starts(count)
     async with STYLES[style].worker(url, starts, concurrency):
-        return {"rate": await starts.rate()}
+        return await starts.span()
+
+
+async def floor_of_adds(folder: str, style: str, count: int) -> Figures:
+    """The SQL of W1 on another thread, and nothing else."""
+    prepare = partial(_fill, style=style, count=1)
+    return await _floor(folder, count, prepare, partial(_add_in_turn, style=style, count=count))
+
+
+async def floor_of_drain(folder: str, style: str, count: int, concurrency: int) -> Figures:
+    """The SQL of W3 on another thread, and nothing else."""
+    work = partial(_drain_all, style=style, count=count, concurrency=concurrency)
+    return await _floor(folder, count - 1, partial(_fill, style=style, count=count), work)
+
+
+async def _floor(
+    folder: str, count: int, prepare: Callable[[str], Awaitable[None]], work: Callable[[str], Awaitable[Span]]
+) -> Figures:
+    from benchmarks._sqlite_floor import Floor  # not for an older tree
+
+    floor = await Floor.of(Path(folder) / "floor", prepare, work)
+    gc.collect()
+    return {
+        name: count / await floor.seconds(Path(folder) / f"{name}.db", flush=flush)
+        for name, flush in (("flushed", True), ("unflushed", False))
+    }
 
 
 async def idle(url: str, style: str, arrivals: int, calls: int, stamps: str) -> Figures:
@@ -230,6 +275,14 @@ async def _rate(count: int, requests: list[Any], execute: Callable[[Any], Awaita
     return count / (time.perf_counter() - started)
 
 
+async def remove(url: str) -> Figures:
+    """Remove the queues of a namespace from the broker, so that they cost nothing later."""
+    async with Classes(url) as client:
+        await client.add()  # it removes the queues that this process has used
+        await client.app.store.backend.remove_all()  # type: ignore[attr-defined]
+    return {}
+
+
 async def hop(count: int) -> Figures:
     """An empty call on another thread, awaited: the least cost of a write that does not block the loop."""
     loop = asyncio.get_running_loop()
@@ -241,10 +294,12 @@ async def hop(count: int) -> Figures:
         return {"rate": count / (time.perf_counter() - started)}
 
 
-WORKS: dict[str, Callable[..., Any]] = {work.__name__: work for work in (add, bulk, drain, idle, bare, hop)}
+_WORKS = (add, bulk, drain, idle, bare, hop, floor_of_adds, floor_of_drain, remove)
+WORKS: dict[str, Callable[..., Any]] = {work.__name__: work for work in _WORKS}
 
 
 def main() -> None:
+    logging.getLogger("pika").setLevel(logging.ERROR)  # older trees let it warn of each refused coordinator
     print(json.dumps({"figures": {}, "tree": str(Path(windlass.__file__).parents[1])}), flush=True)
     for line in sys.stdin:
         order = json.loads(line)

@@ -26,12 +26,12 @@ from datetime import UTC, datetime
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
 from benchmarks._against_stores import STORES, Place, Stores
@@ -46,6 +46,8 @@ BUSY = 0.5
 #: The width of the table, also if the output is not a terminal.
 WIDE = 150
 STYLES = {"class": "classes", "task": "tasks"}
+#: What the rows of the floor have in place of a style, and the style that the floor is recorded with.
+FLOOR, FLOOR_OF = "bare SQL", "class"
 #: The columns: the tree, and its value of ``WINDLASS_SPEEDUPS``.
 VARIANTS = {"old": ("old", ""), "new": ("new", ""), "off": ("new", "off")}
 
@@ -69,6 +71,9 @@ QUICK = Sizes(5, 2, 1_000, 10_000, {1: 1_500, 10: 6_000, 50: 10_000}, 150, 250, 
 SMOKE = Sizes(1, 1, 10, 100, {1: 20, 10: 20, 50: 60}, 5, 5, 1_000)
 #: RabbitMQ needs more time per job.
 SHARE = {"amqp": 0.3}
+#: Stores with all rows of their own workloads, and those of which a waiting job has a size.
+WHOLE = {"sqlite", "valkey", "amqp"}
+SIZED = {"sqlite", "valkey"}
 
 
 @dataclass(slots=True)
@@ -81,6 +86,8 @@ class Row:
     unit: str
     #: Whether less is better.
     less: bool = False
+    #: Whether it is a floor. Its ratio is that of the floor to the older tree, which shows what is possible.
+    floor: bool = False
     runs: dict[str, dict[int, float]] = field(default_factory=dict)
 
     def median(self, column: str) -> float | None:
@@ -151,8 +158,27 @@ class Process:
         self._process.stdout.close()
 
 
+ADD = "W1 add, awaited"
+
+
+def drain_at(concurrency: int) -> str:
+    """The name of the row of a drain."""
+    return f"W3 drain at {concurrency}"
+
+
 #: The figures of one step, by the name and unit of their row, and whether less is better.
 Figures = dict[tuple[str, str, bool], float]
+
+
+class Step(NamedTuple):
+    """One measurement."""
+
+    style: str
+    measure: Callable[[Process, Place], Figures]
+    #: The columns that it measures.
+    columns: tuple[str, ...] = tuple(VARIANTS)
+    #: The workload of which it is the floor: the figures of the older tree are those of that row.
+    floor_of: str = ""
 
 
 class Steps:
@@ -161,28 +187,51 @@ class Steps:
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
 
-    def of(self, store: str) -> Iterator[tuple[str, Callable[[Process, Place], Figures]]]:
-        """The steps for a store, each with its style."""
-        share = SHARE.get(store, 1)
+    def of(self, store: str) -> Iterator[Step]:
+        """The steps for a store."""
         if store == "memory":
-            yield "bare store", self._bare
+            yield Step("bare store", self._bare)
             return
-        whole = store in ("sqlite", "valkey")
         if store == "sqlite":
-            yield "", self._hop
+            yield Step("", self._hop)
         for style in STYLES:
-            if whole:
-                yield style, partial(self._add, style)
-            yield style, partial(self._bulk, style, int(self._sizes.bulk * share), sized=whole)
-            for concurrency, count in self._sizes.drain.items():
-                if whole or concurrency == max(self._sizes.drain):
-                    yield style, partial(self._drain, style, int(count * share), concurrency)
-            if whole:
-                yield style, partial(self._idle, style)
+            yield from self._styled(store, style)
 
-    def _add(self, style: str, process: Process, place: Place) -> Figures:
-        found = process.do("add", url=place.url, style=style, count=self._sizes.add)
-        return {("W1 add, awaited", "jobs/s", False): found["rate"]}
+    def _styled(self, store: str, style: str) -> Iterator[Step]:
+        """The steps for one way of using a store, each before its floor."""
+        share, whole = SHARE.get(store, 1), store in WHOLE
+        floors = store == "sqlite" and style == FLOOR_OF
+        if whole:
+            count = int(self._sizes.add * share)
+            yield Step(style, partial(self._add, style, count))
+            if floors:
+                yield self._floor(ADD, "floor_of_adds", count=count)
+        yield Step(style, partial(self._bulk, style, int(self._sizes.bulk * share), sized=store in SIZED))
+        for concurrency, jobs in self._sizes.drain.items():
+            if whole or concurrency == max(self._sizes.drain):
+                count = int(jobs * share)
+                yield Step(style, partial(self._drain, style, count, concurrency))
+                if floors:
+                    name = drain_at(concurrency)
+                    yield self._floor(name, "floor_of_drain", count=count, concurrency=concurrency)
+        if whole:
+            yield Step(style, partial(self._idle, style))
+
+    def _floor(self, name: str, work: str, **arguments: int) -> Step:
+        """The floor of a workload, with the SQL of this tree."""
+
+        def measure(process: Process, place: Place) -> Figures:
+            found = process.do(work, folder=str(place.folder), style=FLOOR_OF, **arguments)
+            return {
+                (f"{name}, flushed", "jobs/s", False): found["flushed"],
+                (f"{name}, no flush", "jobs/s", False): found["unflushed"],
+            }
+
+        return Step(FLOOR, measure, ("new",), name)
+
+    def _add(self, style: str, count: int, process: Process, place: Place) -> Figures:
+        found = process.do("add", url=place.url, style=style, count=count)
+        return {(ADD, "jobs/s", False): found["rate"]}
 
     def _bulk(self, style: str, count: int, process: Process, place: Place, *, sized: bool) -> Figures:
         """Also the space that each additional waiting job needs."""
@@ -197,7 +246,7 @@ class Steps:
 
     def _drain(self, style: str, count: int, concurrency: int, process: Process, place: Place) -> Figures:
         found = process.do("drain", url=place.url, style=style, count=count, concurrency=concurrency)
-        return {(f"W3 drain at {concurrency}", "jobs/s", False): found["rate"]}
+        return {(drain_at(concurrency), "jobs/s", False): found["rate"]}
 
     def _idle(self, style: str, process: Process, place: Place) -> Figures:
         sizes = self._sizes
@@ -231,19 +280,23 @@ class Bench:
         self.errors: list[str] = []
 
     def run(self, progress: Progress) -> None:
-        columns = [self._columns(number) for number in range(self._sizes.rounds)]
-        total = sum(len(names) for names in columns) * sum(len(steps) for steps in self._steps.values())
+        rounds = [self._columns(number) for number in range(self._sizes.rounds)]
+        steps = [step for steps in self._steps.values() for step in steps]
+        total = sum(column in step.columns for columns in rounds for step in steps for column in columns)
         task = progress.add_task("", total=total)
-        for number, names in enumerate(columns):
-            for store, steps in self._steps.items():
-                with self._processes(names) as processes:
-                    for style, step in steps:
-                        for column in names:
-                            title = (
-                                f"round {number + 1} of {len(columns)}: {store}, {style or 'hop'}, {column}"
-                            )
-                            progress.update(task, description=title, advance=1)
-                            self._measure(store, style, step, column, processes[column], number)
+        for number, columns in enumerate(rounds):
+            for store in self._steps:
+                title = f"round {number + 1} of {len(rounds)}: {store}"
+                self._round(store, columns, number, partial(_announce, progress, task, title))
+
+    def _round(self, store: str, columns: list[str], number: int, announce: Callable[[str], None]) -> None:
+        """Measure a store once in each column. ``announce`` is told of every step before it."""
+        with self._processes(columns) as processes:
+            for step in self._steps[store]:
+                for column in columns:
+                    if column in step.columns:
+                        announce(f"{step.style or 'hop'}, {column}")
+                        self._measure(store, step, column, processes[column], number)
 
     def _columns(self, number: int) -> list[str]:
         """The columns that a round measures. Their order rotates, so that none is always the first."""
@@ -262,25 +315,32 @@ class Bench:
                 process.ready()
             yield found
 
-    def _measure(
-        self,
-        store: str,
-        style: str,
-        step: Callable[[Process, Place], Figures],
-        column: str,
-        process: Process,
-        number: int,
-    ) -> None:
+    def _measure(self, store: str, step: Step, column: str, process: Process, number: int) -> None:
         """Run one step of one column. Errors are reported at the end, and the other steps continue."""
         try:
             with self._stores.fresh(store, VARIANTS[column][0]) as place:
-                figures = step(process, place)
+                figures = step.measure(process, place)
+                if store == "amqp":
+                    process.do("remove", url=place.url)
         except (RuntimeError, OSError) as error:
-            self.errors.append(f"{store}, {style}, {column}, round {number + 1}: {error}")
+            self.errors.append(f"{store}, {step.style}, {column}, round {number + 1}: {error}")
             return
         for (name, unit, less), value in figures.items():
-            row = self.rows.setdefault((store, style, name), Row(store, style, name, unit, less))
+            new = Row(store, step.style, name, unit, less, floor=bool(step.floor_of))
+            row = self.rows.setdefault((store, step.style, name), new)
             row.runs.setdefault(column, {})[number] = value
+            if step.floor_of:
+                self._set_beside(row, self.rows.get((store, FLOOR_OF, step.floor_of)), number)
+
+    def _set_beside(self, floor: Row, workload: Row | None, number: int) -> None:
+        """Set a floor beside the figure that the older tree had for its workload in the same round."""
+        old = workload.runs.get("old", {}) if workload else {}
+        if number in old:
+            floor.runs.setdefault("old", {})[number] = old[number]
+
+
+def _announce(progress: Progress, task: TaskID, title: str, step: str) -> None:
+    progress.update(task, description=f"{title}, {step}", advance=1)
 
 
 # --- the trees ------------------------------------------------------------------------------------
@@ -324,7 +384,8 @@ def ratio(ratios: list[float]) -> str:
 
 def cells(row: Row) -> list[str]:
     new, off = row.ratios("new"), row.ratios("off")
-    missed = row.style and new and statistics.median(new) < WANTED  # the hop is the same on both
+    rated = row.style and not row.floor  # the hop and the floor are no results of this tree
+    missed = rated and new and statistics.median(new) < WANTED
     return [
         row.store,
         STYLES.get(row.style, row.style),

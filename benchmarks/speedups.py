@@ -59,6 +59,11 @@ CASES = (
     Case("amqp", "amqp", "drain", 1, 1_000),
     Case("amqp", "amqp", "drain", 10, 5_000),
     Case("amqp", "amqp", "drain", 50, 10_000),
+    Case("amqp_loop", "amqp", "add", 1, 1_000),
+    Case("amqp_loop", "amqp", "drain", 1, 1_000),
+    Case("amqp_loop", "amqp", "drain", 50, 10_000),
+    Case("amqp_loop", "amqp", "late", 10, 200),
+    Case("amqp_loop", "amqp", "call", 10, 500),
     Case("recast", "file", "open", 1, 40_000),
     Case("recast", "file", "drain", 50, 10_000),
 )

@@ -4,6 +4,8 @@ It runs the suite on each store under coverage, prints a table by package, and c
 were not taken with ``tools/branches.toml``, which lists each with its reason. It fails on a branch that is
 neither taken nor listed, and on a listed branch that is taken or gone. ``--last`` evaluates the last run
 again; ``--only EXPRESSION`` runs some tests (as ``pytest -k``) and adds their coverage to the last run.
+Runs on different stores may be under way at the same time; ``WINDLASS_TEST_WORKERS`` is the number of
+processes of each, ``--timeout`` the seconds that a test may take on a busy machine.
 
 A branch is identified by its file, its function, the text of its line and the text of its target line, so
 that moving lines does not affect the list. A function that is never called counts as one branch, and so does
@@ -18,6 +20,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,6 +41,9 @@ RULES = (
 STORES = ("memory", "file", "sqlite", "valkey", "amqp")
 #: The store on which the coverage of the engine and the rules is measured.
 REFERENCE = "memory"
+
+#: The seconds that a test may take: coverage makes it several times slower.
+TIMEOUT = 240
 
 CALLED, RAISED, END = "is called", "is raised", "the end"
 
@@ -233,15 +239,15 @@ def suite_of(store: str, only: str = "") -> list[str]:
     return [*places, "-k", only] if only else places
 
 
-def run_store(store: str, workers: int, only: str = "") -> None:
+def run_store(store: str, workers: int, only: str = "", timeout: int = TIMEOUT) -> None:
     """Run the suite on a store, or some of its tests, and write the coverage to ``DATA``."""
     folder = DATA / store
     if not only:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "coverage", "run", f"--data-file={folder / 'part'}", "-m", "pytest"]
-    command += ["-q", "--timeout=240", f"-n{workers}", *suite_of(store, only)]
-    if subprocess.run(command, cwd=ROOT, check=False).returncode:
+    command += ["-p", "tools.save_coverage", "-q", f"--timeout={timeout}", f"-n{workers}"]
+    if subprocess.run([*command, *suite_of(store, only)], cwd=ROOT, check=False).returncode:
         raise click.ClickException(f"the suite fails on {store}: what it covers says nothing")
     if len([*folder.iterdir()]) <= workers:
         raise click.ClickException(
@@ -255,12 +261,12 @@ def measure(stores: Sequence[str], files: Iterable[str]) -> dict[str, Measured]:
     if missing := [store for store in stores if not (DATA / store).exists()]:
         raise click.ClickException(f"not measured yet: {', '.join(missing)}")
     parts = [str(part) for store in stores for part in (DATA / store).iterdir()]
-    whole, report = DATA / "whole", DATA / "report.json"
-    whole.unlink(missing_ok=True)
-    _coverage("combine", "-q", "--keep", f"--data-file={whole}", *parts)
     include = f"--include={','.join(files)}"
-    _coverage("json", "-q", f"--data-file={whole}", "-o", str(report), include, "--fail-under=0")
-    found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))["files"]
+    with tempfile.TemporaryDirectory() as folder:  # other stores may be measured at the same time
+        whole, report = Path(folder, "whole"), Path(folder, "report.json")
+        _coverage("combine", "-q", "--keep", f"--data-file={whole}", *parts)
+        _coverage("json", "-q", f"--data-file={whole}", "-o", str(report), include, "--fail-under=0")
+        found: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))["files"]
     return {
         file: Measured(
             frozenset(one["executed_lines"]),
@@ -294,15 +300,16 @@ def _files(folder: str) -> list[str]:
 @click.argument("stores", nargs=-1, type=click.Choice(STORES))
 @click.option("--last", is_flag=True, help="Evaluate the last run on these stores again.")
 @click.option("--only", default="", help="Run only these tests (pytest -k), and add them to the last run.")
+@click.option("--timeout", default=TIMEOUT, show_default=True, help="The seconds that a test may take.")
 @click.option("--toml", "as_toml", is_flag=True, help="Print branches that are not listed as new entries.")
-def main(*, stores: tuple[str, ...], last: bool, only: str, as_toml: bool) -> None:
+def main(*, stores: tuple[str, ...], last: bool, only: str, timeout: int, as_toml: bool) -> None:
     """Show which branches of the engine and the stores the conformance suite takes.
 
     The default stores are memory and file.
     """
     stores = stores or ("memory", "file")
     for store in () if last else stores:
-        run_store(store, int(os.environ.get("WINDLASS_TEST_WORKERS", "2")), only)
+        run_store(store, int(os.environ.get("WINDLASS_TEST_WORKERS", "2")), only, timeout)
     packages = judged_files(stores)
     judged = {file for files in packages.values() for file in files}
     measured = measure(stores, judged)

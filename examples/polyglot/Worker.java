@@ -30,10 +30,13 @@ public class Worker {
     final String queue;
     final String hostname;
     final String identity;
+    // While a broker starts, it has no streams yet. It returns the message and confirms it: keep the job then.
+    volatile boolean returned;
 
     Worker(Channel channel, String queue) throws Exception {
         this.channel = channel;
         this.queue = queue;
+        channel.addReturnListener((code, text, exchange, key, properties, body) -> returned = true);
         hostname = InetAddress.getLocalHost().getHostName();
         identity = String.format("%s:%d:%08x", hostname, ProcessHandle.current().pid(),
             ThreadLocalRandom.current().nextInt());
@@ -48,9 +51,10 @@ public class Worker {
     }
 
     synchronized void send(String stream, JsonObject body) throws Exception {
-        channel.basicPublish("", stream, MessageProperties.PERSISTENT_TEXT_PLAIN,
+        channel.basicPublish("", stream, true, MessageProperties.PERSISTENT_TEXT_PLAIN,
             GSON.toJson(body).getBytes(StandardCharsets.UTF_8));
         channel.waitForConfirmsOrDie(10_000);
+        if (returned) throw new IllegalStateException("no queue takes " + stream);
     }
 
     void beat(int busy) throws Exception {

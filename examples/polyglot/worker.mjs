@@ -5,7 +5,7 @@ import amqp from 'amqplib';
 
 const [url, queue, count] = process.argv.slice(2);
 const identity = `${hostname()}:${process.pid}:${randomBytes(4).toString('hex')}`;
-const options = { persistent: true, contentType: 'application/json' };
+const options = { persistent: true, mandatory: true, contentType: 'application/json' };
 const now = () => Date.now() / 1000;
 
 const handlers = {
@@ -26,6 +26,8 @@ function nextStep(job, error) {
 
 const connection = await amqp.connect(url);
 const channel = await connection.createConfirmChannel();
+// While a broker starts, it has no streams yet. It returns the message and confirms it: keep the job then.
+channel.on('return', ({ fields }) => { throw new Error(`no queue takes ${fields.routingKey}`); });
 const send = (stream, body) => channel.sendToQueue(stream, Buffer.from(JSON.stringify(body)), options);
 let busy = 0;
 

@@ -27,7 +27,7 @@ end
 
 def send_to(channel, stream, body)
   channel.default_exchange.publish(
-    body.to_json, routing_key: stream, persistent: true, content_type: 'application/json'
+    body.to_json, routing_key: stream, persistent: true, mandatory: true, content_type: 'application/json'
   )
 end
 
@@ -58,6 +58,11 @@ connection = Bunny.new(URL).start
 channel = connection.create_channel
 channel.confirm_select
 channel.prefetch(1)
+# While a broker starts, it has no streams yet. It returns the message and confirms it: keep the job then.
+channel.default_exchange.on_return do |returned, _properties, _body|
+  warn "no queue takes #{returned.routing_key}"
+  exit!(1)
+end
 beat(channel, 0)
 heart = connection.create_channel # a channel belongs to one thread
 Thread.new { loop { sleep 10; beat(heart, 1) } }

@@ -2,7 +2,7 @@
 one.
 
 One table for modules, one for names: a module with old names has ``__getattr__ = old_names(__name__)``, and
-``install`` lets old modules be imported. Rows go with the release after the next.
+``install`` lets old modules be imported. Rows are removed in the next release.
 """
 
 from __future__ import annotations

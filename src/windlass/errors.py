@@ -58,7 +58,28 @@ _MAX_SECONDS = 100 * 366 * 86_400
 _SHOWN_CHARS = 200
 
 
-class WindlassError(Exception):
+def _rebuild(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """Make an exception without calling its ``__init__``, whose parameters are not ``args``."""
+    error: BaseException = kind.__new__(kind)
+    error.args = args
+    return error
+
+
+class _Picklable(Exception):
+    """An exception that survives pickling and copying, whatever the parameters of its ``__init__`` are.
+
+    Without it, an error that is raised in a worker of a ``multiprocessing.Pool`` stops the whole pool.
+    """
+
+    def __reduce__(self) -> Any:
+        return _rebuild, (type(self), self.args), self._state()
+
+    def _state(self) -> dict[str, Any]:
+        """Return the attributes as they are pickled."""
+        return dict(self.__dict__)
+
+
+class WindlassError(_Picklable):
     """Base of all errors that Windlass raises. ``code`` is a stable name of the kind of error."""
 
     code: ClassVar[str] = "error"
@@ -81,6 +102,11 @@ class ConfigError(WindlassError, ValueError):
         self.message: str = message or f"{option} must be {want}{tail}"
         super().__init__(self.message)
 
+    def _state(self) -> dict[str, Any]:
+        """Return the attributes; a refused value that may not be picklable becomes its text."""
+        plain = self.got is ... or isinstance(self.got, str | bytes | int | float | None)
+        return {**self.__dict__, "got": self.got if plain else shown(self.got)}
+
 
 def not_installed(option: str, what: str, package: str) -> ConfigError:
     """Return the error for a feature whose packages are not installed."""
@@ -94,6 +120,11 @@ def shown(value: object) -> str:
     except Exception:
         text = f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+
+
+def _ids(jobs: Sequence[Any]) -> list[Any]:
+    """Return the ids of jobs, which themselves cannot be pickled."""
+    return [getattr(job, "id", job) for job in jobs]
 
 
 class PayloadTooLargeError(ConfigError):
@@ -117,7 +148,7 @@ class OrderedGroupError(ConfigError):
     """A priority or ``lifo`` is not allowed in an ordered group, whose jobs run in the order of adding.
 
     ``refused`` are the ids of the jobs that were not added. ``added`` are the jobs of the same call that
-    were.
+    were (in a pickled copy of the error, their ids).
     """
 
     code = "ordered_group"
@@ -138,6 +169,9 @@ class OrderedGroupError(ConfigError):
         self.refused: list[str] = list(refused)
         self.added: list[Any] = list(added)
         super().__init__(option, want, message=message)
+
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "added": _ids(self.added)}
 
     @classmethod
     def at_add(
@@ -173,7 +207,8 @@ class OrderedGroupError(ConfigError):
 class GroupFullError(WindlassError):
     """Jobs were not added because their group has reached its ``max_size`` of unfinished jobs.
 
-    ``refused`` are their ids. ``added`` are the jobs of the same call that were added.
+    ``refused`` are their ids. ``added`` are the jobs of the same call that were added (in a pickled copy of
+    the error, their ids).
     """
 
     code = "group_full"
@@ -187,6 +222,9 @@ class GroupFullError(WindlassError):
             f"group {group!r} of queue {queue!r} is full: {len(refused)} job(s) were not added; "
             "add them when some of its jobs have finished, or raise its max_size"
         )
+
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "added": _ids(self.added)}
 
 
 class DependencyError(ConfigError):
@@ -277,7 +315,8 @@ class ForkedError(StorageError):
         super().__init__(
             f"this {store} store was opened by process {parent}, and this is its fork {child}: connections "
             "and threads cannot be shared. Make a new Windlass, Queue or Worker in each process after the "
-            "fork (one that was never used before works, too)"
+            "fork (one that was never used before works, too), or close the app before the fork and open it "
+            "again in each process"
         )
 
 
@@ -533,25 +572,24 @@ class BatchError(WindlassError):
         super().__init__(f"{len(errors)} jobs of the batch failed; each keeps its own error")
 
 
-class JobSignal(Exception):
+class JobSignal(_Picklable):
     """Base of exceptions that a handler raises to control its job. They are not logged as failures."""
+
+
+def _signal_ms(name: str, value: float | timedelta) -> int:
+    """Return a duration that a handler gave to a signal, in milliseconds."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= _MAX_SECONDS:
+        raise ConfigError(name, "a number of seconds or a timedelta, not negative, at most 100 years", value)
+    return round(seconds * 1000)
 
 
 class _DelaySignal(JobSignal):
     """Base of signals with a delay in seconds."""
 
     def __init__(self, delay: float | timedelta = 0) -> None:
-        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
-        if (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, (int, float))
-            or not 0 <= seconds <= _MAX_SECONDS
-        ):
-            raise ConfigError(
-                "delay", "a number of seconds or a timedelta, not negative, at most 100 years", delay
-            )
-        self.delay_ms: int = round(seconds * 1000)
-        super().__init__(f"{type(self).__name__} for {seconds:g} s")
+        self.delay_ms: int = _signal_ms("delay", delay)
+        super().__init__(f"{type(self).__name__} for {self.delay_ms / 1000:g} s")
 
 
 class Snooze(_DelaySignal):
@@ -600,7 +638,7 @@ class Suspend(JobSignal):
         if not isinstance(signal, str) or not 1 <= len(signal) <= 128 or not _is_text(signal):
             raise ConfigError("signal", "a text of 1 to 128 characters", signal)
         self.signal = signal
-        self.delay_ms: int = 0 if timeout is None else max(_DelaySignal(timeout).delay_ms, 1)
+        self.delay_ms: int = 0 if timeout is None else max(_signal_ms("timeout", timeout), 1)
         super().__init__(f"suspended until {signal!r}")
 
 

@@ -107,3 +107,25 @@ async def test_an_app_that_was_never_used_before_a_fork_works_in_the_child(harne
     assert await used.queue(QUEUE).count() == expected
     await used.close()
     await unused.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+async def test_an_app_that_was_closed_before_a_fork_opens_again_in_the_child(harness: Harness) -> None:
+    app = _app(harness)
+    await app.queue(QUEUE).add("n")
+    await app.close()
+
+    async def work() -> str:
+        said = await _refusals([app.open])
+        if said == "no error":
+            job = await app.queue(QUEUE).add("child")
+            said = str(await job.get_state())
+            await app.close()
+        return said
+
+    shared = harness.backend.capabilities.shared  # a copy of jobs in memory would run a second time
+    assert await _in_a_child(work) == ("waiting" if shared else "forked")
+    await app.open()
+    expected = 2 if shared else 1
+    assert await app.queue(QUEUE).count() == expected
+    await app.close()

@@ -145,6 +145,8 @@ async def test_a_task_has_a_rate_of_its_own_over_all_workers(harness: Harness) -
         assert [round(at - starts[0], 1) for at in starts] == [0] * 5 + [1] * 5 + [2] * 2
         with pytest.raises(ConfigError, match=r"a task with a group .* cannot have a rate"):
             stage.app.task(queue=QUEUE, name="other", rate=(5, 1), group="g")(lambda: None)
+        with pytest.raises(ConfigError, match=r"a task with a group .* cannot have a rate"):
+            report.options(group="g")
 
 
 @pytest.mark.feature("H7", "H12")

@@ -171,6 +171,29 @@ async def test_a_worker_samples_the_backlog_also_of_queues_that_no_worker_serves
         assert (row.task, row.runs, row.depth.count) == ("a", 8, 0)
 
 
+@pytest.mark.feature("Q3")
+async def test_steps_that_sample_few_queues_take_turns(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windlass.api.metrics._SAMPLED", 2)
+    async with Stage(harness) as stage:
+        names = [f"many{n}" for n in range(5)]
+        for name in names:
+            await stage.app.queue(name).add("a", {})
+        aggregator = Aggregator(stage.app.store)
+        samples = []
+        for _ in range(6):
+            await aggregator.step()
+            samples.append([await _samples(stage, name) for name in names])
+        assert samples[2] == [1, 1, 1, 1, 1]
+        assert samples[-1] == [2, 2, 2, 2, 2]
+
+
+async def _samples(stage: Stage, queue: str) -> int:
+    found = await stage.app.store.execute(mq.ReadMetrics(queue=queue, step="minute", task=BACKLOG))
+    return total(found.rows).depth.count
+
+
 @pytest.mark.feature("Q9")
 async def test_deploys_can_be_marked(harness: Harness) -> None:
     async with Stage(harness) as stage:

@@ -217,6 +217,30 @@ async def test_a_queue_can_be_added_to_a_running_worker(harness: Harness) -> Non
         assert log.queues == ["late"]
 
 
+@needs("limits")
+@pytest.mark.feature("J14", "H12")
+async def test_a_queue_that_is_added_to_a_running_worker_has_its_limits_from_the_first_job(
+    harness: Harness,
+) -> None:
+    async with Stage(harness) as stage:
+        starts: list[int] = []
+
+        @stage.app.task(queue="late", name="report", rate=(2, 60))
+        async def report(n: int) -> None:
+            starts.append(n)
+
+        worker = await stage.work(limiter=(3, 60), global_concurrency=5)
+        await report.map(range(4))
+        worker.add_queue("late")
+        await stage.settle()
+        late = stage.app.queue("late")
+        rate = await late.get_global_rate_limit()
+        assert rate is not None
+        assert (rate.max, await late.get_global_concurrency(), len(starts)) == (3, 5, 2)
+        await stage.advance(61)
+        assert len(starts) == 4
+
+
 @pytest.mark.feature("J14")
 async def test_a_handler_registered_on_a_running_worker_brings_its_queue(harness: Harness) -> None:
     async with Stage(harness) as stage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -24,6 +25,14 @@ from windlass_conformance.harness import Harness
 from windlass_conformance.stage import Stage
 
 EXACT = {"type": "fixed", "delay": 10, "jitter": 0}
+
+
+def nested(levels: int) -> Any:
+    """A list in a list, and so on."""
+    found: Any = []
+    for _ in range(levels - 1):
+        found = [found]
+    return found
 
 
 class Script:
@@ -289,8 +298,62 @@ async def test_each_retry_gets_the_next_fallback_and_the_last_one_stays(harness:
         assert retried is not None and retried.fallback is None
 
 
+@pytest.mark.feature("A19", "C21")
+async def test_a_handler_that_changes_fields_of_its_job_changes_no_other_job(harness: Harness) -> None:
+    """Jobs with the same options share them, in a store and in a worker."""
+    async with Stage(harness) as stage:
+        seen: list[Any] = []
+
+        async def handler(job: Job[Any]) -> None:
+            way = job.fallback
+            seen.append((dict(job.trace), way and dict(way), len(job.errors), dict(job.signals)))
+            for field in (job.trace, job.signals, *([way] if way else [])):
+                field["mine"] = "yes"
+            job.errors.clear()
+            raise ValueError("not this way")
+
+        await stage.work(handler, concurrency=2)
+        options = {"trace": {"tenant": "acme"}, "fallbacks": [{"model": "small"}]}
+        jobs = await stage.queue.add_bulk(
+            [{"name": "n", "max_attempts": 3, "backoff": EXACT, **options} for _ in range(2)]
+        )
+        await stage.advance(21)
+        for job in jobs:
+            await stage.until_state(job, JobState.FAILED)
+        first: Any = ({"tenant": "acme"}, None, 0, {})
+        later: Any = [({"tenant": "acme"}, {"model": "small"}, failed, {}) for failed in (1, 2)]
+        assert seen == [first, first, later[0], later[0], later[1], later[1]]
+
+
 @pytest.mark.feature("C21")
-@pytest.mark.parametrize("wrong", ["text", [object()], [b"bytes"], [1] * 33, ["x" * 20_000]])
+async def test_what_code_does_to_a_fallback_or_a_trace_reaches_no_stored_job(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        seen: list[Any] = []
+
+        async def handler(job: Job[Any]) -> None:
+            seen.append(deepcopy((job.fallback, job.trace)))
+            job.trace["more"] = "x"
+            if job.attempt == 1:
+                raise ValueError("not this way")
+            job.fallback["models"].append("huge")
+
+        await stage.work(handler, concurrency=1)
+        options: dict[str, Any] = {"max_attempts": 2, "backoff": EXACT, "trace": {"from": "here"}}
+        for _ in range(2):
+            way = {"models": ["small"]}
+            job = await stage.queue.add("n", fallbacks=[way], **options)
+            way["models"].append("large")
+            assert (await stage.queue.add("n", delay=1_000, fallbacks=[nested(100)])).options.fallbacks
+            await stage.advance(31)
+            await job.result()
+            stored = await stage.queue.get_job(job.id)
+            assert stored is not None and stored.options.fallbacks == ({"models": ["small"]},)
+            assert stored.trace == {"from": "here"}
+        assert seen == [(None, {"from": "here"}), ({"models": ["small"]}, {"from": "here"})] * 2
+
+
+@pytest.mark.feature("C21")
+@pytest.mark.parametrize("wrong", ["text", [object()], [b"bytes"], [1] * 33, ["x" * 20_000], [nested(101)]])
 async def test_fallbacks_that_cannot_travel_are_refused(harness: Harness, wrong: Any) -> None:
     async with Stage(harness) as stage:
         with pytest.raises(ConfigError):

@@ -7,12 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import msgspec
 import pytest
 
 from windlass import ConfigError, Job, Schedule, Windlass
 from windlass.backend import requests as rq
 from windlass.backend import schedule_requests as sq
 from windlass.backend.store import Store
+from windlass.core.schedule_rules import SCHEDULES_PER_STEP
 from windlass.errors import ScheduleNotFoundError
 from windlass.testing.clock import START_MS
 from windlass.worker.duty import all_steps
@@ -128,6 +130,27 @@ async def test_a_cron_rule_runs_by_the_clock_of_its_time_zone(harness: Harness) 
         info = await stage.queue.get_job_scheduler("evening")
         assert info is not None
         assert info.next_run == slots[0] + timedelta(days=1)
+
+
+@pytest.mark.feature("B8", "B10")
+@pytest.mark.parametrize("hours", ["*", "0-23"])
+async def test_a_cron_rule_of_every_hour_runs_by_the_minutes_of_its_time_zone(
+    harness: Harness, hours: str
+) -> None:
+    async with Stage(harness) as stage:
+        times = Times(stage)
+        await serve(stage, times)
+        rule = {
+            "cron": f"38 {hours} * * *",
+            "timezone": "Asia/Kolkata",
+        }  # half an hour ahead of UTC's minutes
+        await stage.queue.upsert_job_scheduler("hourly", rule, {"name": "report"})
+        await stage.advance(120)
+        slot = datetime(2025, 6, 15, 20, 38, tzinfo=ZoneInfo("Asia/Kolkata"))
+        assert times.seen == [(slot - START).total_seconds()]
+        info = await stage.queue.get_job_scheduler("hourly")
+        assert info is not None
+        assert info.next_run == slot + timedelta(hours=1)
 
 
 @pytest.mark.feature("B8")
@@ -287,6 +310,44 @@ async def test_a_thousand_missed_slots_are_made_up_for(harness: Harness) -> None
         assert await stage.queue.count() == 1_000
 
 
+@pytest.mark.feature("B12")
+async def test_schedules_whose_rules_are_damaged_leave_the_others_on_time(harness: Harness) -> None:
+    def raises(after: datetime) -> datetime | None:
+        raise RuntimeError("no slot")
+
+    async with Stage(harness, schedule_strategies={"raises": raises}) as stage:
+        times = Times(stage)
+        await serve(stage, times)
+        info = await stage.queue.upsert_job_scheduler("tick", {"every": 5})
+        damaged: list[dict[str, Any]] = [
+            {"every_ms": 0},
+            {"every_ms": -5},
+            {"every_ms": None, "cron": "*/0 * * * *"},
+            {"every_ms": None, "strategy": "raises"},
+        ]
+        for number, change in enumerate(damaged):
+            rule = msgspec.structs.replace(info.record.rule, **change)
+            bad = msgspec.structs.replace(info.record, name=f"bad{number}", rule=rule)
+            await stage.app.store.execute(sq.PutSchedule(schedule=bad))
+        await stage.advance(21)
+        assert times.seen == [5, 10, 15, 20]
+
+
+@pytest.mark.feature("B12")
+async def test_many_schedules_that_a_worker_cannot_compute_leave_the_others_on_time(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        info = await stage.queue.upsert_job_scheduler("tick", {"every": 5})
+        rule = msgspec.structs.replace(info.record.rule, every_ms=None, strategy="of-another-app")
+        for number in range(SCHEDULES_PER_STEP + 1):
+            stuck = msgspec.structs.replace(info.record, name=f"stuck{number}", rule=rule, next_ms=START_MS)
+            await stage.app.store.execute(sq.PutSchedule(schedule=stuck))
+        await stage.advance(6)
+        scheduler = Scheduler(stage.app.store)
+        for _ in range(2):
+            await scheduler.step()
+        assert await stage.queue.count() == 1
+
+
 # --- several nodes ------------------------------------------------------------------------------------------
 
 
@@ -389,6 +450,17 @@ async def test_a_schedule_can_be_run_now(harness: Harness) -> None:
         assert (info.fired, info.last_run) == (2, START + timedelta(seconds=20))
 
 
+@needs("unique")
+@pytest.mark.feature("B14", "D5")
+async def test_running_a_schedule_whose_unique_key_is_held_returns_the_holder(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        template = {"name": "beat", "opts": {"unique": "k"}}
+        await stage.queue.upsert_job_scheduler("tick", {"every": 10}, template)
+        holder = await stage.queue.add("beat", unique="k")
+        assert (await stage.queue.run_job_scheduler("tick")).id == holder.id
+        assert await stage.queue.count() == 1
+
+
 @pytest.mark.feature("B9", "B14")
 async def test_a_schedule_that_is_not_there_is_told_so(harness: Harness) -> None:
     async with Stage(harness) as stage:
@@ -481,3 +553,15 @@ async def test_the_code_cannot_declare_a_schedule_that_cannot_work(harness: Harn
         stage.app.schedule("s", {"every": 5}, needs_more, 3)
         with pytest.raises(ConfigError):
             stage.app.schedule("s", {"every": 5}, "other", queue=QUEUE)
+
+
+@pytest.mark.feature("B8")
+async def test_a_second_schedule_of_a_name_does_not_replace_the_first(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        stage.app.schedule("sync", {"every": 60}, "sync", "ada", queue=QUEUE)
+        await stage.app.deploy_schedules()
+        for every, who in ((60, "bob"), (30, "ada")):
+            with pytest.raises(ConfigError, match=r"already has a schedule 'sync'.*choose another name"):
+                stage.app.schedule("sync", {"every": every}, "sync", who, queue=QUEUE)
+        stage.app.schedule("sync", {"every": 60}, "sync", "ada", queue=QUEUE)  # the same one again
+        assert [info.every for info in await stage.app.schedules()] == [60]

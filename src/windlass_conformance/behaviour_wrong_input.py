@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 import pytest
 
-from windlass import ConfigError, Job, JobState, StorageError, WindlassError, Worker, current_job
+from windlass import (
+    ConfigError,
+    FlowProducer,
+    Job,
+    JobState,
+    QueueEvents,
+    StorageError,
+    WindlassError,
+    Worker,
+    current_job,
+)
 from windlass.core.backoff import Backoff
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.option_values import Keep
@@ -165,6 +176,7 @@ def verbs(live: Live, job: Job[Any], odd: Any) -> Iterator[Callable[[], Any]]:
     yield partial(job.change_priority, odd)
     yield partial(job.change_delay, odd)
     yield partial(job.log, odd)
+    yield partial(queue.search_jobs, query=odd)
     yield partial(app.mark, odd)
     yield partial(app.command_worker, odd, "quiet")
 
@@ -181,6 +193,158 @@ async def test_verbs_take_an_odd_argument_or_refuse_it_with_a_typed_error(harnes
                 assert len(str(exc)) < 1_000
         await live.work(lambda job: "done")
         await live.check_honest()
+
+
+@needs("unique")
+async def test_keys_that_no_job_can_hold_are_refused_and_so_are_pages_that_no_list_has(
+    harness: Harness,
+) -> None:
+    async with Live(harness) as live:
+        queue = live.queue
+        await queue.add("send", unique="a\0b", delay=3_600)
+        wrong: Any
+        for wrong in (SURROGATE, "", "x" * 257, None, 5, ["a"]):
+            with pytest.raises(ConfigError, match="key"):
+                await queue.get_unique_holder(wrong)
+            with pytest.raises(ConfigError, match="key"):
+                await queue.free_unique_key(wrong)
+        for wrong in (SURROGATE, 5, ["a"]):
+            with pytest.raises(ConfigError, match="cursor"):
+                await queue.list_unique_keys(wrong)
+        for wrong in (-1, 0, 1_001, 2**63, True, None, "1", float("nan")):
+            with pytest.raises(ConfigError, match="limit"):
+                await queue.list_unique_keys(limit=wrong)
+        assert [holder.key for holder in await queue.list_unique_keys("", 1)] == ["a\0b"]
+        assert await queue.free_unique_key("a\0b")
+
+
+@needs("revoked_tasks")
+async def test_a_revocation_with_an_odd_flag_is_refused_and_other_limits_stay(harness: Harness) -> None:
+    async with Live(harness) as live:
+        await live.queue.set_global_concurrency(3)
+        wrong: Any
+        for wrong in (1, 0, None, "yes", []):
+            with pytest.raises(ConfigError, match="once"):
+                await live.queue.revoke_task("odd", once=wrong)
+        await live.queue.pause()  # reads the limits that are stored
+        assert await live.queue.get_global_concurrency() == 3
+        assert await live.queue.revoked_tasks() == {}
+
+
+async def test_events_after_what_is_no_event_id_are_refused_at_once(harness: Harness) -> None:
+    async with Live(harness) as live:
+        await live.queue.publish_event("custom")
+        wrong: Any
+        for wrong in (-1, True, "1", 1.0, float("nan"), float("inf"), 2**53 + 1, 2**63 - 1, 2**64, []):
+            with pytest.raises(ConfigError, match="after"):
+                live.queue.events(wrong)
+            with pytest.raises(ConfigError, match="after"):
+                QueueEvents("mail", live.app, after=wrong)
+        async with aclosing(live.queue.events(0)) as events:
+            assert (await anext(events)).type == "custom"
+
+
+@needs("streams")
+async def test_output_after_what_is_no_chunk_is_refused_at_once(harness: Harness) -> None:
+    async with Live(harness) as live:
+        job = await live.queue.add("odd")
+        wrong: Any
+        for wrong in (-1, None, True, "1", float("nan"), float("inf"), 2**53 + 1, 2**63 - 1, 2**64):
+            with pytest.raises(ConfigError, match="after"):
+                live.queue.read_stream(job.id, wrong)
+
+
+@needs("metrics")
+async def test_figures_of_a_task_that_no_job_can_have_are_refused(harness: Harness) -> None:
+    async with Live(harness) as live:
+        wrong: Any
+        for wrong in (SURROGATE, 5, ["a"]):
+            with pytest.raises(ConfigError, match="task"):
+                await live.queue.stats_for_task(wrong)
+            with pytest.raises(ConfigError, match="task"):
+                await live.queue.get_rollups(task=wrong)
+            with pytest.raises(ConfigError, match="task"):
+                await live.queue.get_metrics("completed", task=wrong)
+        assert (await live.queue.stats_for_task(None)).total == 0
+        assert (await live.queue.stats_for_task("none")).total == 0
+
+
+@needs("unique")
+async def test_a_key_with_an_odd_flag_is_refused_and_adds_nothing(harness: Harness) -> None:
+    async with Live(harness) as live:
+        wrong: Any
+        for wrong in (1, None, "yes", []):
+            with pytest.raises(ConfigError, match="extend"):
+                await live.queue.add("odd", unique={"key": "k", "ttl": 60, "extend": wrong})
+        assert await live.queue.get_jobs() == []
+        assert await live.queue.list_unique_keys() == []
+
+
+@needs("schedules")
+async def test_a_schedule_or_template_that_no_store_could_keep_is_refused(harness: Harness) -> None:
+    async with Live(harness) as live:
+        wrong: Any
+        for wrong in (0, -1, 2.0, True, "1", 10**12 + 1, 2**64):
+            with pytest.raises(ConfigError, match="limit"):
+                await live.queue.upsert_job_scheduler("odd", {"every": 60, "limit": wrong})
+        for wrong in ("x", b"x", [1], {"opts": "x"}, {"opts": [1]}, {1: 2}, {"opts": {1: 2}}):
+            with pytest.raises(ConfigError):
+                await live.queue.upsert_job_scheduler("odd", {"every": 60}, wrong)
+        assert await live.queue.get_job_schedulers() == []
+        await live.queue.upsert_job_scheduler("fine", {"every": 60, "limit": 10**12}, {"opts": None})
+
+
+@needs("flows")
+async def test_a_flow_with_an_odd_part_is_refused_and_adds_nothing(harness: Harness) -> None:
+    deep: dict[str, Any] = {"name": "odd"}
+    for _ in range(3_000):
+        deep = {"name": "odd", "children": [deep]}
+    odd: list[dict[str, Any]] = [
+        {"opts": "x"},
+        {"options": [1]},
+        {"opts": {1: 2}},
+        {"children": 5},
+        {"children": "ab"},
+        {"children": {"name": "child"}},
+        {"then": 5},
+        {"children": [deep]},
+    ]
+    async with Live(harness) as live:
+        flows = FlowProducer(live.app)
+        for part in odd:
+            with pytest.raises(ConfigError):
+                await flows.add({"name": "odd", "queue": "mail", **part})
+        assert await live.queue.get_jobs() == []
+        empty = {"opts": None, "options": None, "children": None, "then": None}
+        await flows.add({"name": "fine", "queue": "mail", **empty})
+        assert [job.name for job in await live.queue.get_jobs()] == ["fine"]
+
+
+async def test_a_list_nested_without_end_is_refused_where_a_name_is_wanted(harness: Harness) -> None:
+    endless: Any = []
+    for _ in range(10_000):
+        endless = [endless]
+    async with Live(harness) as live:
+        with pytest.raises(ConfigError, match="on_failure"):
+            await live.queue.add("odd", depends_on=[("mail", "other")], on_failure=endless)
+        with pytest.raises(ConfigError, match="timezone"):
+            await live.queue.get_daily_totals(timezone=endless)
+        with pytest.raises(ConfigError, match="search"):
+            await live.queue.search_jobs(query=endless)
+
+
+async def test_flags_are_true_or_false(harness: Harness) -> None:
+    async with Live(harness) as live:
+        job = await live.queue.add("odd", delay=3_600)
+        wrong: Any
+        for wrong in (SURROGATE, None, 1, "no", []):
+            for delete in (partial(live.queue.remove, job.id), job.remove, live.queue.obliterate):
+                with pytest.raises(ConfigError, match="force"):
+                    await delete(force=wrong)
+            for read in (live.queue.get_jobs, live.queue.search_jobs):
+                with pytest.raises(ConfigError, match="newest_first"):
+                    await read(newest_first=wrong)
+        assert await job.get_state() is JobState.SCHEDULED
 
 
 async def test_callbacks_that_raise_anything_stop_no_worker(harness: Harness) -> None:

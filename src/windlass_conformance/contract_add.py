@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from windlass.backend import requests as rq
 from windlass.core.backoff import Backoff
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.job import JobRecord, JobRef
+from windlass.core.ids import new_id
+from windlass.core.job import EventType, JobRecord, JobRef
 from windlass.core.option_values import PRIORITY_MAX, PRIORITY_MIN, Keep
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Changed, Outcome
@@ -58,6 +60,23 @@ async def test_an_added_job_waits_with_the_fields_it_was_given(harness: Harness)
 @pytest.mark.feature("A1", "A2")
 async def test_add_answers_queued_with_the_state_and_time_of_the_add(harness: Harness) -> None:
     assert await harness.add("a") == rq.Added(AddOutcome.QUEUED, JobState.WAITING, START_MS)
+
+
+@pytest.mark.feature("A1", "A2")
+async def test_adds_of_many_callers_at_the_same_time_each_count_once(harness: Harness) -> None:
+    """The ids are like those of queues: some stores add such jobs in fewer steps."""
+    await harness.add("first")
+    ids = [new_id() for _ in range(60)]
+    adds = (harness.add(job_id, task=f"t{n}", payload=b"[%d]" % n) for n, job_id in enumerate(ids))
+    answers = await asyncio.gather(*adds)
+    assert {added.outcome for added in answers} == {AddOutcome.QUEUED}
+    assert await harness.counts() == {JobState.WAITING: 61}
+    jobs = [await harness.get(job_id) for job_id in ids]
+    assert [(job.task, job.payload) for job in jobs] == [(f"t{n}", b"[%d]" % n) for n in range(60)]
+    enqueued = [event.job_id for event in await harness.events() if event.type is EventType.ENQUEUED]
+    assert sorted(enqueued) == sorted(["first", *ids])
+    claimed = await harness.claim(limit=100)
+    assert sorted(job.id for job in claimed) == sorted(["first", *ids])
 
 
 @pytest.mark.feature("A8", "B1")

@@ -302,6 +302,18 @@ async def test_reading_at_the_end_gives_nothing_until_something_happens(harness:
 
 
 @pytest.mark.feature("K7")
+async def test_what_a_reader_changes_in_an_event_reaches_no_other_event(harness: Harness) -> None:
+    await harness.add_many("a", "b")
+    await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "b")], reason="no"))
+    before = [dict(event.data) for event in await harness.events()]
+    for event in await harness.events():
+        event.data["mine"] = 1
+    assert [event.data for event in await harness.events()] == before
+    await harness.add("c")
+    assert (await harness.last_event()).data == before[0]
+
+
+@pytest.mark.feature("K7")
 async def test_a_queue_without_events_answers_an_empty_log(harness: Harness) -> None:
     assert await harness.do(rq.ReadEvents(queue="nowhere")) == rq.EventPage([], 0, 1)
 

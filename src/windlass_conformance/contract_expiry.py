@@ -346,3 +346,20 @@ async def test_a_job_retried_by_hand_gets_its_total_anew(harness: Harness) -> No
     await harness.settle(job, Outcome.RETRY, delay_ms=60_000)
     harness.pass_ms(1)
     assert await scan(harness) == ["a"]
+
+
+@pytest.mark.feature("A35", "A25")
+async def test_the_total_that_a_retry_by_hand_restarts_also_holds_after_the_first_start(
+    harness: Harness,
+) -> None:
+    await harness.add("a", options=TOTAL)
+    harness.pass_ms(1_000)
+    await scan(harness)
+    await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "a")]))
+    job = await harness.take()
+    assert job.expires_ms == START_MS + 2_000
+    await harness.settle(job, Outcome.RETRY, delay_ms=60_000)
+    harness.pass_ms(999)
+    assert await scan(harness) == []
+    harness.pass_ms(1)
+    assert await scan(harness) == ["a"]

@@ -198,6 +198,25 @@ async def test_a_parent_that_is_retried_together_with_its_child_waits_for_it_in_
 
 
 @pytest.mark.feature("I9", "A25")
+@pytest.mark.parametrize("refs", [["p", "a"], ["a", "p"]])
+async def test_a_parent_that_is_retried_together_with_the_job_that_replaced_its_child_waits_for_that(
+    harness: Harness, refs: list[str]
+) -> None:
+    await harness.add("a")
+    await harness.add("p", depends_on=[on("a")])
+    for _ in range(2):
+        await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "a")]))
+        await harness.add("a")
+    await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "a")]))
+    answers = await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, one) for one in refs]))
+    assert [(answer.status, answer.state) for answer in answers] == [
+        (Changed.OK, B if one == "p" else W) for one in refs
+    ]
+    assert await finish(harness, result=b"7", queue=QUEUE) == "a"
+    assert [edge.value for edge in await edges(harness)] == [b"7"]
+
+
+@pytest.mark.feature("I9", "A25")
 async def test_a_child_that_fails_again_fails_the_parent_that_was_retried(harness: Harness) -> None:
     await add_parent(harness, "a")
     await finish(harness, Outcome.FAIL)
@@ -260,6 +279,22 @@ async def test_the_claim_of_a_settlement_tells_those_who_wait_for_what_it_ends(h
     assert result.claimed is not None
     assert result.claimed.jobs == []
     assert (await harness.state("p", OTHER), await harness.state("q", OTHER)) == (W, F)
+
+
+@pytest.mark.feature("I9")
+@pytest.mark.parametrize(
+    ("on_failure", "status"),
+    [(OnFailure.IGNORE, EdgeStatus.IGNORED), (OnFailure.CONTINUE, EdgeStatus.FAILED)],
+)
+async def test_a_retried_parent_runs_again_although_a_child_that_it_survived_has_still_failed(
+    harness: Harness, on_failure: OnFailure, status: EdgeStatus
+) -> None:
+    await add_parent(harness, "a", on_failure=on_failure)
+    await finish(harness, Outcome.FAIL)
+    await finish(harness, Outcome.FAIL, QUEUE)
+    (result,) = await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "p")]))
+    assert (result.status, result.state) == (Changed.OK, W)
+    assert await statuses(harness) == {"a": status}
 
 
 @pytest.mark.feature("I9")

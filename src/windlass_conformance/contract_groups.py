@@ -182,6 +182,21 @@ async def test_a_group_tells_when_time_lets_the_next_in(harness: Harness) -> Non
     assert (await group_info(harness)).next_ms == START_MS + 1_000
 
 
+@pytest.mark.feature("H8")
+async def test_a_group_tells_when_its_bucket_has_tokens_for_the_next_after_those_that_wait(
+    harness: Harness,
+) -> None:
+    await limit(harness, bucket=Bucket(5, 2))
+    await add(harness, "a", "b", cost=2)
+    await add(harness, "c", cost=3)
+    assert (await group_info(harness)).next_ms is None  # a full bucket does not hold the tokens of all three
+    assert (await claimed(harness, 1))[0] == ["a"]
+    assert (await group_info(harness)).next_ms == START_MS + 1_000  # 3 are left, "b" and "c" take 5
+    harness.pass_ms(400)
+    assert (await claimed(harness, 1))[0] == ["b"]
+    assert (await group_info(harness)).next_ms == START_MS + 1_000
+
+
 async def test_a_group_that_is_done_is_no_longer_listed(harness: Harness) -> None:
     await add(harness, "a")
     await settle(harness, await harness.take())

@@ -151,6 +151,7 @@ async def test_a_listing_can_be_limited_to_states(harness: Harness) -> None:
         ("100%", ["100%"]),
         ("%", []),
         ("send_", []),
+        ("send\0*", []),
         ("nothing", []),
     ],
 )

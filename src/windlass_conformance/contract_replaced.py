@@ -113,6 +113,7 @@ async def test_a_replaced_job_expires_as_the_new_add_says(harness: Harness) -> N
     assert job.expires_ms is None
     _, job = await replace(harness, keyed(expires_total_ms=700))
     assert job.expires_ms == START_MS + 750
+    assert (await harness.take()).expires_ms == START_MS + 750
 
 
 @pytest.mark.feature("D8")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from windlass.backend import requests as rq
+from windlass.core.ids import new_id
 from windlass.core.job import EVENTS_KEPT, HISTORY_KEPT_MS, WORKER_KEPT_MS, JobRef, WorkerInfo
 from windlass.core.option_values import GRACE_MS, KEEP_COMPLETED, KEEP_FAILED, Keep
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Outcome
 from windlass.core.states import JobState
 from windlass.errors import HistoryTrimmedError
-from windlass_conformance.harness import QUEUE, Harness
+from windlass_conformance.harness import QUEUE, Harness, settlement
 
 NOT_KEPT = StoredOptions(keep_completed=Keep(0, 0), keep_failed=Keep(0, 0), result_ttl_ms=1)
 
@@ -165,6 +166,29 @@ async def test_a_pass_removes_at_most_its_limit_and_says_that_more_is_left(harne
     assert await harness.find("c") is not None
     second = await prune(harness, limit=2)
     assert (second.jobs, second.more) == (1, False)
+
+
+@pytest.mark.feature("A13", "D7")
+async def test_passes_go_on_while_ids_are_left_when_no_record_is(harness: Harness) -> None:
+    options = StoredOptions(keep_id_ms=500_000, result_ttl_ms=0, keep_completed=Keep(0, 0))
+    for _ in range(5):
+        ids = [new_id() for _ in range(500)]
+        await harness.add_many(*ids, options=options)
+        jobs = await harness.claim(500)
+        await harness.do(rq.Settle(items=[settlement(job, Outcome.COMPLETE) for job in jobs]))
+    harness.pass_ms(GRACE_MS)
+    await prune_all(harness)
+    harness.pass_ms(500_000)
+    assert await prune_all(harness) == 2_500
+
+
+async def prune_all(harness: Harness) -> int:
+    """Prune until nothing is left to do. Returns how many ids were removed."""
+    count, more = 0, True
+    while more:
+        pruned = await prune(harness)
+        count, more = count + pruned.ids, pruned.more
+    return count
 
 
 @pytest.mark.feature("A13")

@@ -13,11 +13,13 @@ from windlass.backend import requests as rq
 from windlass.backend import schedule_requests as sq
 from windlass.backends.memory import MemoryBackend
 from windlass.core.job import EventType, JobRef, NewJob
+from windlass.core.option_values import StoredUnique, UniqueMode
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
 from windlass.core.schedule_rules import Rule, ScheduleRecord, slot_job, slot_job_id
 from windlass.core.states import JobState
 from windlass_conformance.harness import QUEUE, START_MS, Harness
+from windlass_conformance.needs import needs
 
 NEEDS = "schedules"
 
@@ -367,6 +369,31 @@ async def test_a_last_job_whose_record_is_gone_blocks_nothing(harness: Harness) 
     await harness.do(rq.RemoveJobs(refs=[JobRef(QUEUE, slot_job_id("tick", START_MS + 1_000))]))
     harness.pass_ms(1_000)
     assert (await fire(harness)).added == 1
+
+
+@needs("unique")
+@pytest.mark.feature("B11", "D5")
+@pytest.mark.parametrize("mode", [UniqueMode.UNTIL_DONE, UniqueMode.KEEP_LAST])
+async def test_slots_whose_unique_key_is_held_count_as_skipped_and_not_for_the_limit(
+    harness: Harness, mode: UniqueMode
+) -> None:
+    schedule = make(limit=2)
+    schedule.template.options = StoredOptions(unique=StoredUnique(key="k", mode=mode))
+    await harness.do(sq.PutSchedule(schedule=schedule))
+    await fire(harness)
+    first = slot_job_id("tick", START_MS + 1_000)
+    slots = [START_MS + 2_000, START_MS + 3_000]
+    assert await fire(harness, "tick", *slots) == sq.Fired(True, 0)
+    record = await get(harness)
+    assert (record.fired, record.skipped, record.next_ms) == (1, 2, START_MS + 4_000)
+    assert (record.last_ms, record.last_job_id) == (START_MS + 1_000, first)
+    by_hand = sq.FireSchedule(queue=QUEUE, name="tick", slot_ms=None, jobs=[slot_job(record, "by-hand")])
+    assert await harness.do(by_hand) == sq.Fired(True, 0)
+    assert (await get(harness)).last_job_id == first
+    await harness.settle(await harness.take(), Outcome.COMPLETE)
+    assert (await fire(harness)).added == 1
+    record = await get(harness)
+    assert (record.fired, record.skipped, record.next_ms, record.last_ms) == (2, 2, None, START_MS + 4_000)
 
 
 @pytest.mark.feature("B14")

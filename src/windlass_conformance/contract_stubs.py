@@ -87,6 +87,11 @@ async def test_a_stub_tells_for_a_minute_how_the_job_ended(harness: Harness) -> 
     assert await late(harness) is None
 
 
+async def test_a_stub_is_found_by_its_whole_id(harness: Harness) -> None:
+    await complete(harness)
+    assert await harness.find("a\0b") is None
+
+
 @pytest.mark.feature("Z14")
 async def test_a_settlement_that_is_repeated_finds_its_stub(harness: Harness) -> None:
     job = await complete(harness)

@@ -18,6 +18,7 @@ from windlass.core.states import JobState
 from windlass.core.unique_rules import UniqueHolder
 from windlass.errors import DependencyError
 from windlass_conformance.harness import LEASE_MS, QUEUE, START_MS, Harness
+from windlass_conformance.needs import needs
 
 NEEDS = "unique"
 
@@ -309,6 +310,52 @@ async def test_keep_last_keeps_one_more_job_behind_the_one_that_runs(harness: Ha
     await harness.settle(last, Outcome.COMPLETE)
     assert await holder(harness) is None
     assert (await add(harness, "d", options)).state is JobState.WAITING
+
+
+@needs("flows")
+@pytest.mark.feature("D8")
+@pytest.mark.parametrize("how", ["cancel", "remove", "clear", "expire", "fail"])
+async def test_a_running_job_holds_its_key_again_when_the_job_kept_behind_it_ends_first(
+    harness: Harness, how: str
+) -> None:
+    options, ref = unique("keep_last"), JobRef(QUEUE, "b")
+    await add(harness, "a", options)
+    running = await harness.take()
+    await harness.add("x")
+    await add(harness, "b", options, expires_in_ms=50, depends_on=[Dependency(QUEUE, "x")])
+    match how:
+        case "cancel":
+            await harness.do(rq.CancelJobs(refs=[ref]))
+        case "remove":
+            await harness.do(rq.RemoveJobs(refs=[ref]))
+        case "clear":
+            await harness.do(rq.Purge(queue=QUEUE, states=[JobState.WAITING, JobState.BLOCKED]))
+        case "expire":
+            harness.pass_ms(50)
+            await harness.do(rq.Recover())
+        case _:
+            await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "x")]))
+    assert await holder(harness) == "a"
+    assert (await add(harness, "c", options)).state is JobState.BLOCKED
+    await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "c"), running.ref]))
+    assert await holder(harness) == "a"
+    await harness.settle(running, Outcome.COMPLETE)
+    assert await holder(harness) is None
+
+
+@needs("flows")
+@pytest.mark.feature("D8")
+async def test_a_running_job_keeps_its_key_when_the_job_kept_behind_it_fails_as_it_is_added(
+    harness: Harness,
+) -> None:
+    options = unique("keep_last")
+    await harness.add("x")
+    await harness.do(rq.CancelJobs(refs=[JobRef(QUEUE, "x")]))
+    await add(harness, "a", options)
+    await harness.take()
+    answer = await add(harness, "b", options, depends_on=[Dependency(QUEUE, "x")])
+    assert answer.state is JobState.FAILED
+    assert await holder(harness) == "a"
 
 
 @pytest.mark.feature("D8")

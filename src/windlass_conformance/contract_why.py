@@ -9,7 +9,7 @@ from windlass.backend import limit_requests as lrq
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.edges import Dependency
-from windlass.core.job import WORKER_KEPT_MS, JobRecord, JobRef, WorkerInfo
+from windlass.core.job import WORKER_KEPT_MS, ErrorInfo, JobRecord, JobRef, WorkerInfo
 from windlass.core.limit_rules import GroupLimits
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
@@ -87,6 +87,23 @@ async def test_a_job_that_runs_or_has_ended_says_so(harness: Harness) -> None:
     await harness.start("running")
     assert kinds(await why(harness, "done")) == ["finished"]
     assert kinds(await why(harness, "running")) == ["running"]
+
+
+async def test_a_job_whose_task_no_worker_knows_says_so(harness: Harness) -> None:
+    await serve(harness)
+    job = await harness.start("a")
+    await harness.settle(job, Outcome.RELEASE, delay_ms=5_000, miss=True, reason="unknown_task")
+    found = await why(harness, "a")
+    assert kinds(found) == ["unknown_task", "scheduled"]
+    assert repr(job.task) in found.causes[0].text
+
+
+async def test_a_job_that_failed_names_its_last_error(harness: Harness) -> None:
+    error = ErrorInfo(at_ms=harness.now_ms, attempt=1, error_class="ValueError", message="no luck")
+    await harness.settle(await harness.start("a"), Outcome.FAIL, error=error, reason="attempts")
+    (cause,) = (await why(harness, "a")).causes
+    assert cause.text == "it has ended: failed (attempts); its last error is ValueError"
+    assert "windlass job" in cause.advice and "windlass retry" in cause.advice
 
 
 async def test_a_worker_that_fell_silent_is_remembered_for_a_day_and_one_that_left_is_not(

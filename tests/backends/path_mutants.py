@@ -88,16 +88,20 @@ def _sqlite_add_rows() -> None:
     "sqlite.adds_together", "callers get each other's replies", _LOCAL, "sqlite and together and repeated"
 )
 def _sqlite_adds_together() -> None:
-    from windlass.backends.sqlite.session import SqliteSession
+    _swap_joined_answers()
 
-    whole = SqliteSession._run_group
 
-    def swap(self: Any, tx: Any, calls: list[Any]) -> Any:
-        answers = whole(self, tx, calls)
+def _swap_joined_answers() -> None:
+    from windlass.backend.local import joined_adds
+
+    whole = joined_adds.split_answers
+
+    def swap(calls: list[Any], added: list[Any]) -> Any:
+        answers = whole(calls, added)
         values = [value for _, value, _ in answers[-1:] + answers[:-1]]
         return [(call, value, error) for (call, _, error), value in zip(answers, values, strict=True)]
 
-    _put(SqliteSession, "_run_group", swap)
+    _put(joined_adds, "split_answers", swap)
 
 
 @_mutant("sqlite.complete", "results are not stored", _LOCAL, "sqlite-own-plain] and (result or complete)")
@@ -131,16 +135,7 @@ def _sqlite_lease_first() -> None:
 
 @_mutant("file.adds_together", "callers get each other's replies", _LOCAL, "file and together and repeated")
 def _file_adds_together() -> None:
-    from windlass.backends.file.session import FileSession
-
-    whole = FileSession._decide_group
-
-    def swap(self: Any, calls: list[Any], now_ms: int) -> Any:
-        answers, topics = whole(self, calls, now_ms)
-        values = [value for _, value, _ in answers[-1:] + answers[:-1]]
-        return [(call, value, error) for (call, _, error), value in zip(answers, values, strict=True)], topics
-
-    _put(FileSession, "_decide_group", swap)
+    _swap_joined_answers()
 
 
 # --- amqp -----------------------------------------------------------------------------------------------
@@ -151,6 +146,20 @@ def _amqp_add_plain() -> None:
     from windlass.backends.amqp import backend
 
     _put(backend, "_is_plain", lambda new, now_ms: backend._FRESH_ID.match(new.id) is not None)
+
+
+@_mutant("amqp.adds_together", "only the first add is published", _AMQP_WHOLE, "many_callers")
+def _amqp_adds_together() -> None:
+    from windlass.backends.amqp.plain_adds import PlainAdds
+
+    whole = PlainAdds._publish
+
+    def publish(self: Any, request: Any, adds: list[Any]) -> Any:
+        for add in adds[1:]:
+            add.confirmed.set(None)
+        return whole(self, adds[0].request, adds[:1])
+
+    _put(PlainAdds, "_publish", publish)
 
 
 @_mutant("amqp.idle_consumer", "pushed messages are dropped", _AMQP_WHOLE, _IDLE)
@@ -172,6 +181,23 @@ def _amqp_offered() -> None:
     from windlass.backends.amqp.offers import WorkerListener
 
     _put(WorkerListener, "_deliver_offer", lambda self, offer: offer.answered(offer.take()))
+
+
+@_mutant(
+    "amqp.on_caller", "what is sent on the caller's thread is lost", _AMQP_WHOLE, "test_add_answers_queued"
+)
+def _amqp_on_caller() -> None:
+    from windlass.speedups.amqp import QuickConnection
+
+    whole = QuickConnection._send_now
+
+    def send(self: Any, data: bytes) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            whole(self, data)
+
+    _put(QuickConnection, "_send_now", send)
 
 
 @_mutant("amqp.prefetched", "a later message is started", _AMQP_WHOLE, "busy_worker_with_one_slot")

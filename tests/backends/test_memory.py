@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +18,7 @@ from windlass.backend import (
     schedule_requests,
     stream_requests,
 )
+from windlass.backend.hub import Hub
 from windlass.backends.memory.backend import MemoryBackend
 from windlass.core.ids import new_id
 
@@ -59,3 +62,29 @@ async def test_one_process_shares_a_store_by_its_name() -> None:
         assert await other.queue("mail").count() == 0
         async with Worker("mail", lambda job: f"hello {job.data[0]}", url_or_app=consumer):
             assert await job.result(timeout=10) == "hello Ada"
+
+
+@pytest.mark.parametrize("same_thread", [True, False])
+def test_a_listener_whose_loop_was_closed_harms_no_later_hint(*, same_thread: bool) -> None:
+    """The loop may have been closed while a task waited, as after an exit from a signal handler."""
+    hub, loop = Hub(), asyncio.new_event_loop()
+
+    async def leave_waiting() -> asyncio.Task[frozenset[str]]:
+        task = asyncio.create_task(hub.listen(["ready:q"]).wait())
+        await asyncio.sleep(0)
+        return task
+
+    left = loop.run_until_complete(leave_waiting())
+    loop.close()
+
+    async def hint() -> frozenset[str]:
+        listener = hub.listen(["ready:q"])
+        hub.publish(["ready:q"])
+        return await listener.wait(10_000)
+
+    if same_thread:
+        assert asyncio.run(hint()) == {"ready:q"}
+    else:
+        with ThreadPoolExecutor() as pool:
+            assert pool.submit(asyncio.run, hint()).result() == {"ready:q"}
+    assert not left.done()

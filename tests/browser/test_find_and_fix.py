@@ -44,7 +44,9 @@ def test_the_exact_id_is_found_at_once(look: Look, still: Lane) -> None:
     wanted = still.add("export", {"day": 0})
     still.add_bulk([{"name": "export", "data": {"day": day}} for day in range(1_500)])
     page = look.at("/")
+    expect(page.locator("#find")).to_be_visible()  # before, the page takes no keys
     page.locator("body").press("/")
+    expect(page.locator("#find")).to_be_focused()
     page.keyboard.type(wanted)
     page.keyboard.press("Enter")
     expect(page.locator("tr[data-job]")).to_have_count(1)

@@ -156,7 +156,7 @@ def test_a_misspelt_command_gets_a_guess(cli: Cli) -> None:
 
 def test_errors_are_one_line_and_tracebacks_are_for_debugging(cli: Cli) -> None:
     result = cli("queues", "--url", "nonsense", code=1)
-    assert result.stderr.startswith("error: url must be like sqlite:///jobs.db")
+    assert result.stderr.startswith("error: url must begin with the kind of store, as in sqlite:///jobs.db")
     assert len(result.stderr.splitlines()) == 1
     assert cli("queues", "--url", "nonsense", "--debug", code=1).exc_info
 

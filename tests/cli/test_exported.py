@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.support import Cli
 from windlass import RESULT, Backoff, Job, JobState, Keep, Queue, Unique, Windlass, Worker, chain
+from windlass.backend import requests as rq
 from windlass.core.edges import Dependency, Edge
 from windlass.core.job import JobRecord
 from windlass.core.states import FINISHED
@@ -61,7 +62,7 @@ async def _fill(app: Windlass) -> None:
         await queue.add_bulk(jobs)
         before = await queue.add("first")
         later = await queue.add("second", depends_on=[before], on_failure="ignore", job_id="second")
-        await queue.add("third", depends_on=[later, ("mail", "ada+1@example.com")])
+        await queue.add("third", depends_on=[later, ("mail", "ada+1@example.com")], delay=90_000)
         for n in range(7):
             await queue.add("call", {"n": n}, delay=60_000 + n)
 
@@ -255,9 +256,51 @@ async def test_arguments_of_a_call_and_their_types_come_back() -> None:
         ({"name": "a", "queue": "q", "depends_on": 5}, "`$.depends_on`"),
         ({"name": "a", "queue": "q", "schedule": {"a": 1}}, "`$.schedule`"),
         ({"name": "a", "queue": "q", "schedule": "s", "slot_ms": "x"}, "`$.slot_ms`"),
+        ({"name": "a", "queue": "q", "data": 1, "args": [2]}, "line 1: give data, or args and kwargs"),
+        ({"name": "a", "queue": "q", "data": {"$type": 1}, "types": True}, "line 1: types is set, but"),
         ({"name": "a", "queue": "q", "said": ["x"]}, "line 1: unknown option that a task may fill: 'x'"),
     ],
 )
 def test_a_line_that_cannot_be_a_job_is_named(cli: Cli, line: dict[str, Any], said: str) -> None:
     done = cli("enqueue", "--file", "-", input=json.dumps(line), code=1)
     assert said in " ".join(done.output.split())
+
+
+def test_a_past_that_no_store_can_hold_restores_nothing(cli: Cli) -> None:
+    good = {"name": "a", "queue": "q", "past": {"attempts": 1}}
+    lines = [good] * 1001 + [{**good, "past": {"enqueued_ms": 2**64}}]
+    done = cli("enqueue", "--restore", "--file", "-", input="\n".join(map(json.dumps, lines)), code=1)
+    assert "line 1002: past is not what an export wrote" in " ".join(done.output.split())
+    assert cli.json("queues") == []
+
+
+def test_jobs_that_cannot_be_written_do_not_end_an_export(cli: Cli) -> None:
+    async def fill(app: Windlass) -> None:
+        queue = app.queue("mail")
+        stored = {
+            "deep": ("json", b'{"args":[' + b"[" * 900 + b"]" * 900 + b"]}"),
+            "ext": ("msgpack", msgspec.msgpack.encode({"args": [msgspec.msgpack.Ext(5, b"x")]})),
+        }
+        for name, (codec, payload) in stored.items():
+            new = queue.prepare("send", {}, job_id=name)
+            new.codec, new.payload = codec, payload
+            await app.store.execute(rq.Add(jobs=[new]))
+        await queue.add("send", {"to": "ada"}, job_id="good")
+
+    cli.app(fill)
+    done = cli("jobs", "mail", "--export", code=1)
+    assert '"job_id":"good"' in done.stdout
+    assert "2 jobs were left out" in done.stderr
+
+
+def test_a_number_that_cannot_be_compared_does_not_end_a_search(cli: Cli) -> None:
+    async def fill(app: Windlass) -> None:
+        queue = app.queue("mail")
+        for name, x in (("odd", {"$type": "decimal", "value": "sNaN"}), ("good", 1)):
+            new = queue.prepare("send", {}, job_id=name)
+            new.codec, new.payload = "json+tagged", json.dumps({"kwargs": {"x": x}}).encode()
+            await app.store.execute(rq.Add(jobs=[new]))
+
+    cli.app(fill)
+    for found in (cli("jobs", "mail", "--search", "args.x:1"), cli("jobs", "mail", "--data", "x=1")):
+        assert "good" in found.stdout and "odd" not in found.stdout

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from windlass import Worker
+from windlass import StorageError, Windlass, Worker
 from windlass.telemetry import PrometheusMetrics
 from windlass.worker.health_server import HealthServer
 
@@ -154,3 +154,15 @@ async def test_metrics_of_an_app_that_measures(server: HealthServer, worker: Wor
     assert b"Content-Type: text/plain" in head
     assert b'windlass_jobs_enqueued_total{queue="mail",task="work"} 1.0' in body
     assert b'windlass_queue_jobs{queue="mail",state="waiting"} 1.0' in body
+
+
+async def test_metrics_while_the_store_is_away(
+    server: HealthServer, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(app: Windlass) -> list[Any]:
+        raise StorageError("away")
+
+    worker.app.use(PrometheusMetrics())
+    monkeypatch.setattr(Windlass, "queues", away)
+    status, facts = await ask(server, b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert (status, facts) == (503, {"error": "the metrics cannot be read now"})

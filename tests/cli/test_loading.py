@@ -98,3 +98,17 @@ def test_a_job_that_is_added_for_an_app_has_the_options_of_its_task(folder: Path
     said = cli("enqueue", "images", "bom", "--app", "sample_of_a_shell:app").stderr
     assert "sample_of_a_shell:app has no task 'bom' (did you mean 'boom'?)" in " ".join(said.split())
     assert "has no task" not in cli("enqueue", "images", "boom", "--app", "sample_of_a_shell:app").stderr
+
+
+def test_arguments_that_the_task_of_an_app_cannot_take_are_refused(folder: Path, cli: Cli) -> None:
+    code = "from windlass import Windlass\napp = Windlass()\n@app.task(queue='nums', name='double')\n"
+    write(folder, "sample_of_sums.py", code + "def double(x: int) -> int: return 2 * x\n")
+    add = ("enqueue", "nums", "double", "--app", "sample_of_sums:app")
+    for given, why in (
+        (("--arg", "x=foo"), "argument 'x' of task 'double'"),
+        (("--arg", "y=1"), "signature: double(x: int)"),
+        ((), "signature: double(x: int)"),
+    ):
+        assert why in " ".join(cli(*add, *given, code=1).stderr.split())
+    assert cli.json("queues") == []
+    cli(*add, "--arg", "x=1")

@@ -74,6 +74,23 @@ async def _work_off(app: Windlass) -> None:
     await Worker("mail", handle, url_or_app=app, burst=True).run()
 
 
+async def _fail_twice(app: Windlass) -> None:
+    def handle(job: Job[Any]) -> None:
+        raise ValueError("no luck")
+
+    await app.queue("mail").add("bad", max_attempts=2, backoff=0)
+    await Worker("mail", handle, url_or_app=app, burst=True).run()
+
+
+def test_figures_tell_runs_that_were_retried_from_those_that_failed(cli: Cli) -> None:
+    cli.app(_fail_twice)
+    for period in ("1h", "7d"):
+        head, _, row = cli("stats", "--tasks", "--period", period).output.splitlines()[:3]
+        figures = dict(zip(head.split(), row.split(), strict=False))
+        assert (figures["runs"], figures["retried"], figures["failed"]) == ("2", "1", "1")
+    assert "failed runs" in cli("stats", "--days", "1").output
+
+
 @pytest.mark.feature("Q3", "Q4", "Q9")
 def test_figures_per_task_and_per_day(cli: Cli) -> None:
     cli.app(_work_off)

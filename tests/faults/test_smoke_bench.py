@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -76,6 +77,27 @@ def test_every_part_of_the_valkey_benchmark_runs_beside_a_peer() -> None:
     assert (ROOT / ".reports" / "bench-valkey-smoke.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.service("rabbitmq")
+def test_the_benchmark_of_the_hops_on_rabbitmq_finds_and_draws_every_hop_of_a_call(tmp_path: Path) -> None:
+    picture = tmp_path / "hops.svg"
+    run = _run("benchmarks/amqp_hops.py", "--smoke", "--picture", str(picture))
+    assert run.returncode == 0, run.stdout + run.stderr
+    hops = [
+        "producer: the broker confirms",
+        "worker: the job's message comes",
+        "worker: the handler starts",
+        "worker: tells the end",
+        "worker: the broker confirms",
+        "producer: hears done",
+        "producer: the result is there",
+        "coordinator: reads Born",
+        "coordinator: reads Ended",
+    ]
+    for hop in hops:
+        assert f"  {hop}  (" in run.stdout, run.stdout + run.stderr
+    assert "the result is there</text>" in picture.read_text()
+
+
 def _against(*arguments: str) -> subprocess.CompletedProcess[str]:
     return _run("benchmarks/against.py", *arguments)
 
@@ -83,11 +105,11 @@ def _against(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("store", "figures"),
     [
-        ("sqlite", 2 * 9 + 1),  # with classes and with tasks, and the hop between threads
+        ("sqlite", 2 * 9 + 1 + 4 * 2),  # with classes and with tasks, the hop between threads, the floors
         ("memory", 3),
         ("file", 2 * 2),
         pytest.param("valkey", 2 * 9, marks=pytest.mark.service("valkey")),
-        pytest.param("amqp", 2 * 2, marks=pytest.mark.service("rabbitmq")),
+        pytest.param("amqp", 2 * 8, marks=pytest.mark.service("rabbitmq")),
     ],
 )
 def test_two_trees_are_measured_in_turn_with_and_without_speed_ups(store: str, figures: int) -> None:
@@ -97,7 +119,8 @@ def test_two_trees_are_measured_in_turn_with_and_without_speed_ups(store: str, f
     report = json.loads((ROOT / ".reports" / f"{name}.json").read_text())
     assert len(report["rows"]) == figures
     for row in report["rows"]:
-        assert {column: len(runs) for column, runs in row["runs"].items()} == {"old": 1, "new": 1, "off": 1}
+        columns = ["old", "new"] if row["floor"] else ["old", "new", "off"]
+        assert {column: len(runs) for column, runs in row["runs"].items()} == dict.fromkeys(columns, 1)
         assert all(value > 0 for values in row["ratios"].values() for value in values)
     table = (ROOT / ".reports" / f"{name}.md").read_text().splitlines()
     assert len(table) == figures + 2
@@ -115,3 +138,9 @@ def test_times_and_sizes_count_the_other_way_round_in_a_ratio() -> None:
     assert fast.ratios("new") == [2, 0.5]
     assert small.ratios("new") == [0.5]
     assert "| 0.50 missed |" in markdown([small], "abc")
+
+
+def test_a_floor_below_the_target_is_no_missed_target() -> None:
+    runs: dict[str, dict[int, float]] = {"old": {0: 10}, "new": {0: 5}}
+    floor = Row("sqlite", "bare SQL", "W3 drain at 1, flushed", "jobs/s", floor=True, runs=runs)
+    assert "| 0.50 |" in markdown([floor], "abc")

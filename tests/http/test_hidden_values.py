@@ -129,6 +129,42 @@ async def test_an_export_holds_no_masked_field_beside_keys_that_are_no_texts(cod
             assert not shows_secret(text)
 
 
+async def test_names_that_are_bytes_are_masked_like_texts() -> None:
+    """MessagePack keeps such keys, and JSON would show them in base64."""
+
+    async def handle(job: Any) -> dict[bytes, str]:
+        await job.update_progress({b"pin": SECRET})
+        return {b"pin": SECRET}
+
+    async with Windlass(f"memory://keys?namespace={new_id()}", codec="msgpack") as app:
+        queue = app.queue("mail")
+        data = {"by": [{b"pin": SECRET, b"to": "ada"}]}
+        job = await queue.add("send", data, job_id="one")
+        await queue.upsert_job_scheduler("s", {"every": 60}, {"name": "send", "data": data})
+        async with Worker("mail", handle, url_or_app=app):
+            await job.wait_until_finished(30)
+        paths = ("/api/jobs", "/api/jobs/mail/one", "/api/job-queues/mail/jobs?state=completed")
+        async with api(app, mask=["pin"]) as client:
+            for path in (*paths, "/api/schedules", EXPORT, f"{EXPORT}?format=csv"):
+                text = (await client.get(path)).text
+                assert "send" in text and not shows_secret(text), path
+            assert '"to":"ada"' in (await client.get("/api/jobs/mail/one")).text
+            found = await get(client, "/api/jobs", search=SECRET)
+            assert found["items"] == []
+
+
+async def test_fallbacks_are_masked_like_arguments(app: Windlass) -> None:
+    await app.queue("mail").add(
+        "send", job_id="one", delay=100, fallbacks=[{"model": "small", "api_key": SECRET}]
+    )
+    for mask, kept in ((DEFAULT_MASK, "small"), (["*"], "fallbacks"), ([], SECRET)):
+        async with api(app, mask=mask) as client:
+            for path in ("/api/jobs/mail/one", "/api/v1/jobs/mail/one/page", EXPORT):
+                text = (await client.get(path)).text
+                assert kept in text, path
+                assert shows_secret(text) is (mask == []), path
+
+
 async def test_an_export_says_which_arguments_it_cannot_write() -> None:
     async with Windlass(f"memory://own?namespace={new_id()}", codec=OwnCodec()) as app:
         await app.queue("mail").add("send", {"it": Sealed(SECRET)})

@@ -18,6 +18,7 @@ from tests.http.support import CSRF, OPERATOR
 from windlass import Windlass
 from windlass.core.ids import new_id
 from windlass.dashboard import OpenID, Roles, create_app, create_stores_app
+from windlass.dashboard.guard import CONTENT_POLICY
 from windlass.dashboard.static import Static
 from windlass.errors import ConfigError
 
@@ -189,3 +190,25 @@ def test_each_store_has_its_own_address_at_the_provider() -> None:
 def test_stores_need_names_that_fit_into_a_path() -> None:
     with pytest.raises(ConfigError, match="stores"):
         create_stores_app({"a/b": "memory://"})
+
+
+async def test_answers_of_no_store_have_the_security_headers_and_web_sockets_are_closed(
+    app: Windlass,
+) -> None:
+    several = create_stores_app({"shop": app}, operator_tokens=OPERATOR)
+    transport = httpx.ASGITransport(several)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        for path in ("/", "/nowhere/api/session"):
+            headers = (await client.get(path)).headers
+            assert headers["content-security-policy"] == CONTENT_POLICY
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["cache-control"] == "no-store"
+    sent: list[Any] = []
+
+    async def send_it(message: Any) -> None:
+        sent.append(message)
+
+    for path in ("/", "/nowhere", "/shop/api/live"):
+        scope: Any = {"type": "websocket", "path": path, "headers": [], "client": ("127.0.0.1", 1)}
+        await several(scope, None, send_it)  # type: ignore[arg-type]
+    assert [message["type"] for message in sent] == ["websocket.close"] * 3

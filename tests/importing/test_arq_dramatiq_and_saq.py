@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -301,3 +301,28 @@ def test_a_pickle_of_saq_is_reported_and_never_loaded(
     assert "make it a schedule here" in reasons
     assert not trace.exists()
     assert peer.llen("saq:mail:queued") == 2
+
+
+#: An entry of each system's queue that is not UTF-8, as a damaged or foreign program may leave it.
+_GARBAGE: dict[str, Callable[[redis.Redis], object]] = {
+    "rq": lambda peer: (peer.sadd("rq:queues", "mail"), peer.rpush("rq:queue:mail", b"\xff")),
+    "arq": lambda peer: peer.zadd("arq:queue", {b"\xff": 1}),
+    "dramatiq": lambda peer: (
+        peer.hset("dramatiq:mail.msgs", "one", "{}"),
+        peer.rpush("dramatiq:mail", b"\xff"),
+    ),
+    "saq": lambda peer: (
+        peer.zadd("saq:mail:incomplete", {b"\xff": 0}),
+        peer.rpush("saq:mail:queued", b"\xff"),
+    ),
+    "bullmq": lambda peer: (peer.hset("bull:mail:meta", "one", "1"), peer.rpush("bull:mail:wait", b"\xff")),
+}
+
+
+@pytest.mark.parametrize("source", _GARBAGE)
+def test_an_id_that_is_not_text_is_refused_and_stays(
+    peer: redis.Redis, peer_url: str, cli: Cli, source: str
+) -> None:
+    _GARBAGE[source](peer)
+    answer = cli.json("import", source, peer_url, "--confirm")
+    assert total(answer, "added", "refused") == [0, 1]

@@ -72,6 +72,7 @@ def test_plain_functions(windlass):
     windlass.sync.assert_enqueued(send_mail)
     assert windlass.sync.drain() == 1
     windlass.sync.refute_enqueued(send_mail)
+    assert windlass.sync.all_enqueued(send_mail) == []
     assert sent == ["ada"]
 
 

@@ -201,6 +201,20 @@ def test_runs_that_make_a_lake_at_once_make_one(root: str) -> None:
     assert len(ids) == 1
 
 
+def test_a_new_lake_is_for_its_user_alone_and_an_existing_folder_keeps_its_mode(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o2770)
+    before = os.umask(0o022)
+    try:
+        Lake(f"{tmp_path}/new/lake").create()
+        Lake(f"{shared}").create()
+    finally:
+        os.umask(before)
+    modes = [oct((tmp_path / name).stat().st_mode & 0o7777) for name in ("new/lake", "shared")]
+    assert modes == ["0o700", "0o2770"]
+
+
 def test_readers_take_the_newest_batch_that_all_tables_hold(root: str) -> None:
     lake = Lake(root).create()
 

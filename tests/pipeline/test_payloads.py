@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -215,6 +217,23 @@ def test_a_payload_that_cannot_be_read_leaves_its_size(bench: Bench) -> None:
     assert kept == {"strange": (None, 2), "broken": (None, 1)}
 
 
+def test_a_small_payload_that_decompresses_to_a_large_one_is_not_read(bench: Bench) -> None:
+    bomb = zlib.compress(b'{"args":[' + b"[]," * 500_000 + b'"password"]}', 9)
+    bench.ask(rq.Add(jobs=[NewJob(queue="pay", id="b", task="charge", payload=bomb, codec="json+zlib")]))
+    assert bench.work("pay") == 1
+    (row,) = attempts_with_payloads(bench, max_bytes=10_000_000)
+    assert (row["args"], row["args_bytes"]) == (None, len(bomb))
+
+
+def test_names_that_are_bytes_are_masked_like_texts(bench: Bench) -> None:
+    payload = msgspec.msgpack.encode({"kwargs": {"by": {b"password": "hunter2", b"to": "ada"}}})
+    bench.ask(rq.Add(jobs=[NewJob(queue="pay", id="b", task="charge", payload=payload, codec="msgpack")]))
+    assert bench.work("pay") == 1
+    (row,) = attempts_with_payloads(bench)
+    assert "hunter2" not in row["args"]
+    assert HIDDEN in row["args"]
+
+
 def test_arguments_of_an_id_that_is_used_again_are_not_those_of_the_first_job(bench: Bench) -> None:
     add(bench, {"ada": PAYLOADS["ada"]})
     bench.work("pay")
@@ -326,6 +345,27 @@ def test_names_that_differ_by_case_or_are_empty_leave_other_conditions_alone(tmp
     assert ids_where(lake, "args->>'userid' = '2'") == ["b"]
     with pytest.raises(ConfigError, match="userid"):
         ids_where(lake, "args.userid = 2")
+
+
+@pytest.mark.parametrize("name", ["args.customer", 'args . "Customer"', 'args."a\'b/c".id'])
+def test_large_numbers_beside_fractions_are_not_compared_as_fractions(tmp_path: Path, name: str) -> None:
+    numbers = {"a": 2**53, "b": 2**53 + 1, "c": 0.5, "d": 7}
+    texts: dict[str, str | None] = {
+        id: json.dumps({"customer": number, "a'b/c": {"id": number}, "n": number // 2**53})
+        for id, number in numbers.items()
+    }
+    lake = lake_of_texts(tmp_path, texts)
+    with pytest.raises(ConfigError, match="whole numbers of more than 53 bits"):
+        ids_where(lake, f"{name} = {2**53}")
+    assert ids_where(lake, f"args->>'customer' = '{2**53}'") == ["a"]
+    assert ids_where(lake, "args.n = 1") == ["a", "b"]  # the condition names another argument
+
+
+def test_large_numbers_are_compared_exactly(tmp_path: Path) -> None:
+    texts: dict[str, str | None] = {str(n): f'{{"id":{2**53 + n},"price":1e300}}' for n in range(3)}
+    lake = lake_of_texts(tmp_path, {**texts, "x": '{"price":0.5}'})
+    assert ids_where(lake, f"args.id = {2**53 + 1}") == ["1"]
+    assert ids_where(lake, "args.price < 1") == ["x"]
 
 
 def test_passwords_in_urls_are_masked_in_each_value(bench: Bench) -> None:

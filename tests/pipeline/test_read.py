@@ -227,6 +227,17 @@ def test_spans_are_shown_in_fitting_units() -> None:
 # --- replay -----------------------------------------------------------------------------------------------
 
 
+def test_replay_into_the_wrong_store_says_so(filled: tuple[Bench, Path], tmp_path: Path) -> None:
+    _, lake = filled
+    with Bench(f"sqlite:///{tmp_path / 'other.db'}") as other:
+        assert other.counters() == {}  # makes the file
+        asked = ("replay", "--url", other.url, "--lake", lake, "--where", "queue = 'mail'", "--dry-run")
+        assert "is --url the store of source 'default'?" in invoke(*asked).stderr
+    missing = invoke("replay", "--url", f"sqlite:///{tmp_path}/none.db", "--lake", lake, "--where", "true")
+    assert missing.exit_code == 1 and "there is no database at" in missing.stderr
+    assert not (tmp_path / "none.db").exists()
+
+
 @pytest.mark.feature("Q11")
 def test_replay_retries_what_is_still_there_and_reports_the_rest(
     spark: SparkSession, bench: Bench, tmp_path: Path

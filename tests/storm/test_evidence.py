@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -72,11 +71,14 @@ def test_a_process_that_no_longer_coordinates_explains_nothing() -> None:
     assert faults_of_coordinators(_evidence(_fault("a", 61_000))) == []
 
 
-def test_a_process_notes_when_it_becomes_the_coordinator(tmp_path: Path) -> None:
-    journal, log = Journal(tmp_path, "worker-0.0"), logging.Logger("test")
-    log.addHandler(process.CoordinatorNotes(journal, "node"))
-    log.info("this process coordinates %s", "log")
-    log.info("something else")
+def test_a_process_notes_when_it_becomes_the_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = probe.Probe()
+    process.note_coordinator(mine, Journal(tmp_path, "worker-0.0"), "node")
+    monkeypatch.setattr(probe, "_installed", mine)
+    probe.reach("amqp.not_elected")
+    probe.reach("amqp.coordinates", log="log")
     assert [(line["op"], line["by"]) for line in read_journals(tmp_path)] == [("coordinates", "worker-0.0")]
 
 
@@ -89,8 +91,9 @@ def test_a_process_freezes_in_time_or_not_at_all(
     now_ms = [0.0]
     monkeypatch.setattr(process, "stop", lambda point, facts: stopped.append(point))
     monkeypatch.setattr(SystemClock, "monotonic_ms", lambda clock: now_ms[0])
-    monkeypatch.setattr(probe, "_installed", None)
-    process.freeze_soon("worker.claimed")
+    mine = probe.Probe()
+    monkeypatch.setattr(probe, "_installed", mine)
+    process.freeze_soon(mine, "worker.claimed")
     now_ms[0] = after_s * 1_000.0
     probe.reach("worker.claimed", count=1)
     probe.reach("worker.claimed", count=1)

@@ -6,6 +6,10 @@ import ast
 import functools
 from pathlib import Path
 
+import coverage
+import pytest
+
+from tools import save_coverage
 from tools.branches import (
     CALLED,
     END,
@@ -174,3 +178,17 @@ def test_the_modules_of_rules_that_are_judged_are_there() -> None:
     assert {f"src/windlass/core/{name}.py" for name in ("transitions", "flow_rules", "limit_rules")} <= {
         *rules
     }
+
+
+def test_a_process_saves_its_coverage_before_it_may_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[str] = []
+
+    class Measuring:
+        def save(self) -> None:
+            saved.append("saved")
+
+    monkeypatch.setattr(coverage.Coverage, "current", Measuring)
+    save_coverage.pytest_sessionfinish()
+    monkeypatch.setattr(coverage.Coverage, "current", lambda: None)
+    save_coverage.pytest_sessionfinish()
+    assert saved == ["saved"]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 import re
 from typing import Any
 
 import pytest
 
 from windlass import errors
-from windlass.errors import WindlassError
+from windlass.errors import JobSignal, WindlassError
 from windlass.jobs.context import current_job
 from windlass.serde import encode_value, get_codec
 
@@ -64,6 +66,46 @@ def test_an_error_says_where_and_what_to_do(kind: type[WindlassError]) -> None:
     ]
     assert [value for value in named if value not in text] == []
     assert kind.code != "error"
+
+
+SIGNALS: list[JobSignal] = [
+    errors.Snooze(5),
+    errors.Retry(5, "busy"),
+    errors.RateLimitError(5),
+    errors.Cancel("sold out"),
+    errors.WaitForChildren(),
+    errors.Suspend("paid", 60),
+]
+
+
+def carried(error: BaseException) -> tuple[type[BaseException], str, str]:
+    """What a copy of an error must have in common with it."""
+    return type(error), str(error), repr(vars(error))
+
+
+@pytest.mark.feature("Z15")
+@pytest.mark.parametrize(
+    "error",
+    [*(kind(*arguments) for kind, (arguments, _) in SAMPLES.items()), *SIGNALS],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_comes_through_a_pool_of_processes(error: Exception) -> None:
+    """An error that cannot be pickled stops a ``multiprocessing.Pool`` instead of reaching the caller."""
+    assert carried(pickle.loads(pickle.dumps(error))) == carried(error)
+    assert carried(copy.copy(error)) == carried(error)
+
+
+def test_what_cannot_be_pickled_travels_as_text() -> None:
+    refused = errors.ConfigError("handler", "callable", lambda job: job)
+    other = pickle.loads(pickle.dumps(refused))
+    assert str(other) == str(refused)
+    assert "<lambda>" in other.got
+
+    class Job:
+        id = "j1"
+
+    full = pickle.loads(pickle.dumps(errors.GroupFullError("mail", "ada", ["j2"], [Job()])))
+    assert (full.refused, full.added) == (["j2"], ["j1"])
 
 
 def test_a_config_error_has_its_own_sentence_where_one_is_given() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import logging
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner
 
-from windlass import RESULT, Windlass, Worker, chain, current_job
+from windlass import RESULT, ConfigError, Queue, Suspend, Windlass, Worker, chain, current_job, group
 from windlass.backend.urls import register_scheme
 from windlass.cli.main import tree
+from windlass.cli.worker import misspelt_queues
 
 Mistake = Callable[[Windlass, Path], Awaitable[object]]
 #: What was done wrong -> how, and words that the answer must have.
@@ -69,6 +71,11 @@ async def a_misspelt_scheme(app: Windlass, folder: Path) -> None:
     Windlass("redsi://localhost")
 
 
+@answers("url must begin with the kind of store", "valkey://localhost:6379")
+async def a_host_without_a_scheme(app: Windlass, folder: Path) -> None:
+    Windlass("localhost:6379")
+
+
 @answers("three slashes")
 async def a_file_after_two_slashes(app: Windlass, folder: Path) -> None:
     Windlass("sqlite://jobs.db")
@@ -102,6 +109,30 @@ async def a_command_on_a_file_that_is_not_there(app: Windlass, folder: Path) -> 
     await asyncio.to_thread(command, "queues", "--url", f"sqlite:///{folder}/jobs.db")
 
 
+@answers("there is no database at", "check --url or $WINDLASS_URL")
+async def a_pipeline_from_a_file_that_is_not_there(app: Windlass, folder: Path) -> None:
+    url = f"sqlite:///{folder}/jobs.db"
+    await asyncio.to_thread(command, "pipeline", "run", "--url", url, "--lake", f"{folder}/lake")
+
+
+@answers("there is no store at", "check --url or $WINDLASS_URL")
+async def a_replay_into_a_folder_that_is_not_there(app: Windlass, folder: Path) -> None:
+    replay = ("pipeline", "replay", "--lake", f"{folder}/lake", "--where", "true")
+    await asyncio.to_thread(command, *replay, "--url", f"file://{folder}/jobs")
+
+
+@answers("the pipeline is not installed", "pip install 'windlass[spark]'")
+async def a_pipeline_without_its_packages(app: Windlass, folder: Path) -> None:
+    async with Windlass(f"sqlite:///{folder}/jobs.db") as other:
+        await other.queue("mail").add("send")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "pyspark", None)
+        for name in [name for name in sys.modules if name.startswith(("pyspark.", "windlass.pipeline"))]:
+            patched.delitem(sys.modules, name)
+        url = f"sqlite:///{folder}/jobs.db"
+        await asyncio.to_thread(command, "pipeline", "run", "--url", url, "--lake", f"{folder}/lake")
+
+
 # --- arguments -------------------------------------------------------------------------------------------
 
 
@@ -130,11 +161,118 @@ async def an_interval_as_an_option_of_a_task(app: Windlass, folder: Path) -> Non
     app.task(every=60)(command)  # type: ignore[call-overload]
 
 
+@answers("bind cannot be given here", "current_job()")
+async def bind_of_celery(app: Windlass, folder: Path) -> None:
+    app.task(bind=True)(command)  # type: ignore[call-overload]
+
+
+@answers("autoretry_for cannot be given here", "every exception is retried", "max_attempts=")
+async def autoretry_for_of_celery(app: Windlass, folder: Path) -> None:
+    app.task(autoretry_for=(OSError,))(command)  # type: ignore[call-overload]
+
+
+@answers("rate_limit cannot be given here", "set_global_rate_limit((10, 60))")
+async def rate_limit_of_celery(app: Windlass, folder: Path) -> None:
+    app.task(rate_limit="10/m")(command)  # type: ignore[call-overload]
+
+
+@answers("tz cannot be given here", 'timezone="Europe/Berlin"')
+async def a_time_zone_by_half_of_the_name(app: Windlass, folder: Path) -> None:
+    app.task(cron="0 7 * * *", tz="UTC")(command)  # type: ignore[call-overload]
+
+
+@answers("did you mean 'backoff'?")
+async def default_retry_delay_of_celery(app: Windlass, folder: Path) -> None:
+    app.task(default_retry_delay=5)(command)  # type: ignore[call-overload]
+
+
+@answers("an app has no 'run'", "windlass worker MODULE:APP")
+async def run_of_an_app(app: Windlass, folder: Path) -> None:
+    app.run()  # type: ignore[attr-defined]
+
+
 @answers("is a method and cannot be a task", "no self", "use a function")
 async def a_method_as_a_task(app: Windlass, folder: Path) -> None:
     class Shop:
         @app.task
         async def send(self, to: str) -> None: ...
+
+
+@answers(
+    "hook must be an async function of (subject, proceed)", "or a generator that yields once, of (subject)"
+)
+async def a_hook_without_proceed(app: Windlass, folder: Path) -> None:
+    @app.around_execute
+    async def hook(job: Any) -> None: ...
+
+
+@answers("or a generator that yields once, of (subject)")
+async def the_class_of_a_middleware(app: Windlass, folder: Path) -> None:
+    class Logged:
+        def execute(self, job: Any) -> Any:
+            yield
+
+    app.use(Logged)
+
+
+@answers("ended must be a function of (job, end)")
+async def a_middleware_that_is_not_told_how_a_run_ended(app: Windlass, folder: Path) -> None:
+    class Logged:
+        def ended(self, job: Any) -> None: ...
+
+    app.use(Logged())
+
+
+@answers("on_error must be a function of (job, error, final)")
+async def an_error_hook_without_final(app: Windlass, folder: Path) -> None:
+    @app.on_error
+    def report(job: Any, error: BaseException) -> None: ...
+
+
+@answers("on_death must be a function of (job, error)")
+async def a_death_hook_with_final(app: Windlass, folder: Path) -> None:
+    @app.on_death
+    def report(job: Any, error: BaseException, final: bool) -> None: ...
+
+
+@answers("carry must be a context variable", "ContextVar('tenant')", "got 'tenant'")
+async def the_name_of_a_context_variable(app: Windlass, folder: Path) -> None:
+    app.carry("tenant")  # type: ignore[arg-type]
+
+
+@answers("lifespan must be an async generator of one parameter, the app")
+async def a_lifespan_without_the_app(app: Windlass, folder: Path) -> None:
+    @app.lifespan
+    async def resources() -> AsyncIterator[None]:
+        yield
+
+
+@answers("handler must be a function of one parameter, the job")
+async def a_handler_of_bullmq_with_a_token(app: Windlass, folder: Path) -> None:
+    async def handle(job: Any, token: str) -> None: ...
+
+    Worker("mail", handle, url_or_app=app)  # type: ignore[arg-type]
+
+
+@answers("task 'shop.index' must be a function of one parameter, the list")
+async def a_batch_of_two_parameters(app: Windlass, folder: Path) -> None:
+    @app.task(name="shop.index", batch=10)  # type: ignore[arg-type]
+    async def index(texts: list[str], language: str) -> None: ...
+
+
+@answers("each job needs its own id: pass job_id with a single job", "use unique")
+async def one_id_for_all_jobs_of_a_task(app: Windlass, folder: Path) -> None:
+    app.task(name="shop.nightly", job_id="nightly")(command)
+
+
+@answers("each job needs its own id: pass job_id with a single job")
+async def one_id_for_all_jobs_of_a_queue(app: Windlass, folder: Path) -> None:
+    Queue("mail", app, defaults={"job_id": "x"})
+
+
+@answers("timezone needs cron", 'schedule={"cron": "0 7 * * *", "timezone": ...}')
+async def a_time_zone_beside_a_schedule(app: Windlass, folder: Path) -> None:
+    app.task(schedule={"cron": "0 7 * * *"}, timezone="Europe/Berlin")(command)
 
 
 @answers("an object cannot be stored", "or the id of what is stored elsewhere")
@@ -231,6 +369,18 @@ async def apply_async_of_a_chain(app: Windlass, folder: Path) -> None:
     step.apply_async()
 
 
+@answers("a step has no 'sync'", "app.sync.queue(", "then=[")
+async def sync_of_a_chain(app: Windlass, folder: Path) -> None:
+    step: Any = chain(task_of(app).s("ada"))
+    step.sync.enqueue()
+
+
+@answers("RESULT must be a whole argument of a step", "task.s(RESULT)")
+async def the_result_of_a_step_inside_an_argument(app: Windlass, folder: Path) -> None:
+    loose = loose_task_of(app)
+    await chain(loose.s(1), loose.s({"value": RESULT})).enqueue()
+
+
 @answers("a job has no 'get'", "await job.result(timeout=10)")
 async def get_of_a_job(app: Windlass, folder: Path) -> None:
     job: Any = await task_of(app).enqueue("ada")
@@ -247,6 +397,21 @@ async def enqueue_of_rq(app: Windlass, folder: Path) -> None:
 async def send_task_of_celery(app: Windlass, folder: Path) -> None:
     anything: Any = app
     anything.send_task("shop.send")
+
+
+@answers("opts cannot be given here", "delay=5")
+async def opts_of_bullmq(app: Windlass, folder: Path) -> None:
+    await app.queue("mail").add("send", {"to": "ada"}, opts={"delay": 5})  # type: ignore[call-arg]
+
+
+@answers("did you mean 'url_or_app'?")
+async def the_app_of_a_worker_by_half_of_the_name(app: Windlass, folder: Path) -> None:
+    Worker("mail", app=app)  # type: ignore[call-arg]
+
+
+@answers("timeout must be a number of seconds", "got '1h'")
+async def a_suspension_for_a_text(app: Windlass, folder: Path) -> None:
+    raise Suspend("approved", timeout="1h")  # type: ignore[arg-type]
 
 
 @answers("did you mean 'delay'?")
@@ -433,6 +598,38 @@ async def a_path_where_a_module_belongs(app: Windlass, folder: Path) -> None:
     command("worker", "jobs.py")
 
 
+@answers("Write the app without -A: windlass worker MODULE:APP")
+async def the_app_option_of_celery(app: Windlass, folder: Path) -> None:
+    command("worker", "-A", "shop")
+
+
+@answers("flow must be steps", "unpack a list of steps: group(*steps)")
+async def a_list_in_a_group(app: Windlass, folder: Path) -> None:
+    steps: Any = [task_of(app).s("ada")]
+    group(steps)
+
+
+@answers("flow must be steps", "a task becomes a step by task.s(...)")
+async def a_task_in_a_chain(app: Windlass, folder: Path) -> None:
+    chain(task_of(app))
+
+
+@answers("flow must be steps", "task(...) runs the task here and now")
+async def a_result_in_a_chain(app: Windlass, folder: Path) -> None:
+    wrong: Any = 7
+    chain(wrong, task_of(app).s("ada"))
+
+
+@answers("a step has no 'result'", "await (await step.enqueue()).result(timeout=10)")
+async def the_result_of_a_chain_that_was_not_added(app: Windlass, folder: Path) -> None:
+    chain(task_of(app).s("ada")).result()  # type: ignore[attr-defined]
+
+
+@answers("There is no command 'version'", "--version")
+async def version_as_a_command(app: Windlass, folder: Path) -> None:
+    command("version")
+
+
 @answers("Name the app, such as shop.jobs:app", "$WINDLASS_WORKER_APP", "[tool.windlass] app")
 async def a_worker_without_an_app(app: Windlass, folder: Path) -> None:
     command("worker")
@@ -478,10 +675,56 @@ async def test_a_task_that_the_worker_does_not_know_is_logged_with_a_near_name(
     assert "python -m package.module" in caplog.text
 
 
+async def test_a_burst_that_waits_for_a_paused_queue_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async with Windlass("memory://") as app:
+        task_of(app)
+        queue = app.queue("mail")
+        await queue.pause()
+        job = await queue.add("shop.send", {"to": "ada"})
+        logged = asyncio.Event()
+        noticed = logging.Handler()
+        noticed.emit = lambda record: logged.set()  # type: ignore[method-assign]
+        logging.getLogger("windlass.worker").addHandler(noticed)
+        drained = asyncio.create_task(Worker("mail", url_or_app=app).drain())
+        try:
+            await asyncio.wait_for(logged.wait(), 10)
+        finally:
+            logging.getLogger("windlass.worker").removeHandler(noticed)
+            await queue.resume()
+            await drained
+        assert await job.get_state() == "completed"
+    assert "waiting for the jobs of queue mail, which is paused: windlass resume mail" in caplog.text
+
+
 async def test_a_worker_without_anything_to_run_says_so(caplog: pytest.LogCaptureFixture) -> None:
     async with Windlass("memory://") as app:
         await Worker("mail", url_or_app=app).drain()
     assert "no handler and its app no tasks" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("windlass.contrib.fastapi", "fastapi", "fastapi"),
+        ("windlass.contrib.starlette", "starlette.authentication", "starlette"),
+        ("windlass.contrib.flask", "flask", "flask"),
+    ],
+)
+def test_an_integration_whose_extra_is_not_installed_says_so(
+    module: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(ConfigError, match=rf"pip install 'windlass\[{extra}\]'"):
+        importlib.import_module(module)
+
+
+def test_a_worker_is_told_that_it_serves_a_misspelt_queue(app_in_memory: Windlass) -> None:
+    task_of(app_in_memory)
+    assert misspelt_queues(app_in_memory, ["mail"]) == []
+    assert misspelt_queues(app_in_memory, ["images"]) == []
+    (warning,) = misspelt_queues(app_in_memory, ["mial"])
+    assert "no task belongs to queue 'mial' (did you mean 'mail'?)" in warning
 
 
 async def test_an_attribute_whose_reading_fails_shows_its_own_error(app_of_a_broken_codec: Windlass) -> None:

@@ -107,14 +107,14 @@ def test_off_takes_every_plain_twin() -> None:
     code = """
 import os
 from windlass.backends.file.effects import JobRow, to_record
-from windlass.speedups import amqp, valkey
+from windlass.speedups import amqp, amqp_loop, valkey
 row = JobRow(queue="q", id="a", task="t", seq=1, enqueued_ms=1, payload=b"")
-print(amqp.Connection.__name__, valkey._kind.__name__, to_record(row) is row)
+print(amqp.Connection.__name__, amqp_loop.Loop.__name__, valkey._kind.__name__, to_record(row) is row)
 """
     for value, wanted in (
-        ("off", "PlainConnection PlainConnection False"),
-        ("amqp", "PlainConnection QuickConnection True"),
-        ("", "QuickConnection QuickConnection True"),
+        ("off", "PlainConnection PlainLoop PlainConnection False"),
+        ("amqp", "PlainConnection SharedLoop QuickConnection True"),
+        ("", "QuickConnection SharedLoop QuickConnection True"),
     ):
         env = {**os.environ, speedups.VARIABLE: value}
         done = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.core.clock import SystemClock
+from windlass.errors import ForkedError
 
 
 @pytest.fixture(params=["file://", "sqlite:///"])
@@ -51,4 +53,35 @@ async def test_a_store_that_two_failed_to_open_is_opened_by_the_next(place: tupl
     place[1].parent.unlink()
     place[1].parent.mkdir()
     assert await store.execute(rq.CountJobs(queue="q"))
+    await store.close()
+
+
+async def test_a_store_that_is_opened_while_it_closes_is_still_refused_in_a_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = open_backend(f"sqlite:///{tmp_path / 'jobs'}")
+    store = Store(backend, SystemClock())
+    await store.open()
+    go_on, close, open_ = asyncio.Event(), backend.close, backend.open
+
+    async def close_late() -> None:
+        await close()
+        await go_on.wait()
+
+    async def open_late() -> None:
+        await closing
+        await open_()
+
+    monkeypatch.setattr(backend, "close", close_late)
+    monkeypatch.setattr(backend, "open", open_late)
+    closing = asyncio.create_task(store.close())
+    await asyncio.sleep(0)
+    opening = asyncio.create_task(store.reopen())
+    await asyncio.sleep(0)
+    go_on.set()
+    await opening
+    with monkeypatch.context() as child:
+        child.setattr("windlass.backend.store._pid", os.getpid() + 1)
+        with pytest.raises(ForkedError):
+            await store.execute(rq.CountJobs(queue="q"))
     await store.close()

@@ -217,6 +217,12 @@ class ClusterServers:
                 client.close()
         return self
 
+    def set_node_timeout(self, milliseconds: int) -> None:
+        """Set after how long without an answer a primary is replaced by its replica."""
+        for server in self.servers:
+            with server.client() as client:
+                _ask(client, "CONFIG", "SET", "cluster-node-timeout", milliseconds)
+
     def _join(self, clients: list[redis.Redis]) -> None:
         primaries = clients[: self._primaries]
         step = SLOTS // len(primaries)

@@ -20,9 +20,12 @@ from tools.storm.journal import Journal
 from tools.storm.recording import RecordingBackend, Switches
 from tools.storm.skew import store_ms
 from windlass import FlowProducer, Job, Snooze, StorageError, Windlass, Worker, current_job
+from windlass.backend import requests as rq
+from windlass.core.job import NewJob
 from windlass.core.outcome import AddOutcome
 
 _CALL_TIMEOUT_S = 20.0
+_MAX_ATTEMPTS = 4
 #: If an event loop is late by this much, the machine is too busy to judge leases by.
 LAG_S = 0.25
 #: A process that is to freeze does so within this time or not at all. Later the storm does not expect it.
@@ -201,9 +204,12 @@ class _Producer:
         if step.kind == "flow":
             await self._add_flow(named[0])
             return
-        await self._add(named)
+        requests = self._prepare(named)
+        await self._add(named, requests)
         if step.again:
-            await self._add(named[:1], op="again")
+            # A new request for the id of a failed job would add it anew, as users may do.
+            fails = named[0].work.fails >= _MAX_ATTEMPTS
+            await self._add(named[:1], requests[:1] if fails else self._prepare(named[:1]), op="again")
         if step.cancel:
             await self._cancel(named[0])
 
@@ -215,14 +221,16 @@ class _Producer:
         job_id = f"p{self.actor.role.number}-{number}"
         return _Named(job, job_id, children, keep=self.actor.role.settings.keep)
 
-    async def _add(self, named: list[_Named], op: str = "ack") -> None:
-        """Add jobs, and repeat the request with the same ids until it is acknowledged."""
-        self.journal.write("try", jobs=[one.facts() for one in named])
-        items = [one.item() for one in named]
+    def _prepare(self, named: list[_Named]) -> list[NewJob]:
         queue = self.app.queue(named[0].work.queue)
-        answered = await self._call_until_answered(lambda: queue.add_bulk(items))
+        return [queue.prepare(**one.item()) for one in named]
+
+    async def _add(self, named: list[_Named], jobs: list[NewJob], op: str = "ack") -> None:
+        """Add jobs, and repeat the request until it is acknowledged. ``jobs`` are those of ``named``."""
+        self.journal.write("try", jobs=[one.facts() for one in named])
+        answered = await self._call_until_answered(lambda: self.app.store.execute(rq.Add(jobs=jobs)))
         if answered is not None:
-            outcomes = [[job.id, str(job.outcome)] for job in answered]
+            outcomes = [[job.id, str(added.outcome)] for job, added in zip(jobs, answered, strict=True)]
             self.journal.write(op, outcomes=outcomes, at=store_ms(self.actor.role.clock))
 
     async def _add_flow(self, top: _Named) -> None:
@@ -275,7 +283,7 @@ class _Named:
         work = self.work
         options: dict[str, Any] = {
             "job_id": self.id,
-            "max_attempts": 4,
+            "max_attempts": _MAX_ATTEMPTS,
             "backoff": {"type": "fixed", "delay": 0.1},
             "priority": work.priority,
             "max_stalls": 8,

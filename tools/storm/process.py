@@ -27,38 +27,33 @@ from windlass.core.probe import Probe, install
 from windlass.testing.faults import stop
 
 
-class CoordinatorNotes(logging.Handler):
-    """Writes to the journal when this process becomes the coordinator of an AMQP store, as it logs."""
+def note_coordinator(probe: Probe, journal: Journal, clock: str) -> None:
+    """Write to the journal whenever this process becomes the coordinator of an AMQP store."""
 
-    def __init__(self, journal: Journal, clock: str) -> None:
-        super().__init__()
-        self._journal = journal
-        self._clock = clock
+    def note(_point: str, _facts: dict[str, object]) -> None:
+        journal.write("coordinates", at=store_ms(clock))
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage().startswith("this process coordinates "):
-            self._journal.write("coordinates", at=store_ms(self._clock))
+    probe.arm("amqp.coordinates", note, times=1_000)
 
 
-def freeze_soon(point: str) -> None:
+def freeze_soon(probe: Probe, point: str) -> None:
     """Freeze at ``point``. A process that gets there too late, as after a pause of the store, does not."""
-    probe, last_ms = Probe(), SYSTEM_CLOCK.monotonic_ms() + FREEZE_WITHIN_S * 1_000
+    last_ms = SYSTEM_CLOCK.monotonic_ms() + FREEZE_WITHIN_S * 1_000
 
     def freeze(point: str, facts: dict[str, object]) -> None:
-        install(None)
         if SYSTEM_CLOCK.monotonic_ms() < last_ms:
             stop(point, facts)
 
     probe.arm(point, freeze)
-    install(probe)
 
 
 async def _serve(role: Role) -> None:
-    actor = Actor(role)
-    logging.getLogger("windlass.amqp").addHandler(CoordinatorNotes(actor.journal, role.clock))
+    actor, probe = Actor(role), Probe()
+    note_coordinator(probe, actor.journal, role.clock)
+    install(probe)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, actor.stop)
-    loop.add_signal_handler(signal.SIGUSR1, freeze_soon, role.freeze_point)
+    loop.add_signal_handler(signal.SIGUSR1, freeze_soon, probe, role.freeze_point)
     loop.add_signal_handler(signal.SIGUSR2, _lose, actor)
     watch = asyncio.create_task(_die_with(os.getppid()))
     try:

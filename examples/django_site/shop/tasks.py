@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shop.models import Order, OutOfStock
+from windlass import Retry
 
 try:
     from django.tasks import task
@@ -44,3 +45,13 @@ def flaky(key: str) -> str:
 @task
 def note(word: str) -> None:
     runs.append(word)
+
+
+@task
+def unstorable() -> object:
+    return object()
+
+
+@task
+def again() -> None:
+    raise Retry(0)

@@ -175,6 +175,23 @@ class WhatDjangoPromises(Case):
             + [("task_finished", "SUCCESSFUL")],
         )
 
+    def test_a_task_that_has_failed_in_the_end_is_not_reported_as_successful(self) -> None:
+        seen: list[str] = []
+
+        def keep(sender, task_result, **kwargs):
+            seen.append(task_result.status)
+
+        dt.task_finished.connect(keep)
+        try:
+            results = [tasks.unstorable.enqueue(), tasks.again.enqueue()]
+            self.work("--concurrency", "1")
+        finally:
+            dt.task_finished.disconnect(keep)
+        for result in results:
+            result.refresh()
+        self.assertEqual(seen, ["FAILED", "FAILED"])
+        self.assertEqual([result.status for result in results], seen)
+
     def test_what_it_can_do_is_declared(self) -> None:
         backend = dt.task_backends["default"]
         flags = ("supports_defer", "supports_async_task", "supports_get_result", "supports_priority")

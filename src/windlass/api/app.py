@@ -7,7 +7,6 @@ tasks; ``app_hooks`` registers hooks and the resources of workers.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, get_args
@@ -21,7 +20,7 @@ from windlass.api.task import BoundTask, Task, caller_module
 from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
 from windlass.backend.store import Store
-from windlass.backend.urls import DEFAULT_URL, open_backend
+from windlass.backend.urls import default_url, open_backend
 from windlass.core import foreign_names
 from windlass.core.backoff import BackoffStrategy
 from windlass.core.clock import SYSTEM_CLOCK, Clock
@@ -80,7 +79,7 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         #: Identifies this code as the owner of its schedules; by default the module that creates the app.
         #: Schedules of this owner that the code no longer declares are removed when a worker starts.
         self.name: str = caller_module(2) if name is None else check_task_name(name)
-        self.url: str = url or os.environ.get("WINDLASS_URL") or DEFAULT_URL
+        self.url: str = default_url() if url is None else url
         self.store: Store = Store(open_backend(self.url), clock)
         self.clock = clock
         #: The codecs that write and read arguments and results.
@@ -100,7 +99,7 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         )
         if result_codec is not None:
             self.defaults = self.defaults.merged({"result_codec": _as_codec(result_codec, compress).name})
-        self.defaults.check()
+        self.defaults.as_defaults().check()
         self.backoff_strategies: dict[str, BackoffStrategy] = dict(backoff_strategies or {})
         check_spelling(to_backoff(self.defaults.backoff), self.backoff_strategies)
         #: Custom schedule rules by name: functions from a datetime to the next slot after it.

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from windlass.errors import ConfigError
+from windlass.handlers.hints import accepts
 from windlass.handlers.hooks import Hooks
 from windlass.handlers.propagation import ContextPropagator
 from windlass.serde.codecs import Codecs
@@ -68,6 +69,8 @@ class HookVerbs:
 
         Its value must be serialisable as JSON. A variable that is not set is not passed.
         """
+        if not isinstance(variable, ContextVar):
+            raise ConfigError("carry", "a context variable, as in tenant = ContextVar('tenant')", variable)
         first = not self.carrier
         self.carrier.add(variable, name or variable.name)
         if first:
@@ -79,7 +82,7 @@ class HookVerbs:
         ``resources(app)`` is an async generator that yields once; the value becomes ``job.context``. Usable
         as a decorator, once per app.
         """
-        if not inspect.isasyncgenfunction(resources):
+        if not inspect.isasyncgenfunction(resources) or not accepts(resources, self):
             raise ConfigError("lifespan", "an async generator of one parameter, the app", resources)
         if self._lifespan is not None:
             raise ConfigError("lifespan", message="this app already has a lifespan; an app takes only one")

@@ -109,6 +109,9 @@ class TaskVerbs:
             if schedule is not None:
                 raise ConfigError("schedule", message="give either cron or schedule, not both")
             schedule = Schedule(cron=cron, timezone=timezone)
+        elif timezone != "UTC":
+            advice = 'another schedule names it itself: schedule={"cron": "0 7 * * *", "timezone": ...}'
+            raise ConfigError("timezone", message=f"timezone needs cron; {advice}", got=timezone)
         register = partial(
             self._register,
             name=name,

@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Unpack
 
 from windlass.api.query import PlainReader, parse
 from windlass.api.search import Search, SearchOptions, States, find_chunks, to_states
+from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.core.job import JobRef
-from windlass.core.option_values import check_int, check_known, seconds_to_ms
+from windlass.core.option_values import check_flag, check_int, check_known, seconds_to_ms
 from windlass.core.outcome import CancelResult, Changed, to_reason
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, IllegalTransitionError
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Jobs per step of a bulk change.
 _CHUNK = 1_000
+#: Steps of a bulk retry whose jobs are sorted together (see ``_children_first``).
+_SORTED = 100
 #: The maximum number of concurrent changes of single jobs.
 _AT_ONCE = 100
 
@@ -56,7 +60,7 @@ class BulkVerbs:
         ``search`` filters them as in ``search_jobs``, by ``name``, ``tag``, ``error``, ``data`` and
         ``query``: ``retry_jobs(error="SMTPError")``.
         """
-        return await self._change(self._chunks(state, search, count), rq.RetryJobs)
+        return sum([done async for done in retry_in_steps(self, state, count, search)])
 
     async def remove_jobs(
         self, /, *, state: States, count: int | None = None, **search: Unpack[SearchOptions]
@@ -65,7 +69,8 @@ class BulkVerbs:
 
         ``search`` filters them as in ``search_jobs``.
         """
-        return await self._change(self._chunks(state, search, count), rq.RemoveJobs)
+        chunks = self._chunks(state, search, count)
+        return sum([await self._change(refs, rq.RemoveJobs) async for refs in chunks])
 
     async def promote_jobs(
         self,
@@ -99,15 +104,10 @@ class BulkVerbs:
             done += sum(answer in (CancelResult.CANCELLED, CancelResult.CANCELLING) for answer in answers)
         return done
 
-    async def _change(
-        self, chunks: AsyncIterator[list[JobRef]], request: type[rq.RetryJobs] | type[rq.RemoveJobs]
-    ) -> int:
-        """Send one ``request`` for each chunk. Returns how many jobs were changed."""
-        done = 0
-        async for refs in chunks:
-            answers = await self.store.execute(request(refs=refs))
-            done += sum(answer.status is Changed.OK for answer in answers)
-        return done
+    async def _change(self, refs: list[JobRef], request: type[rq.RetryJobs] | type[rq.RemoveJobs]) -> int:
+        """Send one ``request`` for a chunk. Returns how many jobs were changed."""
+        answers = await self.store.execute(request(refs=refs))
+        return sum(answer.status is Changed.OK for answer in answers)
 
     def _chunks(self, state: States, search: SearchOptions, count: int | None) -> AsyncIterator[list[JobRef]]:
         check_known(search, SearchOptions.__annotations__, "search option")
@@ -162,6 +162,7 @@ class BulkVerbs:
         """Delete the queue with all its jobs. Raises ``IllegalTransitionError`` while jobs run, unless
         ``force``.
         """
+        check_flag("force", force)
         counts = await self.get_job_counts()
         if counts[JobState.ACTIVE] and not force:
             raise IllegalTransitionError(
@@ -181,3 +182,43 @@ class BulkVerbs:
             total += purged.count
             if purged.count < _CHUNK:
                 return total
+
+
+async def retry_in_steps(
+    queue: BulkVerbs, state: States, count: int | None, search: SearchOptions
+) -> AsyncIterator[int]:
+    """``retry_jobs``, step by step. Yields how many jobs of each step were retried."""
+    flows = queue.store.capabilities.flows
+    async for steps in _together(queue._chunks(state, search, count)):
+        for refs in await _children_first(queue.store, steps) if flows and len(steps) > 1 else steps:
+            yield await queue._change(refs, rq.RetryJobs)
+
+
+async def _together(steps: AsyncIterator[list[JobRef]]) -> AsyncIterator[list[list[JobRef]]]:
+    """Up to ``_SORTED`` steps at a time."""
+    found: list[list[JobRef]] = []
+    async for refs in steps:
+        found.append(refs)
+        if len(found) == _SORTED:
+            yield found
+            found = []
+    if found:
+        yield found
+
+
+async def _children_first(store: Store, steps: list[list[JobRef]]) -> list[list[JobRef]]:
+    """The same jobs, each after those that it waits for.
+
+    A job that is retried in a step before its failed child would not wait for it. The order stays if jobs
+    wait for each other, because an id was used again.
+    """
+    children: dict[JobRef, list[JobRef]] = {}
+    for refs in steps:
+        found = await store.execute(fl.GetDependencies(refs=refs, values=False, limit=0))
+        for ref, one in zip(refs, found, strict=True):
+            children[ref] = [edge.child for edge in one.depends_on]
+    try:
+        order = [ref for ref in TopologicalSorter(children).static_order() if ref in children]
+    except CycleError:
+        return steps
+    return [order[at : at + _CHUNK] for at in range(0, len(order), _CHUNK)]

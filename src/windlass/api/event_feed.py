@@ -19,7 +19,7 @@ from windlass.backend import requests as rq
 from windlass.backend.closing import Closing
 from windlass.backend.store import Store
 from windlass.core.job import Event, EventType
-from windlass.core.option_values import check_known
+from windlass.core.option_values import check_after, check_known
 from windlass.errors import ClosedError, StorageError
 
 log: Final = logging.getLogger("windlass.events")
@@ -182,6 +182,8 @@ class EventFeed:
         self._store = store
         self._values = values
         self._queue = queue
+        if after is not None:
+            check_after(after)
         #: The id of the last event that was delivered. Pass it as ``after`` to continue from here.
         self.last_id = after
         self._callbacks: list[_Registered] = []
@@ -266,7 +268,7 @@ class EventFeed:
                 await task
 
     async def _run(self) -> None:
-        """Read events and call the callbacks. Retries from the last event while the store is unreachable."""
+        """Read events and call the callbacks. After an error it continues from the last event."""
         while True:
             try:
                 if self.last_id is None:
@@ -281,7 +283,9 @@ class EventFeed:
                 return
             except StorageError as exc:
                 log.warning("events of queue %s are unreachable, retrying: %s", self._queue, exc)
-                await self._store.clock.wait(asyncio.Event(), _RECHECK_MS)
+            except Exception:
+                log.exception("unexpected error while reading the events of queue %s, retrying", self._queue)
+            await self._store.clock.wait(asyncio.Event(), _RECHECK_MS)
 
 
 async def _call(callback: Callback, subject: Any, what: EventType) -> None:
@@ -289,5 +293,8 @@ async def _call(callback: Callback, subject: Any, what: EventType) -> None:
         answer = callback(subject)
         if inspect.isawaitable(answer):
             await answer
-    except Exception:
+    except (Exception, asyncio.CancelledError) as exc:
+        task = asyncio.current_task()
+        if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # not something that the callback awaited, but this task
         log.exception("an event callback failed on %s", what)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, overload
 from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
 from windlass.core.histogram import PERCENTILES
+from windlass.core.ids import is_text
 from windlass.core.job import AttemptOutcome, CounterRow, WorkerInfo
 from windlass.core.option_values import Duration, instant_to_ms, seconds_to_ms
 from windlass.core.probe import reach
@@ -77,22 +78,23 @@ async def _roll_up_queue(store: Store, cursor: MetricsCursor, most: int) -> int:
     return done
 
 
-async def sample_backlog(store: Store) -> int:
-    """Record how many jobs wait and for how long, for each queue with waiting jobs.
+async def sample_backlog(store: Store, after: str = "") -> tuple[int, str]:
+    """Record how many jobs wait and for how long, for the next queues with waiting jobs.
 
-    Returns the number of queues that were sampled. A sample that conflicts with a roll-up of another process
-    is dropped; the next one follows soon.
+    Returns the number of queues that were sampled, and the queue ``after`` which the next step continues. A
+    sample that conflicts with a roll-up of another process is dropped; the next one follows soon.
     """
     infos = [info for info in await store.execute(rq.ListQueues()) if info.counts.get("waiting")]
     if not infos:
-        return 0
+        return 0, ""
     rolled = {one.queue: one.at for one in await store.execute(mq.MetricsProgress())}
     now_ms, done = store.clock.now_ms(), 0
-    for info in infos[:_SAMPLED]:
+    ahead = [info for info in infos if info.name > after] or infos
+    for info in ahead[:_SAMPLED]:
         at = rolled.get(info.name, 0)
         rows = [backlog_of(info, now_ms)]
         done += await store.execute(mq.AddMetrics(queue=info.name, after=at, upto=at, rows=rows))
-    return done
+    return done, ahead[_SAMPLED - 1].name if len(ahead) > _SAMPLED else ""
 
 
 # --- figures --------------------------------------------------------------------------------------
@@ -172,6 +174,7 @@ class QueueMetrics:
     ) -> list[MetricsRow]:
         """Return roll-ups per window and task, oldest first; of the last 24 hours by default."""
         since_ms, until_ms = self._range(step, start, end)
+        _check_task(task)
         await roll_up(self._store, self._queue)
         return [row async for row in self._read(step, task, since_ms, until_ms)]
 
@@ -198,6 +201,7 @@ class QueueMetrics:
 
     async def stats(self, task: str | None, period: Duration) -> TaskStats:
         """Return figures of the last ``period``, in whole minutes (beyond a day, in whole hours)."""
+        _check_task(task)
         period_ms = seconds_to_ms(period, "period", minimum=60)
         step: Step = "minute" if period_ms <= _DAY_MS else "hour"
         now_ms = self._store.clock.now_ms()
@@ -292,6 +296,12 @@ def _figures(measure: Measure) -> dict[str, float | None]:
         "max": float(measure.max_ms) if measure.count else None,
         **{name: measure.percentile_ms(per_mille) for name, per_mille in PERCENTILES.items()},
     }
+
+
+def _check_task(task: object) -> None:
+    """Raise unless ``task`` is None or a text. Jobs whose record cannot be read have the task ""."""
+    if task is not None and not is_text(task):
+        raise ConfigError("task", "the name of a task, or None", task)
 
 
 def _day_totals(day: date, by_day: dict[date, MetricsRow]) -> DayTotals:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from windlass.api.search import Search
+from windlass.api.search import Search, are_equal
 from windlass.backend import requests as rq
 from windlass.core.job import ErrorInfo, JobRecord
 from windlass.core.option_values import check_known
@@ -161,7 +161,7 @@ class Query:
 
 def parse(text: str) -> Query:
     """Parse a query. Raises ``ConfigError`` that says what is wrong with it."""
-    if len(text) > MAX_CHARS:
+    if not isinstance(text, str) or len(text) > MAX_CHARS:
         raise ConfigError("search", f"a query of at most {MAX_CHARS:,} characters")
     terms = _terms(text)
     if len(terms) > MAX_TERMS:
@@ -392,7 +392,7 @@ def _at(value: Any, path: Sequence[str]) -> list[Any]:
 def _equals(found: Any, plain: Any, value: str) -> bool:
     if isinstance(found, str):
         return _same(found, value)
-    return found == plain and isinstance(found, bool) == isinstance(plain, bool)
+    return are_equal(found, plain) and isinstance(found, bool) == isinstance(plain, bool)
 
 
 # --- times and numbers -------------------------------------------------------------------------------

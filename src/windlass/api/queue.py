@@ -72,7 +72,7 @@ class Queue(
         app: App = as_app(url_or_app)
         base = app.defaults.as_unsaid()  # the task's own options take precedence; the worker knows them
         given = defaults if isinstance(defaults, JobOptions) else base.merged(defaults or {})
-        super().__init__(name, app, given)
+        super().__init__(name, app, given.as_defaults())
         self._owns_app = app is not url_or_app
         self._schedules = Schedules(self, app.schedule_strategies)
 

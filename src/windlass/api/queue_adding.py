@@ -75,10 +75,9 @@ class AddVerbs(QueueContext):
         All jobs are checked before any is stored. Each chunk of 1,000 is one atomic step. ``spread``
         distributes their due times evenly over that time, in addition to their own delays.
         """
-        items = list(jobs)
-        news = [
-            self._new_job(item, fresh_id) for item, fresh_id in zip(items, new_ids(len(items)), strict=True)
-        ]
+        items, queue = list(jobs), self._as_queue
+        ids = new_ids(len(items))
+        news = [self._new_job(queue, item, fresh_id) for item, fresh_id in zip(items, ids, strict=True)]
         if spread:
             spread_out(news, seconds_to_ms(spread, "spread"))
         return await self.add_new(news)
@@ -129,7 +128,7 @@ class AddVerbs(QueueContext):
                 pending = asyncio.ensure_future(self._add_chunk(part))
                 try:
                     await asyncio.sleep(0)  # the request is in flight; create the job objects meanwhile
-                    made = [self._made(new) for new in part]
+                    made = self._make_all(part)
                 except BaseException:
                     pending.cancel()
                     raise
@@ -193,7 +192,7 @@ class AddVerbs(QueueContext):
         hooks = self.app.hooks
         return send() if hooks.enqueue is None else hooks.enqueue_now(outgoing, send)
 
-    def _new_job(self, item: Mapping[str, Any], fresh_id: str) -> NewJob:
+    def _new_job(self, queue: JobQueue, item: Mapping[str, Any], fresh_id: str) -> NewJob:
         if not (type(item) is dict or isinstance(item, Mapping)) or "name" not in item:
             raise ConfigError("jobs", 'objects like {"name": ..., "data": ..., **options}', item)
         plan = self._plain
@@ -201,14 +200,18 @@ class AddVerbs(QueueContext):
             options = {key: value for key, value in item.items() if key not in ("name", "data")}
             plan = PreparedOptions(self.defaults.merged(options), self.app.backoff_strategies)
         name = check_task_name(item["name"])
-        return plan.new_job(self._as_queue, name, pack_data(item.get("data")), fresh_id)
+        return plan.new_job(queue, name, pack_data(item.get("data")), fresh_id)
 
     def _queue_of(self, new: NewJob) -> JobQueue:
         """Return the queue of a job of this add. In a flow, it may be another queue."""
         return self._as_queue if new.queue == self.name else self.app.queue(new.queue)
 
-    def _made(self, new: NewJob) -> Job[Any]:
-        """Create the job object of a new job, without the fields that the store fills in."""
+    def _make_all(self, news: list[NewJob]) -> list[Job[Any]]:
+        """Create the job objects of new jobs, without the fields that the store fills in."""
+        own, queue = self.name, self._as_queue
+        return [self._made(new, queue if new.queue == own else self._queue_of(new)) for new in news]
+
+    def _made(self, new: NewJob, queue: JobQueue) -> Job[Any]:
         record = JobRecord(
             queue=new.queue,
             id=new.id,
@@ -219,15 +222,15 @@ class AddVerbs(QueueContext):
             options=new.options,
             linked=bool(new.depends_on or new.parent),
         )
-        return Job(self._queue_of(new), record, AddOutcome.QUEUED)
+        return Job(queue, record, AddOutcome.QUEUED)
 
     def _added(self, new: NewJob, added: rq.Added, made: Job[Any] | None = None) -> Job[Any]:
-        """Return the job for an answered ``add``. ``made`` is its object from ``_made``, if there is one."""
+        """Return the job for an answered ``add``. ``made`` is its object, if it was created before."""
         if added.record is not None:
             job = Job[Any](self._queue_of(new), added.record, added.outcome)
             job.not_taken = added.not_taken
             return job
-        job = made or self._made(new)
+        job = made or self._made(new, self._queue_of(new))
         job.outcome, record = added.outcome, job.record
         record.state = added.state or JobState.COMPLETED
         record.enqueued_ms, record.due_ms = added.enqueued_ms, added.due_ms

@@ -10,7 +10,7 @@ from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backend.store import check_changed
 from windlass.core.ids import check_signal_name
-from windlass.core.option_values import seconds_to_ms
+from windlass.core.option_values import check_flag, seconds_to_ms
 from windlass.core.outcome import CancelResult, to_reason
 
 
@@ -38,6 +38,7 @@ class ChangeVerbs(QueueContext):
 
     async def remove(self, job_id: str, *, force: bool = False) -> None:
         """Delete a job's record. Raises ``IllegalTransitionError`` for an active job unless ``force``."""
+        check_flag("force", force)
         ref = self._ref(job_id)
         result = (await self.store.execute(rq.RemoveJobs(refs=[ref], force=force)))[0]
         check_changed(ref, result, "remove", "cancel it, or force")

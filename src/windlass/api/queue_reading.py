@@ -12,7 +12,7 @@ from windlass.api.search import States, find_page, to_states
 from windlass.api.why import Why, explain
 from windlass.backend import requests as rq
 from windlass.core.job import JobRecord, LogLine, WorkerInfo
-from windlass.core.option_values import check_int
+from windlass.core.option_values import check_flag, check_int
 from windlass.core.order import bad_cursor
 from windlass.core.remote_errors import of_record
 from windlass.core.states import FINISHED, JobState
@@ -54,6 +54,7 @@ class ReadVerbs(QueueContext):
         newest_first: bool = True,
     ) -> Page:
         """Return a page of jobs in the given states (all when empty), ordered by when they were added."""
+        check_flag("newest_first", newest_first)
         request = rq.ListJobs(
             queue=self.name,
             states=to_states(states),
@@ -88,6 +89,7 @@ class ReadVerbs(QueueContext):
         ``task:charge_card error:Payment* finished:<1h`` (see ``windlass.api.query``). At most ``scan``
         records are read, so a page with a cursor may have fewer than ``limit`` jobs.
         """
+        check_flag("newest_first", newest_first)
         asked = parse(query)
         if asked.queues and self.name not in asked.queues:
             return self._page(rq.Page([]))

@@ -16,7 +16,7 @@ from windlass.api.queue_context import QueueContext
 from windlass.backend import requests as rq
 from windlass.core.ids import check_task_name
 from windlass.core.job import EVENT_DATA_BYTES, EVENTS_KEPT, Event, JobRecord, JobRef
-from windlass.core.option_values import WAIT_S, check_int, seconds_to_ms
+from windlass.core.option_values import WAIT_S, check_after, check_int, seconds_to_ms
 from windlass.core.options import JobOptions
 from windlass.errors import WindlassError
 from windlass.jobs.live_output import StreamChunk, read_stream
@@ -66,6 +66,8 @@ class WatchVerbs(QueueContext):
         ``after`` an event id replays from there (0: all that are kept). With ``values``, ``completed`` events
         include the job's ``return_value`` while it is kept, which costs a read.
         """
+        if after is not None:
+            check_after(after)
         fill = EventValues(self.store, self.app.codecs, self.name).fill if values else None
         return read_events(self.store, self.name, after, self._closing, fill)
 
@@ -108,6 +110,7 @@ class WatchVerbs(QueueContext):
         ``after`` the ``index`` of a chunk continues from there. Raises ``HistoryTrimmedError`` when chunks in
         between are no longer kept, unless ``skip_gap``. Retries while the store is unreachable.
         """
+        check_after(after)
         return read_stream(
             self.store, self.app.codecs, self._ref(job_id), after, skip_gap=skip_gap, closing=self._closing
         )

@@ -103,8 +103,15 @@ class Search:
             kwargs = read_call(codecs, record).kwargs
         except (ValueError, ConfigError):
             return False  # bytes that are not arguments match nothing
-        missing = object()
-        return all(kwargs.get(key, missing) == value for key, value in self.data.items())
+        return all(key in kwargs and are_equal(kwargs[key], value) for key, value in self.data.items())
+
+
+def are_equal(one: Any, other: Any) -> bool:
+    """Whether two values are equal. A signalling NaN raises when it is compared, and equals nothing."""
+    try:
+        return bool(one == other)
+    except ArithmeticError:
+        return False
 
 
 async def find_page(

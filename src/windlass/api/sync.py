@@ -24,6 +24,7 @@ from windlass.core.options import JobOptionsDict
 from windlass.jobs.fields import RecordFields
 from windlass.jobs.job import Job
 from windlass.jobs.payload import Call
+from windlass.serde.codecs import Codecs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,7 +37,6 @@ class Portal:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._pid = 0
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run ``coroutine`` on the portal's loop and return its result. Raises ``RuntimeError`` on an event
@@ -49,26 +49,58 @@ class Portal:
         else:
             coroutine.close()
             raise RuntimeError("an event loop runs in this thread: await the async verb instead of .sync")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._ensure()).result()
+        loop = self._ensure()
+        waited = _Waited(coroutine)
+        try:
+            return asyncio.run_coroutine_threadsafe(waited.run(), loop).result()
+        except BaseException:  # also of a signal handler: this thread does not wait any longer
+            loop.call_soon_threadsafe(waited.end)
+            raise
 
     def _ensure(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if self._loop is None or self._pid != os.getpid():
-                self._loop, self._pid = asyncio.new_event_loop(), os.getpid()
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=_serve, args=(self._loop,), name="windlass-sync", daemon=True
                 )
                 self._thread.start()
             return self._loop
 
+    def forget(self) -> None:
+        """Start again in a fork: another thread may have held the lock at that moment."""
+        self._lock, self._loop, self._thread = threading.Lock(), None, None
+
     def stop(self) -> None:
         """End the thread and wait for it. The next ``run`` starts a new one."""
         with self._lock:
             loop, self._loop = self._loop, None
             thread, self._thread = self._thread, None
-        if loop is not None and thread is not None and self._pid == os.getpid():
+        if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
+
+
+class _Waited(Generic[R]):
+    """A coroutine on the portal's loop. The thread that waits for it can end it, also before it began."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, R]) -> None:
+        self._coroutine = coroutine
+        self._task: asyncio.Task[Any] | None = None
+        self._ended = False
+
+    async def run(self) -> R:
+        if self._ended:
+            self._coroutine.close()
+            raise asyncio.CancelledError
+        self._task = asyncio.current_task()
+        return await self._coroutine
+
+    def end(self) -> None:
+        """Cancel the coroutine unless it is done. Runs on the loop."""
+        self._ended = True
+        if self._task is not None:
+            self._task.cancel()
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -79,6 +111,8 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 PORTAL = Portal()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=PORTAL.forget)
 
 
 def _plain(
@@ -166,6 +200,10 @@ class SyncJob(RecordFields, ForeignNames, Generic[R]):
     @property
     def _record(self) -> JobRecord:  # type: ignore[override]  # the job may refresh its record
         return self.job.record
+
+    @property
+    def _codecs(self) -> Codecs:
+        return self.job.queue.app.codecs
 
     @property
     def call(self) -> Call:

@@ -13,7 +13,7 @@ from windlass.api.queue import Queue
 from windlass.api.sync import PORTAL, SyncJob
 from windlass.core import foreign_names
 from windlass.core.foreign_names import ForeignNames
-from windlass.core.ids import check_queue_name, check_task_name, new_id
+from windlass.core.ids import check_queue_name, check_task_name, new_id, new_ids
 from windlass.core.job import NewJob
 from windlass.core.limit_rules import Rate
 from windlass.core.option_values import WAIT_S, Isolation, check_known, to_unique
@@ -99,20 +99,13 @@ class Task(ForeignNames, Generic[P, R]):
         self.signature: Signature = (
             Signature.of(fn, name=self.name, without=self.needs.names if self.needs else frozenset())
             if batch is None
-            else item_signature(fn, self.name)
+            else item_signature(fn, self.name, self.needs)
         )
         #: The rate of its jobs over all workers: the rate of the group with the task's name.
         self.rate: Rate | None = rate
-        if rate is not None:
-            if options.group is not None:
-                raise ConfigError(
-                    "rate",
-                    message=f"a task with a group ({options.group!r}) cannot have a rate: set the limits of "
-                    "the group",
-                    got=rate,
-                )
+        if rate is not None and options.group is None:
             options = options.merged({"group": self.name})
-        self._bound: BoundTask[P, R] = BoundTask(self, options)
+        self._bound: BoundTask[P, R] = BoundTask(self, options.as_defaults())
         #: Default options for jobs that were added by name.
         self.filling: TaskDefaults = TaskDefaults(options)
         self.__doc__ = fn.__doc__
@@ -150,7 +143,7 @@ class Task(ForeignNames, Generic[P, R]):
             return exc
         return None
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the function directly, without a job. Returns a coroutine for ``async def``."""
         return self.fn(*args, **kwargs)
 
@@ -158,7 +151,7 @@ class Task(ForeignNames, Generic[P, R]):
         """Return this task with other job options: ``task.options(delay=60).enqueue(...)``."""
         return BoundTask(self, self._bound.job_options.merged(options))
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Add a job that calls this task with these arguments. Returns the job."""
         return await self._bound.enqueue(*args, **kwargs)
 
@@ -192,11 +185,11 @@ class Task(ForeignNames, Generic[P, R]):
         """
         return await self._bound.map(*columns)
 
-    async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def call(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Add a job, wait up to 30 s for it and return its result. Raises like ``Job.result``."""
         return await self._bound.call(*args, **kwargs)
 
-    def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
+    def s(self, /, *args: P.args, **kwargs: P.kwargs) -> Step:
         """Return this call as a step of a flow, for ``chain``, ``group``, ``chord``, ``after`` and ``then``.
 
         ``RESULT`` as an argument is replaced by the result of the previous step.
@@ -236,7 +229,7 @@ class AsyncTask(Task[P, R]):
 
     if TYPE_CHECKING:
 
-        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+        def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
 
 
 class PlainTask(Task[P, R]):
@@ -244,7 +237,7 @@ class PlainTask(Task[P, R]):
 
     if TYPE_CHECKING:
 
-        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+        def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
 class BoundTask(ForeignNames, Generic[P, R]):
@@ -258,6 +251,13 @@ class BoundTask(ForeignNames, Generic[P, R]):
     def __init__(self, task: Task[P, R], options: JobOptions) -> None:
         self.task: Task[P, R] = task
         self.job_options: JobOptions = options
+        if task.rate is not None and options.group != task.name:
+            raise ConfigError(
+                "rate",
+                message=f"a task with a group ({options.group!r}) cannot have a rate, because its jobs would "
+                "not count for it: set the limits of the group",
+                got=task.rate,
+            )
         check_unique(task.signature, options)
         if options.result_codec is not None:
             task.app.codecs.output(options.result_codec)  # raises now for a codec that is not accepted
@@ -274,7 +274,7 @@ class BoundTask(ForeignNames, Generic[P, R]):
         """The task's function."""
         return self.task.fn
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Add a job that calls the task with these arguments. Returns the job."""
         task = self.task
         task.check(args, kwargs)
@@ -282,12 +282,14 @@ class BoundTask(ForeignNames, Generic[P, R]):
         job: Job[R] = await queue.add_planned(task.name, pack_call(args, kwargs), self._plan)
         return job
 
-    def prepare(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+    def prepare(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """Return a checked and encoded job without adding it."""
+        return self._new_job(self.task.queue, args, kwargs, new_id())
+
+    def _new_job(self, queue: Queue, args: tuple[Any, ...], kwargs: dict[str, Any], fresh_id: str) -> NewJob:
         task = self.task
         task.check(args, kwargs)
-        queue = task.queue
-        return self._plan.new_job(queue, task.name, pack_call(args, kwargs), new_id())
+        return self._plan.new_job(queue, task.name, pack_call(args, kwargs), fresh_id)
 
     @overload
     async def map(self: _One[A, R], a: Iterable[A], /) -> list[Job[R]]: ...
@@ -324,12 +326,13 @@ class BoundTask(ForeignNames, Generic[P, R]):
                 else "map needs at least one iterable",
                 got=lengths,
             )
-        prepare: Callable[..., NewJob] = self.prepare
-        news = [prepare(*row) for row in zip(*values, strict=True)]
-        jobs: list[Job[R]] = await self.task.queue.add_new(news)
+        queue, ids = self.task.queue, new_ids(len(values[0]))
+        rows = zip(*values, strict=True)
+        news = [self._new_job(queue, row, {}, fresh_id) for row, fresh_id in zip(rows, ids, strict=True)]
+        jobs: list[Job[R]] = await queue.add_new(news)
         return jobs
 
-    def s(self, *args: P.args, **kwargs: P.kwargs) -> Step:
+    def s(self, /, *args: P.args, **kwargs: P.kwargs) -> Step:
         """Return this call as a step of a flow; see ``Task.s``."""
         task = self.task
         lacking = task.check_step(args, kwargs)
@@ -345,11 +348,11 @@ class BoundTask(ForeignNames, Generic[P, R]):
         made.lacking = lacking
         return made
 
-    async def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def call(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Add a job, wait up to 30 s for it and return its result; see ``Task.call``."""
         return await self.call_within(WAIT_S, *args, **kwargs)
 
-    async def call_within(self, timeout: float | timedelta | None, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def call_within(self, timeout: float | timedelta | None, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Like ``call``, with another timeout (None: wait without a limit)."""
         task = self.task
         task.check(args, kwargs)
@@ -458,11 +461,11 @@ class SyncTask(ForeignNames, Generic[P, R]):
         """The task's function."""
         return self._bound.fn
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> SyncJob[R]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> SyncJob[R]:
         """Add a job that calls the task with these arguments. Returns the job."""
         return SyncJob(PORTAL.run(self._bound.enqueue(*args, **kwargs)))
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Add a job, wait up to 30 s for it and return its result; see ``Task.call``."""
         return PORTAL.run(self._bound.call(*args, **kwargs))
 

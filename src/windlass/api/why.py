@@ -72,7 +72,26 @@ async def explain(store: Store, ref: JobRef, now_ms: int) -> Why:
 def _finished(job: JobRecord) -> Cause:
     advice = f"windlass retry {job.queue} {job.id}" if job.state is not JobState.COMPLETED else ""
     reason = f" ({job.reason})" if job.reason else ""
-    return Cause(kind="finished", text=f"it has ended: {job.state}{reason}", advice=advice)
+    if not job.errors or job.state is not JobState.FAILED:
+        return Cause(kind="finished", text=f"it has ended: {job.state}{reason}", advice=advice)
+    text = f"it has ended: {job.state}{reason}; its last error is {job.errors[-1].error_class}"
+    return Cause(
+        kind="finished", text=text, advice=f"windlass job {job.queue} {job.id} shows it; once fixed: {advice}"
+    )
+
+
+def _unknown_task(job: JobRecord) -> list[Cause]:
+    """Return the cause of a job that workers gave back because they do not know its task."""
+    if not job.misses:
+        return []
+    times = "once" if job.misses == 1 else f"{job.misses} times"
+    return [
+        Cause(
+            kind="unknown_task",
+            text=f"workers gave it back {times}, because they have no handler for its task {job.task!r}",
+            advice="start a worker whose app has that task; the log of a worker names similar tasks",
+        )
+    ]
 
 
 def _running(job: JobRecord) -> Cause:
@@ -105,7 +124,9 @@ class _Scene:
         job = self.job
         match job.state:
             case JobState.SCHEDULED:
-                return [_due(job, "scheduled", "it is due later", "promote")]
+                return [*_unknown_task(job), _due(job, "scheduled", "it is due later", "promote")]
+            case JobState.WAITING:
+                return _unknown_task(job)
             case JobState.RETRYING:
                 return [
                     _due(

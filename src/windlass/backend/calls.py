@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
+from windlass.backend import requests as rq
 from windlass.backend.requests import Request
 from windlass.errors import StorageError
 
@@ -155,3 +156,12 @@ def deliver(answers: Iterable[Answer]) -> None:
 def _answer_all(answers: list[Answer]) -> None:
     for call, value, error in answers:
         call.answer(value, error)
+
+
+def size_of(request: rq.Request[Any]) -> int:
+    """The most jobs that a request can affect, for the size of a group of calls."""
+    if type(request) is rq.Add:
+        return len(request.jobs)
+    if type(request) is rq.Settle:
+        return len(request.items) + (request.claim.limit if request.claim else 0)
+    return int(getattr(request, "limit", 1))

@@ -59,11 +59,11 @@ class HubListener:
             if self._signalled or self._closed:
                 return
             self._signalled = True
-        if threading.get_ident() == self._thread:
-            self._event.set()
-            return
         try:
-            self._loop.call_soon_threadsafe(self._event.set)
+            if threading.get_ident() == self._thread:
+                self._event.set()
+            else:
+                self._loop.call_soon_threadsafe(self._event.set)
         except RuntimeError:  # the loop was closed without closing its listener
             self.close()
 

@@ -98,7 +98,8 @@ class DueSchedules(Request[Due], kw_only=True):
 
 
 class Fired(msgspec.Struct):
-    """``ok``: this request fired the slot. ``added``: how many jobs overlap and limit allowed it to add."""
+    """``ok``: this request fired the slot. ``added``: how many jobs it added, without those that overlap,
+    limit, a unique key or a group kept out."""
 
     ok: bool
     added: int = 0

@@ -58,7 +58,7 @@ class Store:
         #: Counts closes and failed opens, so that an ``open`` in progress notices them.
         self._closings = 0
         self._closing = Closing(
-            "the app", "open it again (async with app, or await app.open()), or make another"
+            "the app", "open it again (async with app, await app.open() or app.sync.open()), or make another"
         )
 
     @property
@@ -86,7 +86,7 @@ class Store:
             # ``close`` ran while ``backend.open`` waited, and may have found nothing to close yet.
             await self.backend.close()
             raise self._closing.error()
-        self._opened = closings == self._closings
+        self._opened, self._pid = closings == self._closings, _pid  # an earlier ``close`` may have just ended
 
     async def reopen(self) -> None:
         """Connect, even after ``close``."""
@@ -101,11 +101,16 @@ class Store:
         """Release the connection. Pending waits and later requests raise ``ClosedError``. Idempotent.
 
         In a child of the process that opened the store, the connection stays open: it belongs to the parent.
+        A store that was closed before a fork can be opened again in parent and child, unless it is in memory:
+        a child with a copy of the jobs would run them a second time.
         """
         self._note_closed()
         self._closing.close()
         if self._pid in (0, _pid):
+            closings = self._closings
             await self.backend.close()
+            if self.capabilities.shared and closings == self._closings and not self._opened:
+                self._pid = 0
 
     def _check_process(self) -> None:
         if self._pid not in (0, _pid):

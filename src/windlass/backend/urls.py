@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import re
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -90,13 +91,30 @@ class BackendUrl:
         return seconds
 
 
+def default_url() -> str:
+    """The URL of the store that is used when none is named: ``$WINDLASS_URL``, or a file in this folder.
+
+    An empty variable is refused. It is mostly one that a deployment did not fill in, and jobs in a local file
+    would be missed.
+    """
+    url = os.environ.get("WINDLASS_URL", DEFAULT_URL)
+    if not url:
+        advice = f"set it to the URL of your store, or unset it to use {DEFAULT_URL}"
+        raise ConfigError("url", message=f"$WINDLASS_URL is empty: {advice}")
+    return url
+
+
 def parse_url(url: str) -> BackendUrl:
     """Split and check ``url``. Raises ``ConfigError``; it leaves out parts that may be a password."""
     if not isinstance(url, str):
         raise ConfigError("url", "like sqlite:///jobs.db or memory://", type(url).__name__)
     found = _SCHEME.match(url)
     if found is None:
-        raise ConfigError("url", "like sqlite:///jobs.db or memory://")
+        raise ConfigError(
+            "url",
+            message="url must begin with the kind of store, as in sqlite:///jobs.db, "
+            "valkey://localhost:6379 or memory://",
+        )
     if not is_text(url) or printable(url) != url:
         raise _unreadable(url, "it has control characters, or is not valid Unicode")
     try:

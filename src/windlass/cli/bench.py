@@ -73,9 +73,9 @@ async def run(options: BenchOptions, out: Out) -> int:
 async def _fresh_app(options: BenchOptions, out: Out) -> AsyncIterator[Windlass]:
     """An app with its own namespace; on sqlite, with its own file next to the database, on the same disk."""
     from windlass.api.app import Windlass
-    from windlass.backend.urls import DEFAULT_URL
+    from windlass.backend.urls import default_url
 
-    url = options.url or DEFAULT_URL
+    url = asked = options.url or default_url()
     name = f"bench-{new_id()[-12:]}"
     path = sqlite_path(url)
     if path is not None:
@@ -84,7 +84,7 @@ async def _fresh_app(options: BenchOptions, out: Out) -> AsyncIterator[Windlass]
         url = f"sqlite:///{path}" + (f"?{query}" if query else "")
     else:
         url += f"{'&' if '?' in url else '?'}namespace={name}"
-    out.note(f"Measuring {shown_url(options.url or DEFAULT_URL)} ...")
+    out.note(f"Measuring {shown_url(asked)} ...")
     try:
         async with Windlass(url) as app:
             yield app

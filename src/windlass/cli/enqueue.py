@@ -28,6 +28,7 @@ from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, JobCancelledError, JobFailedError
 from windlass.jobs.exported import read_job, read_record
+from windlass.jobs.payload import pack_data, unpack
 
 if TYPE_CHECKING:
     from windlass.api.app import Windlass
@@ -62,6 +63,8 @@ async def run(options: EnqueueOptions, out: Out) -> int:
         queue = app.queue(options.queue or "")
         task = app.tasks.get(options.name or "")
         if task is not None:  # the options of the task in code apply here too
+            call = unpack(pack_data(options.data))
+            task.signature.check(task.name, call.args, call.kwargs)
             queue = Queue(queue.name, app, defaults=task.job_options)
         elif near := nearest(options.name or "", app.tasks):
             out.note(f"{options.app_name} has no task {options.name!r} (did you mean {near!r}?)")

@@ -106,7 +106,7 @@ async def _export(app: Windlass, options: JobsOptions, out: Out) -> int:
             edges = await job.get_dependencies() if job.state is JobState.BLOCKED else []
             try:
                 out.line(export_job(job.record, edges, app.codecs, app.clock.now_ms()))
-            except (ValueError, ConfigError):
+            except (ValueError, TypeError, ConfigError):
                 unreadable += 1
     if unreadable:
         out.note(f"{unreadable} jobs were left out: their stored arguments cannot be read (--app missing?).")

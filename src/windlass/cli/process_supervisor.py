@@ -22,7 +22,7 @@ from windlass.core.clock import SYSTEM_CLOCK
 log = logging.getLogger("windlass.supervisor")
 
 INTERRUPTED = 130
-_WRONG_USAGE = 2
+_NOT_STARTED, _WRONG_USAGE = 1, 2
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 30.0
 #: A child that lived at least this long did not fail at its start.
 _HEALTHY_MS = 30_000
@@ -83,7 +83,11 @@ class ProcessSupervisor:
         while True:
             self._changed.clear()
             started_ms = SYSTEM_CLOCK.monotonic_ms()
-            code = await self._run_child(number)
+            try:
+                code = await self._run_child(number)
+            except OSError as exc:  # too many processes, or no memory: the others continue
+                log.error("worker process %d could not be started: %s", number + 1, exc)
+                code = _NOT_STARTED
             if self._asked or (self._plan.burst and code == 0):
                 return code
             if number in self._reloading:

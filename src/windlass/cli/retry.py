@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from windlass.api.bulk import retry_in_steps
 from windlass.cli.job_changes import Answers, each
 from windlass.cli.output import Out
 from windlass.cli.selecting import Selection, check_selection, selects
@@ -12,8 +13,6 @@ from windlass.core.states import JobState
 
 if TYPE_CHECKING:
     from windlass.api.queue import Queue
-
-_STEP = 1_000
 
 
 async def run(options: Selection, out: Out) -> int:
@@ -33,15 +32,11 @@ async def _retry_all(queue: Queue, options: Selection, out: Out) -> int:
     """Retry the jobs that are in the state now. A job that fails again meanwhile is not retried twice."""
     counts = await queue.get_job_counts()
     total = sum(counts[JobState(state)] for state in options.states)
-    done = 0
     with out.progress(f"Retrying {' and '.join(options.states)} jobs", total) as advance:
-        while done < total:
-            step = min(_STEP, total - done)
-            count = await queue.retry_jobs(state=options.states, count=step, **options.search)
+        done = 0
+        async for count in retry_in_steps(queue, options.states, total, options.search):
             done += count
             advance(count)
-            if count < step:
-                break
     return done
 
 

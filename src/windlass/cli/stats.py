@@ -286,6 +286,7 @@ def _now_cells(queue: QueueStats, now: int) -> list[Any]:
     examples="""
 windlass stats
 windlass stats --tasks --period 24h                 per task: runs, success, percentiles
+windlass stats --tasks --period 7d                  the failures of a week, by task
 windlass stats --days 30                            per day
 windlass stats --watch                              live, until Ctrl-C
 windlass stats --watch --interval 5s --for 1m
@@ -311,8 +312,9 @@ def command(**values: Any) -> StatsOptions:
     """Show the waiting and running jobs of each queue, and its lifetime totals.
 
     'later' counts jobs that are due in the future. Totals never decrease: added, completed, retried and
-    failed count all attempts since the queue was created, even when their records are gone. With --watch
-    and --json, each sample is one line.
+    failed count all attempts since the queue was created, even when their records are gone. A run that
+    fails counts as retried if the job runs again, else as failed. With --watch and --json, each sample is
+    one line.
     """
     if values["tasks"] + values["watch"] + (values["days"] is not None) > 1:
         raise click.UsageError("Choose one of --tasks, --days and --watch.")

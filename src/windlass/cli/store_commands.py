@@ -50,15 +50,21 @@ class StoreOptions:
         from windlass.api.app import Windlass
 
         app = Windlass(self.url) if self.app_name is None else load_app(self.app_name, self.url)
-        path = sqlite_path(app.url) or directory_path(app.url)
-        if not create and path is not None and not path.exists():
-            what = "database" if sqlite_path(app.url) else "store"
-            raise StorageError(
-                f"there is no {what} at {path}: check --url or $WINDLASS_URL (a worker or an "
-                "enqueue would create it)"
-            )
+        if not create:
+            check_exists(app.url)
         check_reachable(app.url)
         return app
+
+
+def check_exists(url: str) -> None:
+    """Raise ``StorageError`` if the file or the directory of a store on this machine is missing."""
+    path = sqlite_path(url) or directory_path(url)
+    if path is not None and not path.exists():
+        what = "database" if sqlite_path(url) else "store"
+        raise StorageError(
+            f"there is no {what} at {path}: check --url or $WINDLASS_URL (a worker or an "
+            "enqueue would create it)"
+        )
 
 
 async def find_queue(app: Windlass, name: str) -> Queue:

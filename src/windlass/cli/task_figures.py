@@ -18,6 +18,7 @@ TASK_COLUMNS = [
     Column("queue", cut=True),
     Column("task", cut=True),
     Column("runs", right=True),
+    Column("retried", right=True, style="yellow"),
     Column("failed", right=True, style="red"),
     Column("success", right=True),
     Column("average", right=True),
@@ -56,8 +57,8 @@ async def task_stats(app: Windlass, seconds: float) -> list[tuple[str, TaskStats
 def _task_row(queue: str, stats: TaskStats) -> list[Any]:
     rate = "" if stats.success_rate is None else f"{stats.success_rate:.1%}"
     times = (stats.average_ms, stats.p50_ms, stats.p95_ms, stats.p99_ms, stats.wait_p95_ms)
-    failed = show_count(stats.failed + stats.retried)
-    return [queue, stats.name, show_count(stats.total), failed, rate, *map(show_span, times)]
+    counts = (stats.total, stats.retried, stats.failed)
+    return [queue, stats.name, *map(show_count, counts), rate, *map(show_span, times)]
 
 
 async def show_days(app: Windlass, days: int, out: Out) -> None:
@@ -72,8 +73,12 @@ async def show_days(app: Windlass, days: int, out: Out) -> None:
             ]
         )
         return
-    columns = [Column("queue", cut=True), Column("today", right=True), Column("failed", right=True)]
-    columns += [Column("in all", right=True), Column("failed", right=True), Column("per day", style="green")]
+    columns = [Column("queue", cut=True), Column("today", right=True), Column("failed runs", right=True)]
+    columns += [
+        Column("in all", right=True),
+        Column("failed runs", right=True),
+        Column("per day", style="green"),
+    ]
     rows = [
         [
             name,

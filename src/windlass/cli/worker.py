@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +24,7 @@ from windlass.cli.store_commands import carry_out, examples_epilog, loop_factory
 from windlass.cli.values import DURATION, parse_duration
 from windlass.cli.worker_settings import ENVIRONMENT, ConfiguredCommand, misspelt_variables
 from windlass.core.limit_rules import to_rate
+from windlass.core.option_values import nearest
 from windlass.errors import ClosedError
 from windlass.telemetry import logs
 from windlass.worker.options import WorkerOptions
@@ -150,6 +151,8 @@ async def run(app: Windlass, options: WorkerCommandOptions, out: Out) -> int:
         await worker.start()
         terminal = sys.stderr.isatty() and options.log_format == "text" and options.lifeline is None
         announce(worker, queue_specs(app, options), out if terminal else None)
+        for warning in misspelt_queues(app, options.weights):
+            log.warning("%s", warning)
         await worker.run()
     except ClosedError:
         if not stopper.asked:
@@ -201,6 +204,17 @@ def queue_specs(app: Windlass, options: WorkerCommandOptions) -> dict[str, Queue
         name: QueueSpec(weight, options.caps.get(name), options.reserves.get(name, 0))
         for name, weight in weights.items()
     }
+
+
+def misspelt_queues(app: Windlass, names: Iterable[str]) -> list[str]:
+    """Warnings about queues without tasks whose names are similar to a queue that has some."""
+    served = set(names)
+    ours = {task.queue_name for task in app.tasks.values()}
+    return [
+        f"no task belongs to queue {name!r} (did you mean {near!r}?): this worker does not serve {near!r}"
+        for name in sorted(served - ours)
+        if (near := nearest(name, sorted(ours - served)))
+    ]
 
 
 async def _start_health(worker: Worker, options: WorkerCommandOptions) -> Any:

@@ -37,6 +37,10 @@ class ConfiguredCommand(click.Command):
         extra.setdefault("auto_envvar_prefix", ENVIRONMENT)
         try:
             return super().make_context(info_name, args, parent, **extra)
+        except click.NoSuchOption as exc:
+            if exc.option_name != "-A":  # what 'celery worker' takes
+                raise
+            raise click.UsageError("Write the app without -A: windlass worker MODULE:APP.", exc.ctx) from exc
         except click.MissingParameter as exc:
             if exc.param is None or exc.param.name != "app":
                 raise

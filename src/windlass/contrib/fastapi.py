@@ -19,13 +19,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, TypeAlias
 
-from fastapi import Depends
-from fastapi.requests import HTTPConnection
-
 from windlass.api.app import Windlass
 from windlass.api.queue import Queue
-from windlass.contrib.starlette import dashboard_user, get_windlass, lifespan, make_worker
 from windlass.core.ids import check_queue_name
+from windlass.errors import not_installed
+
+try:
+    from fastapi import Depends
+    from fastapi.requests import HTTPConnection
+except ImportError as _missing:
+    raise not_installed("contrib", "FastAPI", "windlass[fastapi]") from _missing
+
+from windlass.contrib.starlette import dashboard_user, get_windlass, lifespan, make_worker
 
 #: A parameter of this type is the Windlass app.
 Jobs: TypeAlias = Annotated[Windlass, Depends(get_windlass)]

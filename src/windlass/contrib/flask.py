@@ -23,12 +23,16 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
-from flask import Flask, current_app
 
 from windlass.api.app import SyncApp, Windlass
 from windlass.cli.main import tree
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, not_installed
 from windlass.jobs.job import Job
+
+try:
+    from flask import Flask, current_app
+except ImportError as _missing:
+    raise not_installed("contrib", "Flask", "windlass[flask]") from _missing
 
 if TYPE_CHECKING:
     from windlass.dashboard import Identity, Roles

@@ -18,12 +18,15 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from starlette.authentication import AuthCredentials, BaseUser
-from starlette.requests import HTTPConnection
-
 from windlass.api.app import Windlass
-from windlass.errors import ConfigError
+from windlass.errors import ConfigError, not_installed
 from windlass.worker import Worker
+
+try:
+    from starlette.authentication import AuthCredentials, BaseUser
+    from starlette.requests import HTTPConnection
+except ImportError as _missing:
+    raise not_installed("contrib", "Starlette", "windlass[starlette]") from _missing
 
 if TYPE_CHECKING:
     from windlass.dashboard import Identity, Roles

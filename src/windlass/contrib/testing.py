@@ -28,6 +28,7 @@ from windlass.api.queue import Queue
 from windlass.api.sync import PORTAL
 from windlass.cli.app_loading import load_app
 from windlass.core.ids import new_id
+from windlass.core.option_values import Duration
 from windlass.errors import ConfigError
 from windlass.jobs.job import Job
 from windlass.testing import kit
@@ -75,7 +76,7 @@ class TestKit:
         """Run jobs before the call that adds them returns; see ``windlass.testing.inline``."""
         return kit.inline(self.app, raise_errors=raise_errors)
 
-    async def drain(self, *, ahead: float = 0) -> int:
+    async def drain(self, *, ahead: Duration = 0) -> int:
         """Run everything that is due (within ``ahead`` seconds); returns the number of attempts."""
         return await kit.drain(self.app, ahead=ahead)
 
@@ -103,7 +104,7 @@ class SyncTestKit:
     def __init__(self, tests: TestKit) -> None:
         self._tests = tests
 
-    def drain(self, *, ahead: float = 0) -> int:
+    def drain(self, *, ahead: Duration = 0) -> int:
         """Run everything that is due."""
         return PORTAL.run(self._tests.drain(ahead=ahead))
 
@@ -114,3 +115,7 @@ class SyncTestKit:
     def refute_enqueued(self, where: kit.Where, name: str | None = None, **match: Any) -> None:
         """Fail if a job matches."""
         PORTAL.run(self._tests.refute_enqueued(where, name, **match))
+
+    def all_enqueued(self, where: kit.Where, name: str | None = None, **match: Any) -> list[Job[Any]]:
+        """Every job that matches, oldest first."""
+        return PORTAL.run(self._tests.all_enqueued(where, name, **match))

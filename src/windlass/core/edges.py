@@ -112,10 +112,9 @@ def to_dependency(value: object, on_failure: str, queue: str, option: str) -> De
 
 def to_on_failure(value: object) -> OnFailure:
     """``fail``, ``ignore`` or ``continue``."""
-    try:
-        return OnFailure(str(value))
-    except ValueError:
-        raise ConfigError("on_failure", f"one of {', '.join(OnFailure)}", value) from None
+    if not isinstance(value, str) or value not in tuple(OnFailure):
+        raise ConfigError("on_failure", f"one of {', '.join(OnFailure)}", value)
+    return OnFailure(value)
 
 
 def settle_edge(edge: Edge, end: ChildEnd) -> None:
@@ -128,18 +127,6 @@ def settle_edge(edge: Edge, end: ChildEnd) -> None:
     edge.status = EdgeStatus.IGNORED if edge.on_failure is OnFailure.IGNORE else EdgeStatus.FAILED
     edge.reason = end.reason
     edge.error = end.error
-
-
-def reopen(edge: Edge, child_seq: int) -> None:
-    """Open an edge again, because the dependent is retried by hand and the child has not finished."""
-    edge.status, edge.child_seq = EdgeStatus.OPEN, child_seq
-    edge.reason = edge.error = ""
-
-
-def forgive(edge: Edge) -> None:
-    """Ignore a failed child, because the dependent is retried by hand."""
-    if edge.broken:
-        edge.status = EdgeStatus.IGNORED
 
 
 def check_size(jobs: int, edges: int) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Container
 
 import msgspec
 
-from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure, forgive, reopen, settle_edge
+from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure, settle_edge
 from windlass.core.job import BRIEF_CHARS, ErrorInfo, EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.queue_time import count
@@ -97,9 +97,11 @@ def look_again(edge: Edge, child: JobRecord | None, *, runs_again: bool) -> None
     (``runs_again``), the edge is open again. A child that failed or is gone is ignored.
     """
     if child is None or (child.state in (JobState.FAILED, JobState.CANCELLED) and not runs_again):
-        forgive(edge)
+        if edge.broken:
+            edge.status = EdgeStatus.IGNORED
         return
-    reopen(edge, child.seq)
+    edge.status, edge.child_seq = EdgeStatus.OPEN, child.seq
+    edge.reason = edge.error = ""
     if child.state is JobState.COMPLETED and not runs_again:
         settle_edge(edge, end_of(child))
 

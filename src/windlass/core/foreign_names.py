@@ -48,6 +48,10 @@ STEP: Mapping[str, str] = {
     "delay": "await step.enqueue()",
     "apply_async": "await step.enqueue()",
     "run": "await step.enqueue()",
+    "call": "await (await step.enqueue()).result(timeout=10)",
+    "get": "await (await step.enqueue()).result(timeout=10)",
+    "result": "await (await step.enqueue()).result(timeout=10)",
+    "sync": 'app.sync.queue("mail").add("first", data, then=[second.s(RESULT)])',
 }
 JOB: Mapping[str, str] = {
     "get": "await job.result(timeout=10)",
@@ -79,6 +83,9 @@ APP: Mapping[str, str] = {
     "periodic_task": '@app.task(cron="0 7 * * *")',
     "cron": '@app.task(cron="0 7 * * *")',
     "shared_task": "@app.task",
+    "run": "'windlass worker MODULE:APP' in a shell, or await Worker(queues, url_or_app=app).run()",
+    "worker": "'windlass worker MODULE:APP' in a shell, or await Worker(queues, url_or_app=app).run()",
+    "start": "'windlass worker MODULE:APP' in a shell, or await Worker(queues, url_or_app=app).run()",
     "connect": "await app.open(), or async with app",
     "shutdown": "await app.close()",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
@@ -345,6 +346,11 @@ class AttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 #: The fields in which the attempts of ``AlikeAttempts`` differ: run_id, job_id, enqueued_ms, ready_ms,
 #: duration_ms, and wait_ms, which follows from the others.
 OwnFields = tuple[str, str, int, int, int | None]
+#: The positions of the fields that ``alike_records`` reads or sets.
+_RUN_ID, _JOB_ID, _ENQUEUED, _READY, _STARTED, _WAIT, _DURATION = (
+    AttemptRecord.__struct_fields__.index(name)
+    for name in ("run_id", "job_id", "enqueued_ms", "ready_ms", "started_ms", "wait_ms", "duration_ms")
+)
 
 
 class AlikeAttempts(msgspec.Struct, gc=False):
@@ -355,14 +361,18 @@ class AlikeAttempts(msgspec.Struct, gc=False):
 
     def records(self) -> list[AttemptRecord]:
         """Return all of them."""
-        found = [self.first]
-        fields = list(msgspec.structs.astuple(self.first))
-        started_ms = self.first.started_ms
-        for own in self.more:
-            fields[0], fields[1], fields[9], fields[10], fields[14] = own
-            fields[13] = None if started_ms is None else started_ms - own[3]
-            found.append(AttemptRecord(*fields))
-        return found
+        return [self.first, *alike_records(list(msgspec.structs.astuple(self.first)), self.more)]
+
+
+def alike_records(fields: list[Any], own: Iterable[OwnFields]) -> list[AttemptRecord]:
+    """Records with these ``fields``, of which those in ``own`` are replaced."""
+    found: list[AttemptRecord] = []
+    started_ms = fields[_STARTED]
+    for each in own:
+        fields[_RUN_ID], fields[_JOB_ID], fields[_ENQUEUED], fields[_READY], fields[_DURATION] = each
+        fields[_WAIT] = None if started_ms is None else started_ms - each[3]
+        found.append(AttemptRecord(*fields))
+    return found
 
 
 @lru_cache(maxsize=1024)

@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 
 from windlass.core.job import JobRecord, NewJob
-from windlass.core.option_values import check_int, check_known, seconds_to_ms
+from windlass.core.option_values import check_flag, check_int, check_known, seconds_to_ms
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import DUE_LATER, FINISHED, PENDING, JobState
 from windlass.errors import ConfigError, OrderedGroupError
@@ -136,10 +136,8 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             check_count("concurrency", self.concurrency, MAX_COUNT)
         if self.max_size is not None:
             check_count("max_size", self.max_size, 10**12)
-        if not isinstance(self.ordered, bool):
-            raise ConfigError("ordered", "True or False", self.ordered)
-        if not isinstance(self.skip_delayed, bool):
-            raise ConfigError("skip_delayed", "True or False", self.skip_delayed)
+        check_flag("ordered", self.ordered)
+        check_flag("skip_delayed", self.skip_delayed)
         if self.skip_delayed and not self.ordered:
             raise ConfigError("skip_delayed", message="skip_delayed needs ordered=True")
 

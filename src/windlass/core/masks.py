@@ -69,6 +69,11 @@ def _spellings(pattern: str) -> set[str]:
     return {pattern.lower(), words, *together}
 
 
+def key_text(key: Any) -> str:
+    """The name in a key of a mapping. MessagePack also has keys that are bytes."""
+    return key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
+
+
 class NameMask:
     """The names that the patterns cover. ``*`` alone covers every value, also values without a name."""
 
@@ -88,7 +93,7 @@ class NameMask:
             return None if value is None else HIDDEN
         if isinstance(value, Mapping):
             return {
-                key: HIDDEN if self.covers(str(key)) and item is not None else self.hide(item, depth + 1)
+                key: HIDDEN if self.covers(key_text(key)) and item is not None else self.hide(item, depth + 1)
                 for key, item in value.items()
             }
         if isinstance(value, (list, tuple)):

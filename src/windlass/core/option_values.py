@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from itertools import chain
 from typing import Any, Literal
 
 import msgspec
@@ -65,7 +66,7 @@ class UniqueMode(StrEnum):
     KEEP_LAST = "keep_last"
 
 
-_MAX_FALLBACK_BYTES = 16_384
+_MAX_FALLBACK_BYTES, _FALLBACK_LEVELS = 16_384, 100
 #: The maximum length of an unknown name in an error message.
 _SHOWN_CHARS = 200
 #: Enough for all tracing headers and some other context.
@@ -107,6 +108,13 @@ def instant_to_ms(value: object, option: str) -> int:
     return round(value * 1000)
 
 
+def check_key(key: object) -> str:
+    """Return a unique key, or raise ``ConfigError``."""
+    if not isinstance(key, str) or not 1 <= len(key) <= 256 or not is_text(key):
+        raise ConfigError("unique.key", "a text of 1 to 256 characters", key)
+    return key
+
+
 class Unique(msgspec.Struct, frozen=True):
     """When two jobs of a queue count as the same job.
 
@@ -126,14 +134,15 @@ class Unique(msgspec.Struct, frozen=True):
         modes = [mode.value for mode in UniqueMode]
         if self.mode not in modes:
             raise ConfigError("unique.mode", f"one of {', '.join(modes)}", self.mode)
-        if self.key is not None and (not is_text(self.key) or not 1 <= len(self.key) <= 256):
-            raise ConfigError("unique.key", "a text of 1 to 256 characters", self.key)
+        if self.key is not None:
+            check_key(self.key)
         if self.key is not None and self.fields:
             raise ConfigError(
                 "unique.fields", message="give unique.key or unique.fields, not both", got=self.fields
             )
         if not isinstance(self.fields, (tuple, list)) or not all(is_text(n) for n in self.fields):
             raise ConfigError("unique.fields", "a list of argument names", self.fields)
+        check_flag("unique.extend", self.extend)
         if self.ttl is None and self.mode in _NEEDS_TTL:
             raise ConfigError("unique.ttl", message=f"unique mode {self.mode} needs a ttl")
         if self.extend and (self.ttl is None or self.mode in _REPLACES):
@@ -212,8 +221,14 @@ _FOREIGN = {
     "soft_time_limit": "timeout",
     "task_id": "job_id",
     "retry_backoff": "backoff",
+    "retry_delay": "backoff",
+    "default_retry_delay": "backoff",
     "threads": "concurrency",
     "prefetch": "concurrency",
+    "app": "url_or_app",
+    "connection": "url_or_app",
+    "broker": "url_or_app",
+    "url": "url_or_app",
 }
 
 
@@ -346,6 +361,26 @@ def check_int(option: str, value: object, low: int, high: int) -> None:
         raise ConfigError(option, f"a whole number from {low} to {high}", value)
 
 
+def check_after(value: object) -> None:
+    """Raise unless ``value`` may be the id of an event or of a chunk of output, or 0."""
+    check_int("after", value, 0, 2**53)
+
+
+def check_flag(option: str, value: object) -> None:
+    """Raise unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise ConfigError(option, "True or False", value)
+
+
+def to_options(option: str, value: object) -> dict[str, Any]:
+    """Options by name as a new dict; none for None. Raises ``ConfigError`` unless they are a mapping."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ConfigError(option, "an object with options by name", value)
+    return dict(value)
+
+
 def check_tags(tags: object) -> None:
     if not isinstance(tags, (tuple, list)) or len(tags) > 32:
         raise ConfigError("tags", "a list of at most 32 texts", tags)
@@ -366,6 +401,11 @@ def check_trace(trace: object) -> None:
         raise ConfigError("trace", f"at most {_MAX_TRACE_CHARS} characters in all")
 
 
+def copied(value: Any) -> Any:
+    """A deep copy of a fallback, also of one that an earlier release nested without a bound."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
+
+
 def check_fallbacks(fallbacks: object) -> None:
     if not fallbacks and isinstance(fallbacks, (tuple, list)):
         return
@@ -375,10 +415,26 @@ def check_fallbacks(fallbacks: object) -> None:
         encoded = msgspec.json.encode(fallbacks)
         msgspec.msgpack.encode(fallbacks)  # some stores write options so: it has no endless whole numbers
         fits = len(encoded) <= _MAX_FALLBACK_BYTES and msgspec.json.decode(encoded) == list(fallbacks)
+        fits = fits and _is_nested_up_to(_FALLBACK_LEVELS, fallbacks)
     except (TypeError, ValueError, OverflowError, RecursionError):
         fits = False
     if not fits:
-        raise ConfigError("fallbacks", f"JSON values, at most {_MAX_FALLBACK_BYTES} bytes in all", fallbacks)
+        most = f"at most {_MAX_FALLBACK_BYTES} bytes in all, nested in at most {_FALLBACK_LEVELS} levels"
+        raise ConfigError("fallbacks", f"JSON values, {most}", fallbacks)
+
+
+def _is_nested_up_to(levels: int, values: Iterable[Any]) -> bool:
+    """Whether no value has more than ``levels`` levels of lists and objects."""
+    for _ in range(levels + 1):
+        inner = [value.values() if isinstance(value, dict) else value for value in values if _holds(value)]
+        if not inner:
+            return True
+        values = chain.from_iterable(inner)
+    return False
+
+
+def _holds(value: object) -> bool:
+    return isinstance(value, (dict, list, tuple))
 
 
 Isolation = Literal["auto", "thread", "process"]

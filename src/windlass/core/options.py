@@ -27,10 +27,12 @@ from windlass.core.option_values import (
     Unique,
     UniqueMode,
     check_fallbacks,
+    check_flag,
     check_int,
     check_known,
     check_tags,
     check_trace,
+    copied,
     instant_to_ms,
     optional_ms,
     seconds_to_ms,
@@ -121,6 +123,16 @@ _ELSEWHERE = {
     "queue": "jobs go to the queue of their task (@app.task(queue=...)); app.queue(NAME).add(task.name, ...) "
     "adds to another one",
     "every": 'a schedule says it, as in @app.task(schedule={"every": 60})',
+    "interval": 'a schedule says it, as in @app.task(schedule={"every": 60})',
+    "tz": 'write timezone, as in @app.task(cron="0 7 * * *", timezone="Europe/Berlin")',
+    "bind": "the task gets no self; current_job() returns the job that runs",
+    "autoretry_for": "every exception is retried, except UnrecoverableError; max_attempts= says how often",
+    "retry_for": "every exception is retried, except UnrecoverableError; max_attempts= says how often",
+    "rate_limit": "a queue has it: await queue.set_global_rate_limit((10, 60)) for 10 starts in 60 s",
+    "concurrency": "a queue has it: await queue.set_global_concurrency(5), or a worker: --cap QUEUE=5",
+    "ignore_result": "write result_ttl=0",
+    "opts": 'each option has its own name, as in add("send", data, delay=5)',
+    "options": 'each option has its own name, as in add("send", data, delay=5)',
 }
 
 
@@ -206,8 +218,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         codec = self.result_codec
         if codec is not None and not (is_text(codec) and 1 <= len(codec) <= 32):
             raise ConfigError("result_codec", "the name of a codec (see register_codec)", codec)
-        if not isinstance(self.lifo, bool):
-            raise ConfigError("lifo", "True or False", self.lifo)
+        check_flag("lifo", self.lifo)
         check_int("cost", self.cost, 1, 1_000_000)
         if self.group is not None:
             check_group(self.group)
@@ -267,7 +278,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             lifo=self.lifo,
             group=self.group,
             cost=self.cost,
-            fallbacks=tuple(self.fallbacks),
+            fallbacks=tuple(copied(self.fallbacks)) if self.fallbacks else (),
             unsaid=unsaid_bits(self.said or ()),
         )
 
@@ -275,6 +286,17 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         """Raise the ``ConfigError`` that an add with these options would raise."""
         self.stored()
         _ = (self.delay_ms, self.run_at_ms, self.expires_in_ms)
+
+    def as_defaults(self) -> JobOptions:
+        """These options, as defaults of many jobs. An option of a single job is a ``ConfigError``."""
+        if self.job_id is not None:
+            raise ConfigError(
+                "job_id",
+                message="each job needs its own id: pass job_id with a single job; to have at most one "
+                "at a time, use unique",
+                got=self.job_id,
+            )
+        return self
 
     def merged(self, given: Mapping[str, Any]) -> JobOptions:
         """These options, overridden by ``given``. An unknown name is a ``ConfigError``."""

@@ -23,10 +23,14 @@ class Path(NamedTuple):
 PATHS: Mapping[str, Path] = MappingProxyType(
     {
         "amqp.add_plain": Path(("amqp",), "new jobs are published without asking the coordinator"),
+        "amqp.adds_together": Path(("amqp",), "adds of several callers share an entry of the log"),
         "amqp.complete": Path(("amqp",), "completions are logged without waiting for the coordinator"),
         "amqp.direct_reply": Path(("amqp",), "results go directly to the waiting client"),
         "amqp.idle_consumer": Path(("amqp",), "the broker pushes the first message of an idle queue"),
         "amqp.offered": Path(("amqp",), "an idle worker starts a delivered job without a claim"),
+        "amqp.on_caller": Path(
+            ("amqp",), "small requests use the connection on the thread of their event loop"
+        ),
         "amqp.prefetched": Path(
             ("amqp",), "a claim is answered from pushed messages on the thread of the worker"
         ),

@@ -29,11 +29,20 @@ from cronsim import CronSim, CronSimError
 
 from windlass.core.ids import content_id
 from windlass.core.job import NewJob
-from windlass.core.option_values import Duration, check_known, instant_to_ms, seconds_to_ms
+from windlass.core.option_values import (
+    Duration,
+    check_flag,
+    check_int,
+    check_known,
+    instant_to_ms,
+    seconds_to_ms,
+)
 from windlass.errors import ConfigError
 
 #: A slot that no worker fired this long after its time counts as missed.
 LATE_MS = 60_000
+#: The highest ``limit`` of a schedule. Stores keep it in 64 bits.
+_MOST_JOBS = 10**12
 #: The maximum number of slots of one schedule that one request fires.
 SLOTS_PER_STEP = 100
 #: The maximum number of schedules that a scheduler checks at once.
@@ -91,7 +100,8 @@ class ScheduleRecord(msgspec.Struct, kw_only=True):
     #: The last slot that was fired (or the time of the last run by hand), and its job.
     last_ms: int | None = None
     last_job_id: str | None = None
-    #: The number of jobs that slots have added, and of slots that added none (overlap or limit).
+    #: The number of jobs that slots have added, and of slots that added none (overlap, limit, unique key or
+    #: a group that refuses them).
     fired: int = 0
     skipped: int = 0
 
@@ -128,16 +138,13 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             check_cron(self.cron)
         if self.every is not None:
             seconds_to_ms(self.every, "every", minimum=_MIN_EVERY_MS / 1000)
-        if self.limit is not None and (
-            isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1
-        ):
-            raise ConfigError("limit", "a whole number from 1, or None", self.limit)
+        if self.limit is not None:
+            check_int("limit", self.limit, 1, _MOST_JOBS)
         if self.missed not in ("skip", "once", "all"):
             raise ConfigError("missed", "skip, once or all", self.missed)
         if self.overlap not in ("allow", "skip"):
             raise ConfigError("overlap", "allow or skip", self.overlap)
-        if not isinstance(self.at_start, bool):
-            raise ConfigError("at_start", "True or False", self.at_start)
+        check_flag("at_start", self.at_start)
         start_ms, end_ms = self.rule.start_ms, self.end_ms
         if start_ms is not None and end_ms is not None and end_ms < start_ms:
             raise ConfigError("end", message=f"end {self.end} is before start {self.start}", got=self.end)
@@ -204,10 +211,12 @@ def zone(name: str) -> tzinfo:
     """The time zone with this name, or ``ConfigError``."""
     if name == "UTC":
         return UTC
+    if not isinstance(name, str):
+        raise ConfigError("timezone", "a name such as Europe/Berlin", name)
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
-        near = difflib.get_close_matches(str(name), available_timezones(), 1)
+        near = difflib.get_close_matches(name, available_timezones(), 1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise ConfigError("timezone", f"a name such as Europe/Berlin{hint}", name) from None
 
@@ -235,9 +244,12 @@ def next_slot(
     """The first slot after ``after_ms``; None if there is none.
 
     ``grid_ms`` is any slot of the schedule. Intervals are counted from it (else from ``start_ms``, else from
-    ``after_ms``). Raises ``ConfigError`` for a strategy that is not in ``strategies``.
+    ``after_ms``). Raises ``ConfigError`` for a strategy that is not in ``strategies``, and for a stored rule
+    that is not valid.
     """
     if rule.every_ms is not None:
+        if rule.every_ms < 1:
+            raise ConfigError("every", "a duration above 0", rule.every_ms / 1000)
         if grid_ms is None or (rule.at_start and rule.start_ms is not None):
             grid_ms = rule.start_ms
         if grid_ms is None:
@@ -275,10 +287,17 @@ def _after_strategy(
 
 
 def _after_cron(expression: str, tz: tzinfo, after: datetime) -> datetime | None:
-    ticks = CronSim(expression, after if tz is UTC else after.astimezone(tz))
-    if tz is UTC or len(ticks.hours) == 24:
-        return next((tick.astimezone(UTC) for tick in ticks), None)
-    walls = CronSim(expression, after.astimezone(tz).replace(tzinfo=None))
+    start = after if tz is UTC else after.astimezone(tz).replace(tzinfo=None)
+    try:
+        walls = CronSim(expression, start)
+    except CronSimError as exc:
+        raise ConfigError("cron", f"a cron expression ({exc})", expression) from exc
+    if tz is UTC:
+        return next(walls, None)
+    if len(walls.hours) == 24:
+        fields = expression.split()
+        fields[-4] = "*"  # CronSim applies the rule for fixed hours to other ways to name every hour (0-23)
+        return next((tick.astimezone(UTC) for tick in CronSim(" ".join(fields), after.astimezone(tz))), None)
     slots = (_at_wall(wall, tz) for wall in walls)
     # Skips the second occurrence of an hour, and a jump that has fired already.
     return next((slot for slot in slots if slot > after), None)
@@ -413,12 +432,15 @@ def jobs_to_add(schedule: ScheduleRecord, jobs: list[NewJob], *, last_unfinished
     return jobs
 
 
-def advance(schedule: ScheduleRecord, slots: list[int], added: list[NewJob], next_ms: int | None) -> None:
-    """Record that ``slots`` were fired. ``added``: the jobs that were added for the first of these slots."""
+def advance(
+    schedule: ScheduleRecord, slots: list[int], added: list[tuple[int, NewJob]], next_ms: int | None
+) -> None:
+    """Record that ``slots`` were fired. ``added``: the added jobs, with the numbers of their slots."""
     schedule.fired += len(added)
     schedule.skipped += len(slots) - len(added)
     if added:
-        schedule.last_ms, schedule.last_job_id = slots[len(added) - 1], added[-1].id
+        number, last = added[-1]
+        schedule.last_ms, schedule.last_job_id = slots[number], last.id
     schedule.next_ms = _bounded(schedule, next_ms)
 
 

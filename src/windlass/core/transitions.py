@@ -298,11 +298,14 @@ def lease_all(
 
 
 def later_deadline(job: JobRecord) -> int | None:
-    """The deadline after a start: only ``expires_total`` applies from then on."""
+    """The deadline after a start: only ``expires_total`` applies from then on.
+
+    A retry by hand or a later add with its unique key may have restarted that time before the first start.
+    """
     if job.deliveries or job.expires_ms is None:
         return job.expires_ms
     total_ms = job.options.expires_total_ms
-    return None if total_ms is None else job.enqueued_ms + total_ms
+    return None if total_ms is None else max(job.enqueued_ms + total_ms, job.expires_ms)
 
 
 def holds(job: JobRecord, token: str) -> bool:

@@ -98,6 +98,19 @@ def frees_key(job: JobRecord, *, removed: bool = False) -> bool:
     return unique.mode is UniqueMode.UNTIL_START and job.deliveries > 0
 
 
+def follows(job: JobRecord) -> bool:
+    """Whether ``job`` may have been added behind a running job with its key (``keep_last``)."""
+    return job.linked and job.options.unique is not None and job.options.unique.mode is UniqueMode.KEEP_LAST
+
+
+def precedes(job: JobRecord, follower: JobRecord) -> bool:
+    """Whether ``follower``, which waits for ``job``, is kept behind it by their key."""
+    mine, its = job.options.unique, follower.options.unique
+    if mine is None or its is None or job.queue != follower.queue or job.state in FINISHED:
+        return False
+    return (mine.key, mine.mode) == (its.key, its.mode)
+
+
 def holds_key(job: JobRecord, unique: StoredUnique, now_ms: int) -> bool:
     """Whether an unfinished job that is restored holds its key: if not, another job may hold it already."""
     if frees_key(job):

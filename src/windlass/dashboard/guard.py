@@ -158,6 +158,11 @@ class Guard:
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
+def with_headers(send: Send) -> Send:
+    """A ``send`` that adds the security headers, for responses outside of a dashboard."""
+    return _Watched(send)
+
+
 class _Watched:
     """A ``send`` that adds the security headers and records the status."""
 

@@ -40,10 +40,8 @@ def counted(infos: Sequence[QueueInfo], states: Sequence[JobState]) -> int:
 
 def listing(store_view: StoreView, search: Search, **how: Unpack[How]) -> Listing:
     """A listing with the store and clock of a store view."""
-    app = store_view.app
-    return Listing(
-        store=store_view.store, codecs=app.codecs, search=search, clock=app.clock.monotonic_ms, **how
-    )
+    clock, codecs = store_view.app.clock.monotonic_ms, store_view.mask.codecs
+    return Listing(store=store_view.store, codecs=codecs, search=search, clock=clock, **how)
 
 
 #: The order of the lists of one state: the next due first, or the last ended first.

@@ -152,19 +152,26 @@ class Listing:
         return max(_STEP // max(queues, 1), 100)
 
     async def _read_on(self, line: _Line, size: int) -> int:
-        """Read the next records of a queue; returns how many were read."""
+        """Read the next records of a queue; returns how many were read.
+
+        It compares them for ``BUDGET_MS`` at most: a record with large values takes long.
+        """
         page = await self._read(line.name, line.read, size)
-        for record in page.jobs:
+        looked, until = max(page.looked, len(page.jobs), 1), self.clock() + BUDGET_MS
+        for number, record in enumerate(page.jobs, 1):
             if self.past is not None and self.past(record):
                 page.cursor = None
                 break
             if self._wants(record):
                 line.pending.append(record)
+            if number < len(page.jobs) and self.clock() >= until:
+                page.cursor, looked = cursor_of(record, self.sort), number
+                break
         line.read = page.cursor
         line.is_read = page.cursor is None
         if not line.pending:
             line.given = page.cursor
-        return max(page.looked, len(page.jobs), 1)
+        return looked
 
     def fits(self, record: JobRecord) -> bool:
         """Whether a record that was found elsewhere belongs to this listing."""

@@ -37,7 +37,8 @@ class StoreView:
     def __init__(self, app: Windlass, settings: DashboardSettings) -> None:
         self.app = app
         self.settings = settings
-        self.mask = Mask(settings.mask, app.codecs)
+        # A few stored bytes must not become more than the largest value that is stored as it is.
+        self.mask = Mask(settings.mask, app.codecs.bounded(app.max_payload_bytes))
         self.audit = AuditLog(settings.audit_file, app.clock.monotonic_ms)
         self.readiness = Readiness(app)
         self.lost_runs = LostRuns(app)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windlass.dashboard.application import create_app
-from windlass.dashboard.guard import Guard
+from windlass.dashboard.guard import Guard, with_headers
 from windlass.dashboard.headers import inside
 from windlass.dashboard.problems import MEDIA_TYPE, encode, problem
 from windlass.dashboard.scope import BASE, Receive, Scope, Send
@@ -38,15 +38,18 @@ class StoresDashboard:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
         seen = inside(scope, self._prefix)
         root, path = seen[BASE], seen["path"]
         name = path.strip("/").partition("/")[0]
-        if not name and scope["type"] == "http":
-            await _lead_to(send, f"{root}/{next(iter(self.dashboards))}/")
+        if not name:
+            await _lead_to(with_headers(send), f"{root}/{next(iter(self.dashboards))}/")
             return
         found = self.dashboards.get(name)
         if found is None:
-            await _refuse(send, path)
+            await _refuse(with_headers(send), path)
             return
         await found({**scope, "root_path": f"{root}/{name}", "path": root + path}, receive, send)
 

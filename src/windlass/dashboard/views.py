@@ -11,10 +11,12 @@ import msgspec
 
 from windlass.api.why import Why
 from windlass.core.job import ErrorInfo, JobRecord, JobRef, LogLine, QueueInfo, WorkerInfo, retries_of
+from windlass.core.masks import DEPTH, key_text
 from windlass.core.options import StoredOptions
 from windlass.core.states import DUE_LATER, FINISHED, JobState
 from windlass.core.stream_rules import Chunk
 from windlass.core.text import clean_text
+from windlass.dashboard.masking import PREVIEWED_BYTES as PREVIEWED_BYTES
 from windlass.dashboard.masking import Mask
 from windlass.dashboard.shapes import jobs as shapes
 from windlass.dashboard.shapes.wire import DeadJob, Process, Queue, RetryJob, ScheduledJob, WireJob, WorkerJob
@@ -26,9 +28,6 @@ from windlass.serde.codecs import Codecs
 T = TypeVar("T")
 
 _PREVIEW = 200
-#: Larger arguments are shown only on the job's own page: masking a megabyte takes about 0.1 s, and a list has
-#: up to 1,000 jobs.
-PREVIEWED_BYTES = 65_536
 #: Maximum length of a chunk of output, in characters.
 CHUNK_CHARS = 4_000
 #: Maximum length of a message in a list. The job's own page shows all of it.
@@ -37,16 +36,33 @@ _MESSAGE = 500
 
 async def each(records: Iterable[JobRecord], show: Callable[[JobRecord, Mask], T], mask: Mask) -> list[T]:
     """Convert each job with ``show``. Yields to other requests after each, since values may be large."""
-    shown = []
+    shown, brief = [], mask.brief()
     for record in records:
-        shown.append(show(record, mask))
+        shown.append(show(record, brief))
         await asyncio.sleep(0)
     return shown
 
 
 def plain(value: Any) -> Any:
-    """The value in JSON types. Other types become text."""
-    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=str))
+    """The value in JSON types. Other types become text. Raises ``ValueError`` or ``TypeError``."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(_with_text_keys(value), enc_hook=str))
+    except RecursionError:
+        raise ValueError("lists or objects are nested too deeply") from None
+
+
+def _with_text_keys(value: Any, depth: int = 0) -> Any:
+    """The value with keys that are bytes as text, as the mask compares them: JSON has them in base64."""
+    if depth > DEPTH:  # nothing below this depth is shown
+        return value
+    if isinstance(value, dict):
+        return {
+            key_text(key) if isinstance(key, bytes) else key: _with_text_keys(item, depth + 1)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_with_text_keys(item, depth + 1) for item in value]
+    return value
 
 
 def _shown(read: Callable[[], Any], codec: str, data: bytes | None, mask: Mask) -> Any:
@@ -207,10 +223,11 @@ def actions_of(record: JobRecord) -> list[str]:
 
 
 def shown_options(record: JobRecord, mask: Mask) -> StoredOptions:
-    """The options of a job, without references to jobs in hidden queues."""
+    """The options of a job, with masked values, and without references to jobs in hidden queues."""
     options = record.options
     parent, root = mask.place(options.parent), mask.place(options.root)
-    return msgspec.structs.replace(options, parent=parent, root=root)
+    fallbacks = tuple(mask.hide(one) for one in options.fallbacks)
+    return msgspec.structs.replace(options, parent=parent, root=root, fallbacks=fallbacks)
 
 
 def detail(

@@ -18,7 +18,7 @@ from windlass.engine import flows, unique_keys
 from windlass.engine.adding import keep_queue
 from windlass.engine.effects import Kind, QueueRow, Table
 from windlass.engine.reads import MoreReads, PurgeReads, Reads, Verb
-from windlass.engine.saving import drop, is_ordered, prepare, save
+from windlass.engine.saving import drop, is_ordered, load_followed, prepare, save
 from windlass.engine.unit_of_work import UnitOfWork
 
 
@@ -31,8 +31,12 @@ def _load(work: UnitOfWork, refs: list[JobRef]) -> Verb[list[JobRecord]]:
 
 
 def cancel(work: UnitOfWork, request: rq.CancelJobs) -> Verb[list[CancelResult]]:
-    """Cancel pending jobs, and ask the workers of active ones to stop. Reads: 1, with groups or keys 2."""
-    yield from _load(work, request.refs)
+    """Cancel pending jobs, and ask the workers of active ones to stop.
+
+    Reads: 1, with groups or keys 2, with blocked jobs of ``keep_last`` 4.
+    """
+    found = yield from _load(work, request.refs)
+    yield from load_followed(work, found)
     return [_cancel_one(work, work.jobs[ref], request) for ref in request.refs]
 
 
@@ -48,8 +52,12 @@ def _cancel_one(work: UnitOfWork, job: JobRecord | None, request: rq.CancelJobs)
 
 
 def remove(work: UnitOfWork, request: rq.RemoveJobs) -> Verb[list[rq.ChangeResult]]:
-    """Remove jobs, active ones only with ``force``. Reads: 1, with groups or keys 2."""
-    yield from _load(work, request.refs)
+    """Remove jobs, active ones only with ``force``.
+
+    Reads: 1, with groups or keys 2, with blocked jobs of ``keep_last`` 4.
+    """
+    found = yield from _load(work, request.refs)
+    yield from load_followed(work, found)
     return [_remove_one(work, work.jobs[ref], request.force) for ref in request.refs]
 
 
@@ -71,10 +79,10 @@ def retry(work: UnitOfWork, request: rq.RetryJobs) -> Verb[list[rq.ChangeResult]
     """
     yield Reads(jobs=request.refs)
     found = work.existing(request.refs)
-    linked = [job.ref for job in found if job.linked]
-    if linked:
-        yield MoreReads(waits=linked, unmet=linked)
-        yield from flows.load_missed(work, linked)
+    if any(job.linked for job in found):  # the retry of a dependent may link the others, too
+        refs = [job.ref for job in found]
+        yield MoreReads(waits=refs, unmet=refs)
+        yield from flows.load_missed(work, refs)
     yield from prepare(work, found)
     again = {job.ref for job in found if change_rules.may_run_again(job)}
     return [_change_one(work, ref, lambda job: _retry_one(work, job, again)) for ref in request.refs]
@@ -211,7 +219,7 @@ def trim_events(work: UnitOfWork, request: rq.TrimEvents) -> Verb[int]:
 def purge(work: UnitOfWork, request: rq.Purge) -> Verb[rq.Purged]:
     """Remove jobs of a queue by state and age and, if asked, the queue itself once it is empty.
 
-    Reads: 1, with groups or keys 2; 1 more to remove the queue.
+    Reads: 1, with groups or keys 2, with blocked jobs of ``keep_last`` 4; 1 more to remove the queue.
     """
     states = frozenset(state for state in request.states if request.force or state is not JobState.ACTIVE)
     before_ms = work.now_ms - request.grace_ms
@@ -220,6 +228,7 @@ def purge(work: UnitOfWork, request: rq.Purge) -> Verb[rq.Purged]:
     if not queue.exists:
         return rq.Purged(0, [])
     yield from prepare(work, work.found)
+    yield from load_followed(work, work.found)
     for job in work.found:
         change_rules.remove(job, work)
         drop(work, job)

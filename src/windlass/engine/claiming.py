@@ -12,7 +12,7 @@ from windlass.core.states import JobState
 from windlass.engine import leases, timing
 from windlass.engine.effects import Kind
 from windlass.engine.reads import STEP, Reads, Verb
-from windlass.engine.saving import is_prepared, limits_of, opens_at, prepare, save, save_alike
+from windlass.engine.saving import is_prepared, limits_of, prepare, save, save_alike
 from windlass.engine.unit_of_work import QueueView, UnitOfWork
 from windlass.engine.views import view
 
@@ -204,7 +204,7 @@ def may_start(work: UnitOfWork, job: JobRecord) -> bool:
     if not limits.takes(job.options.cost):
         transitions.refuse_cost(job, work)
         return False
-    at_ms = opens_at(limits, group, job, work.now_ms, starting=True)
+    at_ms = group.opens_at(limits, job, work.now_ms, starting=True)
     if at_ms is None or at_ms > work.now_ms:
         transitions.park(job, work)
         return False

@@ -20,6 +20,7 @@ from windlass.core.edges import (
     Dependency,
     Edge,
     EdgeStatus,
+    OnFailure,
     bad_parent,
     check_cycle,
     check_size,
@@ -32,7 +33,7 @@ from windlass.core.states import FINISHED, JobState
 from windlass.core.transitions import answer_known
 from windlass.engine import unique_keys
 from windlass.engine.reads import MoreReads, Reads, UnsentEnds, Verb, Waits
-from windlass.engine.saving import prepare, refuses, save
+from windlass.engine.saving import load_followed, prepare, refuses, save
 from windlass.engine.unit_of_work import UnitOfWork
 
 #: How many levels of dependents one request follows.
@@ -96,12 +97,14 @@ def load(work: UnitOfWork, fresh: Fresh, known: list[NewJob]) -> Verb[None]:
         for new in (*fresh.values(), *known)
         if new.parent is not None
     ]
-    around = {*named, *parents, *(child for _, child in pairs)} - {*fresh}
+    # A cycle needs a stored job that gets a new child, and leads from that child back to it. So only paths
+    # from new children are read: the other children of a parent may be many.
+    around = {*named, *(child for _, child in pairs)} if {*parents} - {*fresh} else set()
     yield MoreReads(
         jobs=[ref for ref in {*named, *parents} if ref not in work.jobs],
         pairs=pairs,
         waits=[ref for ref in {*parents} if ref not in fresh],
-        reachable=around,
+        reachable=around - {*fresh},
     )
     for ref in fresh:
         work.waits[ref] = Waits()
@@ -260,7 +263,7 @@ def notify_dependents(work: UnitOfWork, limit: int = RELAY_STEP) -> Verb[int]:
     """Relay ended jobs to up to ``limit`` dependents, in the order of the ends. Returns how many.
 
     Ends that earlier requests left in the outbox come first. Ends that do not fit are appended to the outbox.
-    Reads: 4 if no dependent ends in turn; at most 1 + 3 x ``ROUNDS``.
+    Reads: 4 if no dependent ends in turn; at most 1 + 5 x ``ROUNDS`` (two of them only for ``keep_last``).
     """
     count = 0
     if work.outbox is None:
@@ -307,6 +310,10 @@ def _load_relayed(work: UnitOfWork, relayed: list[tuple[Edge, ChildEnd]]) -> Ver
     if jobs or waits:
         yield MoreReads(jobs=jobs, waits=waits)
     yield from prepare(work, work.existing(refs))
+    failing = [
+        edge.dependent for edge, end in relayed if edge.on_failure is OnFailure.FAIL and not end.completed
+    ]
+    yield from load_followed(work, work.existing(dict.fromkeys(failing)))
 
 
 def _tell_one(work: UnitOfWork, stored: Edge, end: ChildEnd) -> None:

@@ -9,7 +9,7 @@ from windlass.core.outcome import Extended
 from windlass.core.states import JobState
 from windlass.engine.effects import Kind
 from windlass.engine.reads import MoreReads, Reads, Verb
-from windlass.engine.saving import prepare, save
+from windlass.engine.saving import load_followed, prepare, save
 from windlass.engine.unit_of_work import UnitOfWork
 
 _ACTIVE = JobState.ACTIVE
@@ -46,10 +46,11 @@ def reconcile(work: UnitOfWork, request: rq.Reconcile) -> Verb[int]:
 def recover(work: UnitOfWork, request: rq.Recover) -> Verb[rq.Recovered]:
     """Take back active jobs whose lease has expired, and fail pending jobs that did not start in time.
 
-    Reads: 1, with groups or unique keys 2.
+    Reads: 1, with groups or unique keys 2, with blocked jobs of ``keep_last`` 4.
     """
     yield MoreReads(expired=request.limit, overdue=request.limit)
     yield from prepare(work, [*work.found, *work.overdue])
+    yield from load_followed(work, [*work.found, *work.overdue])
     result = rq.Recovered([], work.aside)
     for job in work.found:
         (result.recovered if take_back(work, job) else result.failed).append(job.ref)

@@ -20,6 +20,16 @@ _NO_OWN: dict[str, Any] = {}
 _NO_HEAP: list[Any] = []
 
 
+class Sorted(Protocol[T]):
+    """What ``Ordered`` and the lists of stores have in common: items sorted by key, each with a name."""
+
+    def head(self) -> T | None: ...
+
+    def put(self, key: Any, name: str, item: T) -> None: ...
+
+    def remove(self, name: str) -> None: ...
+
+
 class Ordered(Generic[T]):
     """Items sorted by key, each with a name: the loaded items, with the request's own changes on top.
 

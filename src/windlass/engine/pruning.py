@@ -14,7 +14,7 @@ from windlass.core.job import (
 from windlass.engine.effects import Cursor, Table
 from windlass.engine.reads import STEP, LogSpan, MoreReads, Verb
 from windlass.engine.saving import drop, limits_of, prepare
-from windlass.engine.unit_of_work import UnitOfWork
+from windlass.engine.unit_of_work import GroupView, UnitOfWork
 
 
 def prune(work: UnitOfWork, request: rq.Prune) -> Verb[rq.Pruned]:
@@ -22,9 +22,10 @@ def prune(work: UnitOfWork, request: rq.Prune) -> Verb[rq.Pruned]:
 
     Reads: 1, with unique keys 2.
     """
+    most = max(request.limit, STEP)
     yield MoreReads(
         past_keep=request.limit + 1,
-        past_time=max(request.limit, STEP),
+        past_time=most,
         history=work.now_ms - HISTORY_KEPT_MS,
     )
     old = work.found[: request.limit]
@@ -32,6 +33,7 @@ def prune(work: UnitOfWork, request: rq.Prune) -> Verb[rq.Pruned]:
     for job in old:
         drop(work, job)
     past = work.past
+    more = len(work.found) > request.limit or past.cut
     for table, gone in (
         (Table.KEPT_ID, past.kept_ids),
         (Table.KEY, past.keys),
@@ -39,12 +41,11 @@ def prune(work: UnitOfWork, request: rq.Prune) -> Verb[rq.Pruned]:
         (Table.STUB, past.stubs),
         (Table.ROLLUP, past.rollups[: request.limit]),
     ):
+        more = more or len(gone) >= most
         for key in gone:
             work.put_row(table, tuple(key), None)
-    for key in past.groups:
-        group = work.groups[key]
-        if lm.is_idle(limits_of(work, group), group.usage, work.now_ms):
-            work.effects.rows[Table.GROUP, key] = None
+    idle = [key for key in past.groups if _is_idle(work, work.groups[key])]
+    work.effects.rows.update(((Table.GROUP, key), None) for key in idle)
     metrics = min(len(past.rollups), request.limit)
     return rq.Pruned(
         jobs=len(old),
@@ -53,8 +54,12 @@ def prune(work: UnitOfWork, request: rq.Prune) -> Verb[rq.Pruned]:
         history=_trim_all(work),
         workers=len(past.workers),
         metrics=metrics,
-        more=len(work.found) > request.limit or metrics == request.limit or past.cut,
+        more=more or metrics == request.limit or len(idle) >= most,
     )
+
+
+def _is_idle(work: UnitOfWork, group: GroupView) -> bool:
+    return lm.is_idle(limits_of(work, group), group.usage, work.now_ms)
 
 
 def _trim_all(work: UnitOfWork) -> int:

@@ -18,13 +18,14 @@ from windlass.core import limit_rules as lm
 from windlass.core import transitions, unique_rules
 from windlass.core.flow_rules import end_of
 from windlass.core.job import JobRecord, NewJob
-from windlass.core.limit_rules import GroupLimits, Role
+from windlass.core.limit_rules import GroupLimits
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import FINISHED, TIMED, JobState
 from windlass.core.transitions import NO_TURN
+from windlass.core.unique_rules import KeyEntry
 from windlass.engine.effects import Entry, Kind, Move, Table
-from windlass.engine.reads import STEP, Reads, Verb
-from windlass.engine.unit_of_work import Counted, GroupView, UnitOfWork
+from windlass.engine.reads import STEP, MoreReads, Reads, Verb
+from windlass.engine.unit_of_work import GroupView, UnitOfWork
 
 _WAITING, _ACTIVE, _PARKED = JobState.WAITING, JobState.ACTIVE, JobState.PARKED
 
@@ -74,7 +75,7 @@ def _prepare(
     if wanted or keys or lines:
         yield Reads(groups=wanted, rows=keys, lines=lines)
     for one in grouped:
-        work.groups[one.queue, one.options.group].counted.setdefault(one.id, _count_of(one))
+        work.groups[one.queue, one.options.group].count_stored(one)
 
 
 def is_prepared(work: UnitOfWork, job: JobRecord) -> bool:
@@ -86,7 +87,7 @@ def is_prepared(work: UnitOfWork, job: JobRecord) -> bool:
         return True
     if (job.queue, options.group) not in work.groups:
         return False
-    work.groups[job.queue, options.group].counted.setdefault(job.id, _count_of(job))
+    work.groups[job.queue, options.group].count_stored(job)
     return True
 
 
@@ -96,7 +97,7 @@ def save(work: UnitOfWork, job: JobRecord, before: JobState | None, kind: Kind =
         _save_and_notify(work, job, before, kind)
         return
     group = work.groups[job.queue, job.options.group]
-    _leave(group, job.id)
+    group.leave(job.id)
     _check(work, group, job)
     _enter(work, group, job, before, kind)
     advance(work, group)
@@ -122,7 +123,7 @@ def save_regrouped(work: UnitOfWork, job: JobRecord, before: JobState, group: st
     left = None
     if group is not None and group != job.options.group:
         left = work.groups[job.queue, group]
-        _leave(left, job.id)
+        left.leave(job.id)
     save(work, job, before, kind)
     if left is not None:
         advance(work, left)
@@ -143,7 +144,7 @@ def drop(work: UnitOfWork, job: JobRecord) -> None:
         work.put_row(Table.KEPT_ID, (job.queue, job.id), until_ms)
     if job.options.group is not None and not finished:
         group = work.groups[job.queue, job.options.group]
-        _leave(group, job.id)
+        group.leave(job.id)
         advance(work, group)
 
 
@@ -189,7 +190,30 @@ def free_key(work: UnitOfWork, job: JobRecord, *, removed: bool = False) -> None
     key = (job.queue, wanted.key)
     entry = work.rows[Table.KEY, key]
     if entry is not None and entry.job_id == job.id:
-        work.put_row(Table.KEY, key, None)
+        work.put_row(Table.KEY, key, _given_back(work, job, entry))
+
+
+def load_followed(work: UnitOfWork, jobs: list[JobRecord]) -> Verb[None]:
+    """Load the jobs behind which ``keep_last`` keeps these, for verbs that end blocked jobs.
+
+    Reads: 2, none for other jobs.
+    """
+    behind = [job.ref for job in jobs if job.state is JobState.BLOCKED and unique_rules.follows(job)]
+    if behind:
+        work.jobs.update((job.ref, job) for job in jobs)  # not read again: this request changes them
+        yield MoreReads(reachable=behind)
+        children = dict.fromkeys(child for ref in behind for child in work.graph.get(ref, ()))
+        yield Reads(jobs=[child for child in children if child not in work.jobs])
+
+
+def _given_back(work: UnitOfWork, job: JobRecord, entry: KeyEntry) -> KeyEntry | None:
+    """The entry of the job behind which ``keep_last`` kept ``job``; None if that job has ended."""
+    if not unique_rules.follows(job):
+        return None
+    new = (edge.child for edge in work.effects.edges.values() if edge.dependent == job.ref)
+    children = (work.jobs.get(child) for child in (*work.graph.get(job.ref, ()), *new))
+    before = [one for one in children if one is not None and unique_rules.precedes(one, job)]
+    return KeyEntry(min(before, key=lambda one: one.seq).id, entry.until_ms) if before else None
 
 
 def _fresh_turn(work: UnitOfWork, job: JobRecord) -> int:
@@ -222,31 +246,6 @@ def refuses(work: UnitOfWork, new: NewJob | JobRecord, coming: int = 0) -> AddOu
     return lm.refuses(limits_of(work, group), new, group.usage.size + coming)
 
 
-def opens_at(
-    limits: GroupLimits, group: GroupView, job: JobRecord, now_ms: int, *, starting: bool = False
-) -> int | None:
-    """``core.limit_rules.opens_at`` for ``job``."""
-    if limits.ordered:
-        firsts = (group.places[role].head() for role in lm.holds_up(limits))
-        group.usage.first = min((place for place in firsts if place is not None), default=None)
-    return lm.opens_at(limits, group.usage, job.options.cost, now_ms, place=job.place, starting=starting)
-
-
-def _count_of(job: JobRecord) -> Counted | None:
-    role = lm.role_of(job)
-    return None if role is None else (role, job.options.cost, lm.is_ranked(job))
-
-
-def _leave(group: GroupView, job_id: str) -> None:
-    """Stop counting a job in its group."""
-    before = group.counted.pop(job_id, None)
-    if before is not None:
-        group.usage.count(*before, -1)
-    group.parked.remove(job_id)
-    for places in group.places.values():
-        places.remove(job_id)
-
-
 def _enter(work: UnitOfWork, group: GroupView, job: JobRecord, before: JobState | None, kind: Kind) -> None:
     """Count a job in its group by its new state, and write it."""
     queue = work.queues[job.queue]
@@ -254,14 +253,7 @@ def _enter(work: UnitOfWork, group: GroupView, job: JobRecord, before: JobState 
         queue.row.grouped = True
         work.put_queue(queue)
     _save_and_notify(work, job, before, kind)
-    counted = group.counted[job.id] = _count_of(job)
-    if counted is None:
-        return
-    group.usage.count(*counted, 1)
-    if counted[0] is Role.PARKED:
-        group.parked.put((-job.priority, job.place), job.id, job)
-    if counted[0] in group.places:
-        group.places[counted[0]].put((job.place,), job.id, job.place)
+    group.enter(job)
 
 
 def _check(work: UnitOfWork, group: GroupView, job: JobRecord) -> None:
@@ -283,7 +275,7 @@ def _takes_one(work: UnitOfWork, group: GroupView, limits: GroupLimits, job: Job
     first = group.parked.head()
     if first is not None and (-first.priority, first.place) < (-job.priority, job.place):
         return False
-    at_ms = opens_at(limits, group, job, work.now_ms)
+    at_ms = group.opens_at(limits, job, work.now_ms)
     return at_ms is not None and at_ms <= work.now_ms
 
 
@@ -297,14 +289,14 @@ def advance(work: UnitOfWork, group: GroupView, budget: int = STEP) -> int:
     at_ms: int | None = None
     while (job := group.parked.head()) is not None:
         takes = limits.takes(job.options.cost)
-        at_ms = opens_at(limits, group, job, work.now_ms)
+        at_ms = group.opens_at(limits, job, work.now_ms)
         if takes and (at_ms is None or at_ms > work.now_ms):
             break
         if moved >= budget:
             at_ms = work.now_ms
             break
-        group.counted.setdefault(job.id, _count_of(job))
-        _leave(group, job.id)
+        group.count_stored(job)
+        group.leave(job.id)
         if transitions.is_expired(job, work.now_ms):
             transitions.expire(job, work)
         elif not takes:

@@ -7,6 +7,7 @@ from copy import copy
 from windlass.backend import schedule_requests as sq
 from windlass.core import schedule_rules as rules
 from windlass.core.job import JobRef
+from windlass.core.outcome import AddOutcome
 from windlass.core.schedule_rules import ScheduleRecord
 from windlass.core.states import FINISHED
 from windlass.engine import adding
@@ -74,11 +75,11 @@ def fire(work: UnitOfWork, request: sq.FireSchedule) -> Verb[sq.Fired]:
         job = work.jobs[last]
         unfinished = job is not None and job.state not in FINISHED
         jobs = rules.jobs_to_add(record, jobs, last_unfinished=unfinished)
-    for new in jobs:
-        adding.add_one(work, new)
-    if request.slot_ms is None:
-        record.last_ms, record.last_job_id = work.now_ms, jobs[-1].id
-    else:
-        rules.advance(record, request.slots, jobs, request.next_ms)
+    outcomes = [adding.add_one(work, new).outcome for new in jobs]
+    added = [(number, jobs[number]) for number, one in enumerate(outcomes) if one is AddOutcome.QUEUED]
+    if request.slot_ms is not None:
+        rules.advance(record, request.slots, added, request.next_ms)
+    elif added:
+        record.last_ms, record.last_job_id = work.now_ms, added[-1][1].id
     work.put_row(*entry, record)
-    return sq.Fired(True, len(jobs))
+    return sq.Fired(True, len(added))

@@ -6,11 +6,12 @@ A verb sees nothing else of the store. Access to data that was not loaded is a b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
+from windlass.core import limit_rules as lm
 from windlass.core.edges import ChildEnd, Edge
 from windlass.core.job import AttemptOutcome, JobRecord, JobRef
 from windlass.core.limit_rules import GroupLimits, Role, Usage
@@ -19,7 +20,7 @@ from windlass.core.states import TIMED, JobState
 from windlass.core.stream_rules import StreamHead
 from windlass.core.transitions import ChangeRecorder
 from windlass.engine.effects import Change, Effects, GroupRow, Kind, LazyPart, Move, QueueRow, Starts, Table
-from windlass.engine.ordered import Ordered, StoredWaiting, WaitingView
+from windlass.engine.ordered import Ordered, Sorted, StoredWaiting, WaitingView
 from windlass.engine.reads import STEP, EventSpan, LogSpan, Waits
 
 V = TypeVar("V")
@@ -73,10 +74,65 @@ Counted = tuple[Role, int, bool]
 HOLDING = (Role.PARKED, Role.KEPT, Role.DELAYED)
 
 
-class GroupView:
-    """A group of a queue: its own limits, its usage, and its line of parked jobs."""
+class GroupJobs:
+    """The jobs of a group as they count for its limits, stored or in the view of a request."""
 
-    __slots__ = ("counted", "name", "next_ms", "own", "parked", "places", "queue", "usage")
+    __slots__ = ("counted", "parked", "places", "usage")
+
+    def __init__(self, usage: Usage, parked: Sorted[JobRecord], places: Mapping[Role, Sorted[int]]) -> None:
+        self.usage = usage
+        #: The parked jobs by (-priority, place).
+        self.parked = parked
+        #: The places of the jobs that may hold up the others of an ordered group, by role.
+        self.places = places
+        #: How the group counts each job. In a view: each job that the request may change (None: not at all).
+        self.counted: dict[str, Counted | None] = {}
+
+    def enter(self, job: JobRecord) -> None:
+        """Count a job by its present state. It must not be counted."""
+        counted = _count_of(job)
+        if counted is None:
+            return
+        self.counted[job.id] = counted
+        self.usage.count(*counted, 1)
+        role = counted[0]
+        if role is Role.PARKED:
+            self.parked.put((-job.priority, job.place), job.id, job)
+        if role in self.places:
+            self.places[role].put((job.place,), job.id, job.place)
+
+    def leave(self, job_id: str) -> None:
+        """Stop counting a job."""
+        before = self.counted.pop(job_id, None)
+        if before is not None:
+            self.usage.count(*before, -1)
+        self.parked.remove(job_id)
+        for places in self.places.values():
+            places.remove(job_id)
+
+    def opens_at(
+        self, limits: GroupLimits, job: JobRecord, now_ms: int, *, starting: bool = False
+    ) -> int | None:
+        """``core.limit_rules.opens_at`` for ``job``. Changes nothing."""
+        usage = self.usage
+        if limits.ordered:
+            firsts = (self.places[role].head() for role in lm.holds_up(limits))
+            first = min((place for place in firsts if place is not None), default=None)
+            usage = msgspec.structs.replace(usage, first=first)
+        return lm.opens_at(limits, usage, job.options.cost, now_ms, place=job.place, starting=starting)
+
+
+def _count_of(job: JobRecord) -> Counted | None:
+    role = lm.role_of(job)
+    return None if role is None else (role, job.options.cost, lm.is_ranked(job))
+
+
+class GroupView(GroupJobs):
+    """A group of a queue: its own limits, its usage (a copy with exact counts), and its parked jobs."""
+
+    __slots__ = ("name", "next_ms", "own", "queue")
+
+    parked: Ordered[JobRecord]
 
     def __init__(
         self,
@@ -87,17 +143,15 @@ class GroupView:
         parked: Ordered[JobRecord],
         places: dict[Role, Ordered[int]],
     ) -> None:
+        super().__init__(usage, parked, places)
         self.queue = queue
         self.name = name
         self.own: GroupLimits | None = row.own
-        #: A copy that this request may change. Its counts are exact.
-        self.usage = usage
         self.next_ms = row.next_ms
-        self.parked = parked
-        #: Of an ordered group: the places of the jobs that may hold up the others, by role.
-        self.places = places
-        #: How the group counts each job that this request may change (None: not at all).
-        self.counted: dict[str, Counted | None] = {}
+
+    def count_stored(self, job: JobRecord) -> None:
+        """Note how the store counts a job. Call it before the job is changed."""
+        self.counted.setdefault(job.id, _count_of(job))
 
     @property
     def row(self) -> GroupRow:

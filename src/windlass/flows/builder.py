@@ -27,7 +27,7 @@ from windlass.core.edges import (
 from windlass.core.foreign_names import ForeignNames
 from windlass.core.ids import check_queue_name, check_task_name, new_ids
 from windlass.core.job import JobRef, NewJob
-from windlass.core.option_values import check_known, to_unique
+from windlass.core.option_values import check_known, to_options, to_unique
 from windlass.core.options import OPTION_NAMES, JobOptions, JobOptionsDict, StoredOptions, placed
 from windlass.errors import ConfigError
 from windlass.flows.tree import JobNode
@@ -204,21 +204,50 @@ def step_of(node: Part) -> Step:
     ``children`` run before it, ``then`` after it. ``on_failure`` of a child says what its failure means for
     its parent. Job options may also be given in the node itself. ``opts`` and ``queue_name`` are aliases.
     """
+    try:
+        return _step_of(node)
+    except RecursionError:
+        message = "the flow has too many levels for one object: build it with chain(...) or after(...)"
+        raise ConfigError("flow", message=message) from None
+
+
+def _step_of(node: Part) -> Step:
     if isinstance(node, Step):
         return node
     if not isinstance(node, Mapping) or "name" not in node:
         raise ConfigError(
-            "flow", 'steps, or objects like {"name": ..., "queue": ..., "children": [...]}', node
+            "flow",
+            f'steps, or objects like {{"name": ..., "queue": ..., "children": [...]}}{_advice(node)}',
+            node,
         )
     options = {key: value for key, value in node.items() if key not in _NODE_KEYS}
-    options |= {**node.get("opts", {}), **node.get("options", {})}
+    options |= to_options("opts", node.get("opts")) | to_options("options", node.get("options"))
     queue = node.get("queue", node.get("queue_name", "default"))
     made = Step(node["name"], queue, pack_data(node.get("data")), options)
-    for child in node.get("children", ()):
-        made.after(step_of(child), on_failure=_on_failure_of(child))
-    for later in node.get("then", ()):
-        step_of(later).after(made, on_failure=_on_failure_of(later))
+    for child in _parts(node, "children"):
+        made.after(_step_of(child), on_failure=_on_failure_of(child))
+    for later in _parts(node, "then"):
+        _step_of(later).after(made, on_failure=_on_failure_of(later))
     return made
+
+
+def _parts(node: Mapping[str, Any], key: str) -> Iterable[Part]:
+    """Return the parts that a node has under ``key``; none for None."""
+    parts = node.get(key)
+    if parts is None:
+        return ()
+    if isinstance(parts, (str, bytes, Mapping)) or not isinstance(parts, Iterable):
+        raise ConfigError(key, "a list of steps", parts)
+    return parts
+
+
+def _advice(node: object) -> str:
+    """Return advice about something that was given in place of a step."""
+    if hasattr(node, "s"):
+        return " (a task becomes a step by task.s(...))"
+    if isinstance(node, Iterable) and not isinstance(node, str | Mapping):
+        return " (unpack a list of steps: group(*steps))"
+    return " (task.s(...) is a step; task(...) runs the task here and now)"
 
 
 def _on_failure_of(node: Part) -> str:
@@ -365,14 +394,25 @@ def _set_places(news: list[NewJob], graph: dict[JobRef, list[JobRef]]) -> None:
         for child in children:
             above.setdefault(child, ref)
     made: dict[tuple[int, JobRef | None, JobRef], StoredOptions] = {}
+    tops: dict[JobRef, JobRef] = {}
     for new in news:
-        top = ref = JobRef(new.queue, new.id)
-        while (parent := above.get(top)) is not None:
-            top = parent
+        ref = JobRef(new.queue, new.id)
+        top = _top_of(ref, above, tops)
         key = (id(new.options), above.get(ref), top)
         if key not in made:
             made[key] = placed(new.options, above.get(ref), top)
         new.options = made[key]
+
+
+def _top_of(ref: JobRef, above: dict[JobRef, JobRef], tops: dict[JobRef, JobRef]) -> JobRef:
+    """Return the end of a line of parents, which may be long. ``tops`` has the ends that are known."""
+    passed, top = [], ref
+    while top not in tops and top in above:
+        passed.append(top)
+        top = above[top]
+    top = tops.get(top, top)
+    tops.update(dict.fromkeys(passed, top))
+    return top
 
 
 def _levels(graph: dict[JobRef, list[JobRef]]) -> dict[JobRef, int]:

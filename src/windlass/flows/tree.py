@@ -13,6 +13,7 @@ from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.core.edges import FLOW_LIMIT, Edge, EdgeStatus
 from windlass.core.job import JobRecord, JobRef
+from windlass.core.option_values import check_flag
 from windlass.core.outcome import CancelResult, Changed, to_reason
 from windlass.core.states import JobState
 from windlass.errors import IllegalTransitionError, JobNotFoundError
@@ -206,4 +207,5 @@ class FlowVerbs:
         Raises ``IllegalTransitionError`` while one of them runs, unless ``force``. Jobs that a job outside of
         the flow waits for are not deleted.
         """
+        check_flag("force", force)
         return await remove_flow(cast("JobQueue", self), self._ref(job_id), force)

@@ -12,6 +12,7 @@ import msgspec
 from windlass.core.option_values import Duration, check_known, seconds_to_ms
 from windlass.errors import ConfigError
 from windlass.handlers.hints import type_hints
+from windlass.handlers.inject import InjectedParameters, takes_one
 from windlass.handlers.signature import Signature
 from windlass.jobs.job import Job
 
@@ -55,8 +56,10 @@ def takes_jobs(fn: Callable[..., Any]) -> bool:
     return kind is Any or kind is Job or get_origin(kind) is Job
 
 
-def item_signature(fn: Callable[..., Any], name: str) -> Signature:
+def item_signature(fn: Callable[..., Any], name: str, needs: InjectedParameters | None) -> Signature:
     """Return the signature for enqueuing one job of a batch task: one item of the function's list."""
+    if not takes_one(fn, needs):
+        raise ConfigError(f"task {name!r}", "a function of one parameter, the list, as it has batch", fn)
     if takes_jobs(fn):
 
         def anything(*args: Any, **kwargs: Any) -> Any: ...

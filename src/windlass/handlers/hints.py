@@ -1,4 +1,7 @@
-"""Reads the annotations of a function. Annotations that cannot be resolved at run time are omitted."""
+"""Reads the signature of a function: what it can be called with, and its annotations.
+
+Annotations that cannot be resolved at run time are omitted.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,20 @@ def _underlying(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn
     call: Callable[..., Any] = inspect.unwrap(type(fn).__call__)
     return call
+
+
+def accepts(fn: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether ``fn`` can be called with these arguments. True for a built-in that has no signature.
+
+    A decorator may take other parameters than the function that it wraps, so its own count.
+    """
+    try:
+        inspect.signature(fn, follow_wrapped=False).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def type_hints(fn: Callable[..., Any]) -> dict[str, Any]:

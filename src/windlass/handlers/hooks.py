@@ -25,6 +25,7 @@ from windlass.core.job import AttemptOutcome, NewJob
 from windlass.core.option_values import check_trace
 from windlass.core.outcome import Outcome, Settlement
 from windlass.errors import ConfigError, shown
+from windlass.handlers.hints import accepts
 from windlass.jobs.payload import Call, read_call
 
 if TYPE_CHECKING:
@@ -137,6 +138,8 @@ class Hooks:
         if given["execute"] is not None:
             self.around_execute(given["execute"])
         if given["ended"] is not None:
+            if not accepts(given["ended"], None, None):
+                raise ConfigError("ended", "a function of (job, end)", given["ended"])
             self.ended = (*self.ended, given["ended"])
         if given["failed"] is not None:
             self.on_error(given["failed"])
@@ -156,13 +159,13 @@ class Hooks:
 
     def on_error(self, hook: ErrorHook) -> None:
         """Call ``hook(job, error, final)`` after every failed run."""
-        if not callable(hook):
+        if not accepts(hook, None, None, True):
             raise ConfigError("on_error", "a function of (job, error, final)", hook)
         self.errors = (*self.errors, hook)
 
     def on_death(self, hook: DeathHook) -> None:
         """Call ``hook(job, error)`` after a run that failed its job permanently."""
-        if not callable(hook):
+        if not accepts(hook, None, None):
             raise ConfigError("on_death", "a function of (job, error)", hook)
         self.deaths = (*self.deaths, hook)
 
@@ -230,9 +233,9 @@ def _nested(outer: Around, inner: Around, subject: Any, proceed: Proceed) -> Awa
 
 def _as_around(hook: Callable[..., Any]) -> Around:
     """Return a hook of any form as an async function of ``(subject, proceed)``."""
-    if inspect.iscoroutinefunction(hook):
+    if inspect.iscoroutinefunction(hook) and accepts(hook, None, None):
         return hook
-    if inspect.isgeneratorfunction(hook):
+    if inspect.isgeneratorfunction(hook) and accepts(hook, None):
         manager = contextmanager(hook)
 
         async def plain(subject: Any, proceed: Proceed) -> Any:
@@ -240,7 +243,7 @@ def _as_around(hook: Callable[..., Any]) -> Around:
                 return await proceed()
 
         return plain
-    if inspect.isasyncgenfunction(hook):
+    if inspect.isasyncgenfunction(hook) and accepts(hook, None):
         async_manager = asynccontextmanager(hook)
 
         async def asynchronous(subject: Any, proceed: Proceed) -> Any:
@@ -248,4 +251,6 @@ def _as_around(hook: Callable[..., Any]) -> Around:
                 return await proceed()
 
         return asynchronous
-    raise ConfigError("hook", "an async function, or a generator that yields once", hook)
+    raise ConfigError(
+        "hook", "an async function of (subject, proceed), or a generator that yields once, of (subject)", hook
+    )

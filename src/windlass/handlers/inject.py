@@ -22,7 +22,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Annotated, Any, TypeVar, get_args, get_origin, overload
 
 from windlass.errors import ConfigError, shown
-from windlass.handlers.hints import type_hints
+from windlass.handlers.hints import accepts, type_hints
 
 T = TypeVar("T")
 Invoke = Callable[[list[Any], dict[str, Any]], Awaitable[Any]]
@@ -134,6 +134,12 @@ class InjectedParameters:
                 made[make] = await _made(stack, make, given)
             values[name] = made[make]
         return values
+
+
+def takes_one(fn: Callable[..., Any], needs: InjectedParameters | None) -> bool:
+    """Whether ``fn`` can be called with one argument and its dependencies."""
+    args, kwargs = ([None], {}) if needs is None else needs.merged([None], {}, dict.fromkeys(needs.names))
+    return accepts(fn, *args, **kwargs)
 
 
 async def _made(stack: AsyncExitStack, make: Callable[..., Any], given: dict[str, Any]) -> Any:

@@ -17,6 +17,9 @@ _EMPTY = inspect.Parameter.empty
 EXACT = frozenset({int, str, float, bool, list, dict, type(None)})
 #: Values of these types are the same after a round trip through any codec.
 PLAIN = frozenset({int, str, float, bool, type(None)})
+_BINARY = (bytes, bytearray, memoryview)
+#: Containers that JSON stores alike. An annotation says which of them the handler gets.
+_SEQUENCES = (list, tuple, set, frozenset)
 _UNSTORABLE = (TypeError, ValueError, RecursionError, OverflowError, KeyError)
 #: The maximum length of a value in a message.
 _SHOWN = 60
@@ -71,11 +74,14 @@ def check_value(task: str, param: Parameter, name: str, value: Any) -> None:
         plain = msgspec.to_builtins(value, str_keys=True, enc_hook=plain_hook)
     except (TypeError, ValueError, RecursionError, OverflowError):
         return  # the codec reports values that it cannot store
+    option = f"argument {name!r} of task {task!r}"
     try:
-        param.convert(plain)
+        converted = param.convert(plain)
     except REFUSALS as exc:
-        option = f"argument {name!r} of task {task!r}"
         raise ConfigError(option, f"{param.want} ({detail(exc)})", Excerpt(value)) from None
+    if isinstance(value, _BINARY) and isinstance(converted, str):
+        want = f"{param.want} (bytes would arrive as base64 text: decode them, or annotate bytes)"
+        raise ConfigError(option, want, Excerpt(value))
 
 
 def check_kept(task: str, param: Parameter | None, name: str, value: Any, as_read: Convert) -> None:
@@ -86,16 +92,23 @@ def check_kept(task: str, param: Parameter | None, name: str, value: Any, as_rea
         got = as_read(value)
         if param is not None:
             got = param.convert(got)
+            if isinstance(value, _SEQUENCES) and type(got) in _SEQUENCES:
+                value = type(got)(value)  # the annotation asks for this type
     except _UNSTORABLE:
         return  # the codec reports values that it cannot store
     if got == value:
         return
     lost, became = _first_lost(value, got)
     kind = describe(type(lost))
-    where = f"write {name}: {kind}" if lost is value else f"say what {name!r} holds, with dict[str, {kind}]"
+    change = f"a {kind} would arrive as {describe(type(became))}"
+    if type(lost) is dict and type(became) is dict:  # their keys differ
+        key = next((describe(type(key)) for key in lost if type(key) is not str), "str")
+        kind, change = f"dict[{key}, ...]", f"the {key} keys of a dict would arrive as str"
+    held = f"list[{kind}]" if type(value) is list else f"dict[str, {kind}]"
+    where = f"write {name}: {kind}" if lost is value else f"say what {name!r} holds, with {held}"
     raise ConfigError(
         f"argument {name!r} of task {task!r}",
-        f"annotated: a {kind} would arrive as {describe(type(became))} "
+        f"annotated: {change} "
         f"({where}, or a dataclass, in the task; or keep types with Windlass(codec='json+tagged'))",
         Excerpt(value),
     )

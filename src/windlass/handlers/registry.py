@@ -10,20 +10,22 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from windlass.core.ids import check_queue_name, check_task_name
 from windlass.core.option_values import Isolation
 from windlass.errors import ConfigError
 from windlass.handlers.batch import Batch, to_batch
-from windlass.handlers.inject import InjectedParameters
+from windlass.handlers.inject import InjectedParameters, takes_one
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Handler:
-    """How to run a job. ``takes_job``: it is called with the ``Job``, otherwise with the job's arguments."""
+    """How to run a job. Never changed.
+
+    ``takes_job``: it is called with the ``Job``, otherwise with the job's arguments.
+    """
 
     call: Callable[..., Any]
     takes_job: bool
@@ -36,6 +38,10 @@ class Handler:
     batch: Batch | None = None
     #: Parameters that the worker injects besides the job's arguments.
     needs: InjectedParameters | None = None
+    #: Where it runs: on the loop, in a thread or in a child process.
+    mode: Literal["loop", "thread", "process"] = field(init=False)
+    #: Whether it runs on the loop and takes nothing but the job or its arguments.
+    is_simple: bool = field(init=False)
 
     def __post_init__(self) -> None:
         if not callable(self.call):
@@ -44,25 +50,25 @@ class Handler:
         if inspect.isasyncgenfunction(inner) or inspect.isgeneratorfunction(inner):
             want = "a function that returns its result (report parts of it with job.stream), not a generator"
             raise ConfigError("handler", want, self.call)
+        self.mode = self._mode(inner)
+        self.is_simple = self.mode == "loop" and self.batch is None and self.needs is None
 
-    @cached_property
-    def mode(self) -> Literal["loop", "thread", "process"]:
-        """Where it runs: on the loop, in a thread or in a child process."""
+    def _mode(self, inner: Any) -> Literal["loop", "thread", "process"]:
         if self.isolation == "process":
             return "process"
-        if self.isolation == "auto" and inspect.iscoroutinefunction(_innermost(self.call)):
+        if self.isolation == "auto" and inspect.iscoroutinefunction(inner):
             return "loop"
         return "thread"
-
-    @cached_property
-    def is_simple(self) -> bool:
-        """Whether it runs on the loop and takes nothing but the job or its arguments."""
-        return self.mode == "loop" and self.batch is None and self.needs is None
 
 
 def job_handler(call: Callable[..., Any], batch: Batch | Mapping[str, Any] | int | None = None) -> Handler:
     """Return the handler for a function that takes the ``Job``; with ``batch``, a list of jobs."""
-    return Handler(call, takes_job=True, batch=to_batch(batch), needs=InjectedParameters.of(call))
+    needs = InjectedParameters.of(call)
+    handler = Handler(call, takes_job=True, batch=to_batch(batch), needs=needs)
+    if not takes_one(call, needs):
+        taken = "the job (its arguments are job.data)" if batch is None else "the list of jobs"
+        raise ConfigError("handler", f"a function of one parameter, {taken}", call)
+    return handler
 
 
 def _innermost(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses, to_text
 from windlass.importing.plain import load_plain
 
 #: Sorted sets of arq that are not queues.
@@ -33,13 +33,13 @@ class ArqReader:
     async def shelves(self) -> list[Shelf]:
         found: list[Shelf] = []
         for key in await self._client.scan(f"{self._prefix}*", kind="zset"):
-            name = key.decode().removeprefix(self._prefix)
+            name = to_text(key).removeprefix(self._prefix)
             if name not in _NO_QUEUES:
                 found.append(Shelf(name.replace(":", "-"), key, "zset"))
         return found
 
     async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
-        ids = [job_id.decode() for job_id, _ in entries]
+        ids = [to_text(job_id) for job_id, _ in entries]
         records = await self._client.texts([f"arq:job:{job_id}" for job_id in ids])
         running = await self._client.texts([f"arq:in-progress:{job_id}" for job_id in ids])
         return [

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses, to_text
 
 #: The score of a delayed job is its time in milliseconds times this, plus a counter.
 _SCORE = 4096
@@ -41,13 +41,13 @@ class BullReader:
     async def _queues(self) -> list[str]:
         start = f"{self._prefix}:"
         metas = await self._client.scan(f"{start}*:meta")
-        return sorted(key.decode().removeprefix(start).removesuffix(":meta") for key in metas)
+        return sorted(to_text(key).removeprefix(start).removesuffix(":meta") for key in metas)
 
     async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
-        keys = [f"{self._prefix}:{shelf.queue}:{job_id.decode()}" for job_id, _ in entries]
+        keys = [f"{self._prefix}:{shelf.queue}:{to_text(job_id)}" for job_id, _ in entries]
         records = await self._client.hashes(keys)
         return [
-            _read(Entry(job_id.decode()), shelf, score, key, record)
+            _read(Entry(to_text(job_id)), shelf, score, key, record)
             for (job_id, score), key, record in zip(entries, keys, records, strict=True)
         ]
 

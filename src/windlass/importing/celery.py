@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses, to_text
 from windlass.importing.plain import load_plain
 from windlass.serde import inflate
 
@@ -43,7 +43,7 @@ class CeleryReader:
 
     async def _queues(self) -> list[str]:
         start = f"{self._prefix}{_BINDING}"
-        bound = [key.decode().removeprefix(start) for key in await self._client.scan(f"{start}*")]
+        bound = [to_text(key).removeprefix(start) for key in await self._client.scan(f"{start}*")]
         # Private queues of workers and clients, for remote control and replies.
         return sorted(
             name for name in bound if not name.endswith(".pidbox") and not name.startswith("celeryev")

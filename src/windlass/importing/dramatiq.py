@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, read_json, refuses
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, read_json, refuses, to_text
 
 _MESSAGES = ".msgs"
 _DELAYED = ".DQ"
@@ -42,12 +42,12 @@ class DramatiqReader:
 
     async def _queues(self) -> list[str]:
         keys = await self._client.scan(f"{self._start}*{_MESSAGES}")
-        names = [key.decode().removeprefix(self._start).removesuffix(_MESSAGES) for key in keys]
+        names = [to_text(key).removeprefix(self._start).removesuffix(_MESSAGES) for key in keys]
         return [name for name in names if not name.endswith(_DEAD)]
 
     async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
         messages = f"{shelf.key.decode()}{_MESSAGES}"
-        ids = [entry.decode() for entry, _ in entries]
+        ids = [to_text(entry) for entry, _ in entries]
         found = await self._client.fields(messages, ids)
         return [_read(Entry(one), shelf, data, messages) for one, data in zip(ids, found, strict=True)]
 
@@ -55,7 +55,7 @@ class DramatiqReader:
         found = {"held by workers (stop them, and they return to their queue)": 0, "dead letters": 0}
         for key in await self._client.scan(f"{self._start}__acks__.*"):
             found["held by workers (stop them, and they return to their queue)"] += len(
-                await self._client.members(key.decode())
+                await self._client.members(to_text(key))
             )
         for key in await self._client.scan(f"{self._start}*{_DEAD}", kind="zset"):
             found["dead letters"] += await self._client.size(key, "zset")

@@ -162,6 +162,11 @@ class SourceReader(Protocol):
         ...
 
 
+def to_text(raw: bytes) -> str:
+    """An id or key as text. One that is not UTF-8 is damaged, and becomes a text that names no record."""
+    return raw.decode(errors="backslashreplace")
+
+
 def read_json(data: bytes, system: str) -> Any:
     """Parse JSON that ``system`` wrote. Raises ``Unreadable`` if it is not valid."""
     try:

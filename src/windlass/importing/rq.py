@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, refuses, to_text
 from windlass.importing.plain import load_plain
 from windlass.serde import inflate
 
@@ -31,7 +31,7 @@ class RqReader:
     async def shelves(self) -> list[Shelf]:
         start = f"{self._prefix}queue:"
         names = sorted(
-            key.decode().removeprefix(start) for key in await self._client.members(f"{self._prefix}queues")
+            to_text(key).removeprefix(start) for key in await self._client.members(f"{self._prefix}queues")
         )
         waiting = [Shelf(name, f"{start}{name}".encode(), "list") for name in names]
         later = [
@@ -40,10 +40,10 @@ class RqReader:
         return waiting + later
 
     async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
-        keys = [f"{self._prefix}job:{job_id.decode()}" for job_id, _ in entries]
+        keys = [f"{self._prefix}job:{to_text(job_id)}" for job_id, _ in entries]
         records = await self._client.hashes(keys)
         return [
-            _read(Entry(job_id.decode()), shelf, score, key, record)
+            _read(Entry(to_text(job_id)), shelf, score, key, record)
             for (job_id, score), key, record in zip(entries, keys, records, strict=True)
         ]
 

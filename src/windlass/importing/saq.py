@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from windlass.importing.client import SourceClient
-from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, read_json, refuses
+from windlass.importing.model import Entry, ForeignJob, Found, Shelf, Unreadable, read_json, refuses, to_text
 
 _DEFAULT_TIMEOUT_S = 10
 
@@ -34,10 +34,10 @@ class SaqReader:
 
     async def _queues(self) -> list[str]:
         keys = await self._client.scan(f"{self._start}*:incomplete", kind="zset")
-        return [key.decode().removeprefix(self._start).removesuffix(":incomplete") for key in keys]
+        return [to_text(key).removeprefix(self._start).removesuffix(":incomplete") for key in keys]
 
     async def read(self, shelf: Shelf, entries: Sequence[tuple[bytes, float]]) -> list[Found]:
-        ids = [entry.decode() for entry, _ in entries]
+        ids = [to_text(entry) for entry, _ in entries]
         records = await self._client.texts(ids)
         set_key = f"{self._start}{shelf.queue}:incomplete"
         return [

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Generator
+from contextlib import suppress
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from windlass.errors import AbortedError
+
+#: Held while the event or the list of waiters is created, so that all threads of a handler use the same one.
+_first_wait: Final = threading.Lock()
 
 
 class StopReason(StrEnum):
@@ -48,17 +52,21 @@ class AbortSignal:
             self.reason = reason
             if self._event is not None:
                 self._event.set()
-            for waiter in self._waiters or ():
-                waiter.get_loop().call_soon_threadsafe(_wake, waiter)
+            for waiter in list(self._waiters or ()):
+                with suppress(RuntimeError):  # that loop has ended, and so have its tasks
+                    waiter.get_loop().call_soon_threadsafe(_wake, waiter)
 
     def __await__(self) -> Generator[Any, None, StopReason]:
         if self.reason is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            if self._waiters is None:
-                self._waiters = []
-            self._waiters.append(waiter)
-            if self.reason is None:  # otherwise another thread has just set it
-                yield from waiter
+            with _first_wait:
+                waiters = self._waiters = self._waiters or []
+                waiters.append(waiter)
+            try:
+                if self.reason is None:  # otherwise another thread has just set it
+                    yield from waiter
+            finally:
+                waiters.remove(waiter)  # a handler may wait many times, a moment each
         assert self.reason is not None
         return self.reason
 
@@ -69,7 +77,8 @@ class AbortSignal:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until asked to stop, at most ``timeout`` seconds; True if asked to stop."""
-        event = self._event = self._event or threading.Event()
+        with _first_wait:
+            event = self._event = self._event or threading.Event()
         if self.reason is not None:  # it was set before the event existed
             return True
         return event.wait(timeout)

@@ -51,7 +51,7 @@ _AS_THEY_ARE: Final = tuple(
     if name in StoredOptions.__struct_fields__ and name not in _COMPOSED
 )
 _DEFAULTS: Final = StoredOptions()
-_TIMED: Final = (JobState.SCHEDULED, JobState.RETRYING)
+_TIMED: Final = (JobState.SCHEDULED, JobState.RETRYING, JobState.BLOCKED)
 #: Jobs in these states are restored as waiting: the lease is gone, and the group decides again.
 _READY_AGAIN: Final = (JobState.ACTIVE, JobState.PARKED)
 
@@ -92,7 +92,10 @@ def _arguments(record: JobRecord, codecs: Codecs) -> dict[str, Any]:
     plain: dict[str, Any] = (
         {"args": call.args, "kwargs": call.kwargs} if call.form == "call" else {"data": call.data}
     )
-    tagged = tag_types(plain)
+    try:
+        tagged = tag_types(plain)
+    except RecursionError:
+        raise ValueError("lists or objects are nested too deeply") from None
     said = plain if tagged == plain else {**tagged, "types": True}
     return said if call.takes is None else {**said, "takes": msgspec.to_builtins(call.takes)}
 
@@ -194,6 +197,10 @@ def read_record(queue: JobQueue, line: Mapping[str, Any]) -> NewJob | JobRecord:
     about = {"queue": new.queue, "id": new.id, "task": new.task, "payload": new.payload}
     try:
         record = msgspec.convert({**line["past"], **about}, JobRecord)
+        for name in _PAST:
+            value = getattr(record, name)
+            if isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise msgspec.ValidationError(f"a number of more than 64 bits - at `$.{name}`")
     except msgspec.ValidationError as exc:
         raise ConfigError("past", message=f"past is not what an export wrote ({exc})") from exc
     record.state = JobState.WAITING if state in _READY_AGAIN else state
@@ -204,10 +211,20 @@ def read_record(queue: JobQueue, line: Mapping[str, Any]) -> NewJob | JobRecord:
     return record
 
 
+def _untagged(data: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {name: untag_types(value) for name, value in data.items()}
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as exc:
+        why = f"types is set, but the arguments are not what an export wrote ({type(exc).__name__}: {exc})"
+        raise ConfigError("types", message=why) from exc
+
+
 def _packed(line: Mapping[str, Any]) -> dict[str, Any]:
     data = {name: line[name] for name in ("data", "args", "kwargs") if name in line}
+    if "data" in data and len(data) > 1:
+        raise ConfigError("data", message="give data, or args and kwargs, not both")
     if line.get("types"):
-        data = untag_types(data)
+        data = _untagged(data)
     taken = {"takes": line["takes"]} if line.get("takes") is not None else {}
     if "data" in data or not data:
         return {**pack_data(data.get("data")), **taken}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from windlass._renamed import old_names
+from windlass.core.option_values import copied
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, ResultExpiredError
 from windlass.jobs.payload import Call, read_call
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class RecordFields:
-    """Read-only fields of ``_record``, as it was last read."""
+    """Read-only fields of ``_record``, as it was last read.
+
+    Records of jobs may share lists and dicts, so properties return copies of them.
+    """
 
     __slots__ = ("_call", "_record")
 
@@ -112,7 +116,7 @@ class RecordFields:
     @property
     def fallback(self) -> Any:
         """The value of the option ``fallbacks`` for this retry; None if there is none."""
-        return self._record.options.fallback(self._record.attempts)
+        return copied(self._record.options.fallback(self._record.attempts))
 
     @property
     def max_attempts(self) -> int:
@@ -137,7 +141,7 @@ class RecordFields:
     @property
     def errors(self) -> list[ErrorInfo]:
         """The error of each failed attempt, oldest first."""
-        return self._record.errors
+        return list(self._record.errors)
 
     @property
     def reason(self) -> str | None:
@@ -210,7 +214,7 @@ class RecordFields:
     @property
     def trace(self) -> dict[str, str]:
         """Trace headers and other values that it carries from its producer."""
-        return self._record.options.trace or {}
+        return dict(self._record.options.trace or {})
 
     @property
     def schedule_name(self) -> str | None:

@@ -29,6 +29,10 @@ class _StepResult:
     def __repr__(self) -> str:
         return "RESULT"
 
+    def model_dump(self, mode: str) -> None:
+        """Refuse to be a part of a value that is stored (called by ``serde.plain_hook``)."""
+        raise TypeError("RESULT must be a whole argument of a step, not a part of one: task.s(RESULT)")
+
 
 #: As an argument of a step: the result of the previous step; after a group, the list of its results.
 RESULT: Any = _StepResult()

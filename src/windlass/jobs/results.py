@@ -146,7 +146,7 @@ class Waiters:
     async def _run(self) -> None:
         try:
             await self._listen()
-        except WindlassError as exc:  # for example closed: reading again would not help
+        except Exception as exc:  # closed, or a damaged answer: reading again would not help
             self._fail_all(exc)
         finally:
             self._watching.set()
@@ -186,7 +186,7 @@ class Waiters:
                 elif self._listener is not None:
                     self._listener.wake()
 
-    def _fail_all(self, error: WindlassError) -> None:
+    def _fail_all(self, error: Exception) -> None:
         for futures in self._waiting.values():
             for future in futures:
                 if not future.done():

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import limit_requests as lrq
-from windlass.core.ids import check_group, check_task_name
+from windlass.core.ids import check_group, check_task_name, is_text
 from windlass.core.limit_rules import (
     EVERY_GROUP,
     MAX_COUNT,
@@ -19,13 +19,17 @@ from windlass.core.limit_rules import (
     to_group_limits,
     to_rate,
 )
-from windlass.core.option_values import instant_to_ms, seconds_to_ms
+from windlass.core.option_values import check_flag, check_int, check_key, instant_to_ms, seconds_to_ms
+from windlass.core.order import bad_cursor
 from windlass.core.unique_rules import UniqueHolder
 from windlass.errors import ConfigError
 
 if TYPE_CHECKING:
     from windlass.backend.store import Store
     from windlass.jobs.job import Job
+
+#: The maximum number of unique keys of one page.
+_LONGEST_PAGE = 1_000
 
 
 class LimitVerbs:
@@ -88,6 +92,7 @@ class LimitVerbs:
         with ``restore_task``. ``once`` cancels only the next job. It replaces an earlier revocation of the
         same task.
         """
+        check_flag("once", once)
         request = lrq.RevokeTask(queue=self.name, task=check_task_name(name), once=once)
         if isinstance(until, datetime):
             request.until_ms = instant_to_ms(until, "until")
@@ -173,15 +178,18 @@ class KeyVerbs:
 
     async def get_unique_holder(self, key: str) -> Job[Any] | None:
         """Return the job that holds a unique key, or None. The job of a throttle may be gone already."""
-        holder = await self.store.execute(lrq.GetUniqueKey(queue=self.name, key=key))
+        holder = await self.store.execute(lrq.GetUniqueKey(queue=self.name, key=check_key(key)))
         return None if holder is None else await self.get_job(holder.job_id)
 
     async def free_unique_key(self, key: str) -> bool:
         """Free a unique key, so that the next job can have it; False when no job holds it."""
-        return await self.store.execute(lrq.FreeUniqueKey(queue=self.name, key=key))
+        return await self.store.execute(lrq.FreeUniqueKey(queue=self.name, key=check_key(key)))
 
     async def list_unique_keys(self, cursor: str | None = None, limit: int = 1_000) -> list[UniqueHolder]:
         """Return the held keys, ordered by key, after ``cursor`` (a key)."""
+        if cursor is not None and not is_text(cursor):
+            raise bad_cursor(cursor)
+        check_int("limit", limit, 1, _LONGEST_PAGE)
         request = lrq.ListUniqueKeys(queue=self.name, cursor=cursor, limit=limit)
         return (await self.store.execute(request)).keys
 

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,13 @@ class Place:
     @property
     def is_folder(self) -> bool:
         return "://" not in self.url
+
+    def create_folder(self) -> None:
+        """Create the folder of a new lake, for its user alone. An existing one keeps its mode."""
+        if self.is_folder:
+            Path(self.url).parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                Path(self.url).mkdir(mode=0o700)
 
     def table(self, table: TableSchema) -> str:
         """The URL of a table."""

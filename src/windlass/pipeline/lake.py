@@ -139,6 +139,8 @@ class Lake:
     def create(self, lake_id: str | None = None) -> Lake:
         """Open a lake for writing. Creates missing tables, and adds columns that are new in this release."""
         self._refuse_old()
+        with self._store_errors():
+            self.place.create_folder()
         for table in TABLES.values():
             with self._store_errors():
                 _make(self.place, table, {_ID: lake_id or new_id()} if table is BRONZE_ATTEMPTS else {})

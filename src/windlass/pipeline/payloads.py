@@ -24,9 +24,10 @@ import msgspec
 from windlass.backend import requests as rq
 from windlass.core.job import AttemptOutcome, JobRecord, JobRef
 from windlass.core.masks import DEFAULT_MASK, NameMask, hide_url_passwords
+from windlass.errors import ConfigError
 from windlass.jobs.payload import read_call
 from windlass.pipeline import schemas
-from windlass.serde import JSON
+from windlass.serde import DEFAULT_MAX_BYTES, JSON
 from windlass.serde.codecs import Codecs
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ _ROWS = 1_000
 _FIELD = re.compile(r"\bargs\s*\.", re.IGNORECASE)
 _QUOTED = re.compile(r"'(?:[^']|'')*'")
 
-_CODECS = Codecs(JSON)
+#: A few stored bytes must not become gigabytes in the driver.
+_CODECS = Codecs(JSON).bounded(DEFAULT_MAX_BYTES)
 
 Ask = Callable[[rq.Request[Any]], Any]
 
@@ -105,7 +107,8 @@ class Payloads:
 
     def _text(self, read: Callable[[], Any]) -> str | None:
         try:
-            value = msgspec.json.decode(msgspec.json.encode(read(), enc_hook=str))
+            # Masked also before it is JSON, which has names that are bytes in base64.
+            value = msgspec.json.decode(msgspec.json.encode(self._names.hide(read()), enc_hook=str))
         except Exception:  # a codec may raise anything for foreign bytes
             return None
         text = msgspec.json.encode(hide_url_passwords(self._names.hide(value)))
@@ -149,7 +152,9 @@ def select_where(
     known = query_arrow(lake, f"SELECT {keys}, args FROM jobs WHERE ({among})")
     texts = known if ask is None else _with_stored(known, ask)
     columns = query_arrow(lake, "SELECT json_group_structure(args::JSON) FROM texts", texts=texts).column(0)
-    shape = _structure(columns[0].as_py())
+    kinds = _kinds(columns[0].as_py())
+    _check_exact(lake, texts, [path for path in _fractions(kinds) if _is_in(path, where)])
+    shape = msgspec.json.encode(kinds).decode().replace("'", "''")
     named = f"SELECT {keys}, from_json(args, '{shape}') AS args FROM texts"
     return query_arrow(
         lake,
@@ -159,12 +164,44 @@ def select_where(
     )
 
 
-def _structure(found: str | None) -> str:
+def _kinds(found: str | None) -> dict[str, Any]:
     """The names and types of the arguments, in DuckDB's notation. Never empty."""
     kinds = msgspec.json.decode(found or "null")
     named = _named(kinds) if isinstance(kinds, dict) else {}
-    some = {name: _typed(kind) for name, kind in named.items()} or {"arg0": "VARCHAR"}
-    return msgspec.json.encode(some).decode().replace("'", "''")
+    return {name: _typed(kind) for name, kind in named.items()} or {"arg0": "VARCHAR"}
+
+
+def _fractions(kinds: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The arguments that hold fractions, each as the names that lead to it."""
+    for name, kind in kinds.items():
+        if kind == "DOUBLE":
+            yield (*above, name)
+        elif isinstance(kind, dict):
+            yield from _fractions(kind, (*above, name))
+
+
+def _is_in(path: tuple[str, ...], where: str) -> bool:
+    """Whether a condition names an argument."""
+    names = r"\s*\.\s*".join(rf'"?{re.escape(name)}"?' for name in ("args", *path))
+    return re.search(rf"(?<!\w){names}(?!\w)", where, re.IGNORECASE) is not None
+
+
+def _check_exact(lake: Lake, texts: pa.Table, paths: Iterable[tuple[str, ...]]) -> None:
+    """Refuse arguments with both fractions and whole numbers of more than 53 bits. DuckDB would compare all
+    of them as fractions, so that a condition on one number matches its neighbours."""
+    from windlass.pipeline.sqlquery import query_arrow
+
+    for path in paths:
+        pointer = "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in path)
+        value = "json_extract_string(args::JSON, '" + pointer.replace("'", "''") + "')"
+        large = f"regexp_full_match({value}, '-?[0-9]+') AND abs({value}::DOUBLE) > {2**53 - 1}"
+        if query_arrow(lake, f"SELECT 1 FROM texts WHERE {large} LIMIT 1", texts=texts).num_rows:
+            name = ".".join(("args", *path))
+            message = (
+                f"{name} holds both fractions and whole numbers of more than 53 bits, which cannot be "
+                "compared exactly: compare its text, as in args->>'customer' = '42'"
+            )
+            raise ConfigError(name, message=message)
 
 
 def _typed(kind: Any) -> Any:

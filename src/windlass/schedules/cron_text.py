@@ -13,10 +13,14 @@ _MONTHS = (
 )
 
 
+#: A longer expression is not described: it may hold numbers that are too long to be read.
+_LONGEST = 1_000
+
+
 def in_words(expression: str) -> str:
     """Describe a cron expression: ``at 09:30, on Monday to Friday``; unusual ones field by field."""
     fields = ALIASES.get(expression, expression).split()
-    if len(fields) != 5:
+    if len(fields) != 5 or len(expression) > _LONGEST:
         return f"cron {expression}"
     minute, hour, day, month, weekday = fields
     parts = [_time(minute, hour)]

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from windlass.backend import limit_requests as lrq
 from windlass.backend import schedule_requests as sq
 from windlass.core.ids import check_task_name, is_text, new_id
 from windlass.core.job import NewJob
-from windlass.core.option_values import check_known
+from windlass.core.option_values import check_known, to_options
 from windlass.core.schedule_rules import (
     Rule,
     Schedule,
@@ -27,6 +30,7 @@ from windlass.core.schedule_rules import (
 )
 from windlass.errors import ConfigError, JobNotFoundError, ScheduleNotFoundError
 from windlass.jobs.payload import unpack
+from windlass.serde import PLAIN
 
 if TYPE_CHECKING:
     from windlass.jobs.job import Job
@@ -120,7 +124,9 @@ class ScheduleInfo:
 
     @property
     def skipped(self) -> int:
-        """The number of slots without a job, because the previous job was unfinished."""
+        """The number of slots without a job, because the previous job was unfinished or the job was kept out
+        (by its unique key or its group).
+        """
         return self.record.skipped
 
 
@@ -164,11 +170,10 @@ class Schedules:
         return make_record(self._queue.app, name, to_schedule(schedule), self._template(name, template or {}))
 
     def _template(self, name: str, given: Mapping[str, Any]) -> NewJob:
-        if not isinstance(given, Mapping):
-            raise ConfigError("template", 'an object like {"name": ..., "data": ..., "opts": {...}}', given)
-        options = {key: value for key, value in given.items() if key not in ("name", "data", "opts")}
-        options |= given.get("opts") or {}
-        return self._queue.prepare(given.get("name", name), given.get("data"), **options)
+        options = to_options("template", given)
+        task, data = options.pop("name", name), options.pop("data", None)
+        options |= to_options("template.opts", options.pop("opts", None))
+        return self._queue.prepare(task, data, **options)
 
     async def get(self, name: str) -> ScheduleInfo | None:
         """Return the schedule of that name, or None."""
@@ -201,7 +206,9 @@ class Schedules:
         await self._queue.store.execute(request)
 
     async def run(self, name: str) -> str:
-        """Add its job now, in addition to its slots. Returns the job's id."""
+        """Add its job now, in addition to its slots. Returns the job's id, or that of the job that holds its
+        unique key.
+        """
         _, record = await self._get(name)
         job = slot_job(record, new_id())
         queue = self._queue
@@ -210,9 +217,14 @@ class Schedules:
             request = sq.FireSchedule(queue=queue.name, name=name, slot_ms=None, jobs=jobs)
             return await queue.store.execute(request)
 
-        if not (await queue.app.hooks.enqueue_through([job], fire)).ok:
+        fired = await queue.app.hooks.enqueue_through([job], fire)
+        if not fired.ok:
             raise ScheduleNotFoundError(queue.name, name)
-        return job.id
+        unique = job.options.unique
+        if fired.added or unique is None:
+            return job.id
+        holder = await queue.store.execute(lrq.GetUniqueKey(queue=queue.name, key=unique.key))
+        return job.id if holder is None else holder.job_id
 
     async def _get(self, name: str) -> tuple[int, ScheduleRecord]:
         now_ms, record = await self._find(name)
@@ -268,6 +280,17 @@ async def list_schedules(
             return found
 
 
+def _same(known: ScheduleRecord, record: ScheduleRecord) -> bool:
+    """Whether two declarations say the same. Equal arguments that are sealed differ in their bytes."""
+    template = record.template
+    if template.codec not in PLAIN:
+        template = msgspec.structs.replace(template, payload=known.template.payload)
+    # A deploy has set the source and the next slot.
+    return known == msgspec.structs.replace(
+        record, template=template, source=known.source, next_ms=known.next_ms
+    )
+
+
 class DeclaredSchedules:
     """The schedules that an application's code declares."""
 
@@ -276,14 +299,15 @@ class DeclaredSchedules:
         self._declared: dict[tuple[str, str], ScheduleRecord] = {}
 
     def declare(self, record: ScheduleRecord) -> None:
-        """Add a schedule. Raises ``ConfigError`` for a name that another task of the queue uses."""
+        """Add a schedule. Raises ``ConfigError`` for a name that another schedule of the queue has."""
         _check_strategy(record.rule, self._strategies)
         key = (record.queue, record.name)
-        if key in self._declared and self._declared[key].template.task != record.template.task:
+        known = self._declared.get(key)
+        if known is not None and not _same(known, record):
             raise ConfigError(
                 "name",
-                message=f"queue {record.queue!r} already has a schedule {record.name!r} for another task: "
-                "choose another name",
+                message=f"queue {record.queue!r} already has a schedule {record.name!r} with another task, "
+                "rule or arguments: choose another name",
                 got=record.name,
             )
         self._declared[key] = record
@@ -360,7 +384,9 @@ class ScheduleVerbs:
         await self._schedules.resume(name)
 
     async def run_job_scheduler(self, name: str) -> Job[Any]:
-        """Add the schedule's job now, in addition to its slots. Returns the job."""
+        """Add the schedule's job now, in addition to its slots. Returns the job, or the one that holds its
+        unique key.
+        """
         job_id = await self._schedules.run(name)
         job = await self.get_job(job_id)
         if job is None:

@@ -169,10 +169,15 @@ class ZlibCodec:
     begins the same way is always compressed, so that both can be distinguished.
     """
 
-    def __init__(self, inner: Codec, threshold: int = 2_048) -> None:
+    def __init__(self, inner: Codec, threshold: int = 2_048, limit: int = _MAX_INFLATED) -> None:
         self.name: str = f"{inner.name}{_ZLIB}"
         self.inner = inner
         self._threshold = threshold
+        self._limit = limit
+
+    def bounded(self, limit: int) -> ZlibCodec:
+        """The same codec, which refuses values of more than ``limit`` bytes once decompressed."""
+        return ZlibCodec(self.inner, self._threshold, min(limit, self._limit))
 
     def encode(self, value: Any) -> bytes:
         """Return the bytes of ``value``, compressed if that is smaller."""
@@ -192,22 +197,22 @@ class ZlibCodec:
 
     def unfold(self, data: bytes) -> bytes:
         """Return the bytes of the inner codec. Raises ``ValueError`` when they are damaged or too many."""
-        return inflate(data) if _looks_compressed(data) else data
+        return inflate(data, self._limit) if _looks_compressed(data) else data
 
 
 def _looks_compressed(data: bytes) -> bool:
     return len(data) > 1 and data[0] == 0x78
 
 
-def inflate(data: bytes) -> bytes:
+def inflate(data: bytes, limit: int = _MAX_INFLATED) -> bytes:
     """Decompress ``data``. Raises ``ValueError`` when it is damaged, incomplete or too large."""
     stream = zlib.decompressobj()
     try:
-        plain = stream.decompress(data, _MAX_INFLATED)
+        plain = stream.decompress(data, limit)
     except zlib.error as exc:
         raise ValueError(f"damaged compressed data: {exc}") from exc
     if not stream.eof:
-        raise ValueError(f"cut off, or more than {_MAX_INFLATED} bytes once decompressed")
+        raise ValueError(f"cut off, or more than {limit} bytes once decompressed")
     return plain
 
 

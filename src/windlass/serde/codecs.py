@@ -7,6 +7,7 @@ combines values with the labels of ``windlass.serde.sealing``.
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -57,6 +58,13 @@ class Codecs:
 
     def __repr__(self) -> str:
         return f"<Codecs {self.own.name}; reads {', '.join(self._payloads)}>"
+
+    def bounded(self, limit: int) -> Codecs:
+        """Return codecs that refuse a compressed value of more than ``limit`` bytes."""
+        mine = copy.copy(self)
+        mine._payloads = {name: _bounded(codec, limit) for name, codec in self._payloads.items()}
+        mine._outputs = {name: _bounded(codec, limit) for name, codec in self._outputs.items()}
+        return mine
 
     def payload(self, name: str) -> Codec:
         """Return the codec for payloads and signals. Raises ``ConfigError`` when it is not accepted."""
@@ -219,6 +227,10 @@ def _forms(codec: Codec | None) -> list[Codec]:
     if codec is None:
         return []
     return [codec.inner, codec] if isinstance(codec, ZlibCodec) else [ZlibCodec(codec), codec]
+
+
+def _bounded(codec: Codec, limit: int) -> Codec:
+    return codec.bounded(limit) if isinstance(codec, ZlibCodec) else codec
 
 
 def _refuse(name: str, accepted: Iterable[str]) -> Codec:

@@ -15,7 +15,7 @@ import os
 from windlass.errors import ConfigError
 
 #: The speed-ups, by the names of their modules.
-NAMES = ("amqp", "recast", "valkey")
+NAMES = ("amqp", "amqp_loop", "recast", "valkey")
 VARIABLE = "WINDLASS_SPEEDUPS"
 
 

@@ -71,6 +71,11 @@ class PlainConnection(SelectConnection):  # type: ignore[misc]  # pika has no ty
         if not self.is_closed:
             self._terminate_stream(None)
 
+    def abandon(self) -> None:
+        """End the connection without its loop, which has failed, so that the broker notices it at once."""
+        if self._transport is not None:
+            self._transport._sock.close()
+
     def gather(self) -> None:
         """Begin to collect frames instead of sending them. Calls nest; see ``send_gathered``."""
 
@@ -268,9 +273,11 @@ class QuickConnection(PlainConnection):
         """Send many gets. Pika allows one at a time, the protocol any number; answers come in their order."""
         self.get_more(channel, taker)
         self.gather()
-        for _ in range(count):
-            channel._send_method(spec.Basic.Get(queue=queue))
-        self.send_gathered()
+        try:
+            for _ in range(count):
+                channel._send_method(spec.Basic.Get(queue=queue))
+        finally:  # callers wait for answers until the outermost ``gather`` ends
+            self.send_gathered()
         return count
 
     def get_more(self, channel: Any, taker: GetTaker) -> None:

@@ -35,7 +35,7 @@ from redis.exceptions import RedisError
 from windlass.speedups import enabled
 
 _NOTHING = object()
-#: How long a close waits for the server, which may be frozen.
+#: How long a close waits for a server, which may be frozen, to take what was sent.
 _GOODBYE_S = 1.0
 
 
@@ -84,6 +84,14 @@ async def ask(connection: ServerConnection, *parts: str | bytes | int) -> Any:
     return await connection.read()
 
 
+class _HastyTls(ssl.SSLObject):
+    """TLS that ends without waiting for the other side, which may be busy or frozen, to end it as well."""
+
+    def unwrap(self) -> None:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            super().unwrap()
+
+
 class PlainConnection:
     """Uses redis-py through its documented methods."""
 
@@ -106,6 +114,7 @@ class PlainConnection:
             inner = RedisConnection(**options)
         else:
             inner = SSLConnection(**options)
+            tls.sslobject_class = _HastyTls
             inner.ssl_context.context = tls
         await inner.connect()  # type: ignore[no-untyped-call]  # redis-py has no type there
         return cls(inner)
@@ -132,10 +141,7 @@ class PlainConnection:
             return False
 
     async def close(self) -> None:
-        """Close the socket and wait for that, so that a loop that ends now does not report it as open.
-
-        With TLS this waits for an answer of the server.
-        """
+        """Close the socket and wait for that, so that a loop that ends now does not report it as open."""
         with contextlib.suppress(RuntimeError, TimeoutError):
             async with asyncio.timeout(_GOODBYE_S):
                 await self._inner.disconnect()

@@ -18,7 +18,7 @@ from windlass.api.task import BoundTask
 from windlass.backend import requests as rq
 from windlass.backend import schedule_requests as sq
 from windlass.core.clock import SYSTEM_CLOCK
-from windlass.core.option_values import check_known
+from windlass.core.option_values import Duration, check_known, check_tags, seconds_to_ms
 from windlass.core.states import FINISHED
 from windlass.errors import MaxRetriesError
 from windlass.testing.clock import ManualClock
@@ -63,6 +63,8 @@ async def all_enqueued(
     """
     check_known(match, _FIELDS, "field to match")
     queue, name = _place(where, name)
+    match = {key: _stored(queue, key, value) for key, value in match.items()}
+    data = data if data is _NOTHING else _as_read(queue, data)
     found: list[Job[Any]] = []
     cursor: str | None = None
     while True:
@@ -90,6 +92,8 @@ async def refute_enqueued(where: Where, name: str | None = None, **match: Any) -
 def _place(where: Where, name: str | None) -> tuple[Queue, str | None]:
     if isinstance(where, Queue):
         return where, name
+    if not isinstance(where, (Task, BoundTask)):
+        raise ConfigError("where", "a task, or a queue: assert_enqueued(app.queue(NAME), TASK_NAME)", where)
     task = where.task if isinstance(where, BoundTask) else where
     if name is not None and name != task.name:
         raise ConfigError(
@@ -103,18 +107,36 @@ def _matches(job: Job[Any], name: str | None, data: Any, match: Mapping[str, Any
         return False
     if data is not _NOTHING and not _covers(job.data, data):
         return False
-    return all(_FIELDS[key](job) == _listed(key, value) for key, value in match.items())
+    return all(_FIELDS[key](job) == value for key, value in match.items())
 
 
-def _listed(key: str, value: Any) -> Any:
-    return list(value) if key in ("tags", "args") else value
+def _stored(queue: Queue, key: str, value: Any) -> Any:
+    """A value to match as a job has it. A wrong one matches none, so ``refute_enqueued`` would pass."""
+    if key == "state":
+        check_known([value], list(JobState), "job state")
+    elif key == "tags":
+        check_tags(value if isinstance(value, str) else list(value))
+    elif key == "delay" and value is not None:
+        return seconds_to_ms(value, "delay") / 1000
+    elif key == "kwargs":
+        return _as_read(queue, value)
+    return list(_as_read(queue, value) if key == "args" else value) if key in ("args", "tags") else value
+
+
+def _as_read(queue: Queue, value: Any) -> Any:
+    """``value`` as handlers would read it: a dataclass as an object, a date as text (unless the codec keeps
+    them). One that cannot be stored, such as ``mock.ANY``, is compared as it is."""
+    try:
+        return queue.app.codecs.as_read(value)
+    except Exception:  # a codec may raise anything
+        return value
 
 
 def _covers(have: Any, want: Any) -> bool:
     """Whether ``have`` equals ``want``, or is an object with at least its keys."""
     if isinstance(have, dict) and isinstance(want, dict):
         return all(key in have and have[key] == value for key, value in want.items())
-    return bool(have == (list(want) if isinstance(want, tuple) else want))
+    return bool(have == want or (isinstance(want, tuple) and have == list(want)))
 
 
 async def _mismatch_text(what: str, where: Where, name: str | None, match: Mapping[str, Any]) -> str:
@@ -130,7 +152,7 @@ async def _mismatch_text(what: str, where: Where, name: str | None, match: Mappi
 # --- running --------------------------------------------------------------------------------------
 
 
-async def drain(target: Windlass | Worker, *, ahead: float = 0) -> int:
+async def drain(target: Windlass | Worker, *, ahead: Duration = 0) -> int:
     """Run everything that is due, and jobs that this enqueues, until none is left; returns the attempts.
 
     Retries, delayed jobs and schedules (including those in code) wait for their time. ``ahead`` advances a
@@ -142,7 +164,7 @@ async def drain(target: Windlass | Worker, *, ahead: float = 0) -> int:
     clock = app.clock
     if ahead and not isinstance(clock, ManualClock):
         raise ConfigError("ahead", message="ahead needs an app with a ManualClock")
-    end_ms = clock.monotonic_ms() + ahead * 1000
+    end_ms = clock.monotonic_ms() + seconds_to_ms(ahead, "ahead")
     attempts = 0
     if worker is None:
         await app.deploy_schedules()  # as a worker does when it starts

@@ -56,13 +56,14 @@ class Assembly:
         """Open one part after the other and register each with ``parts``."""
         shared = self._shared
         await shared.app.store.open()
-        await startup.set_limits(shared)
+        await startup.set_limits(shared, shared.shares.names)
         await startup.enter_lifespan(parts, shared)
         deployed = self._owns_app or await startup.deploy_schedules(shared.app)
         await self.running.open(parts)
         await self.driver.open(parts)
         self.services.open(parts, deployed=deployed)
         await asyncio.sleep(0)  # a start that was cancelled stops here, before any job starts
+        self.lifecycle.check_wanted()  # a lifespan may have suppressed the cancel
         self.services.start()
         shared.supervisor.start("pump", self.driver.run)
 

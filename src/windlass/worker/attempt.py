@@ -46,6 +46,7 @@ from windlass.jobs.context import set_current_job
 from windlass.jobs.job import Job
 from windlass.jobs.payload import Call, read_call
 from windlass.serde import JSON
+from windlass.serde.codecs import Codecs
 from windlass.worker import classify
 from windlass.worker.batches import Batches, run_in_thread
 from windlass.worker.taking import take_results
@@ -71,6 +72,7 @@ class Tools:
     """Objects that all attempts of a worker share."""
 
     clock: Clock
+    codecs: Codecs
     threads: ThreadPoolExecutor
     processes: ProcessRunner
     strategies: Mapping[str, BackoffStrategy]
@@ -98,6 +100,7 @@ class Attempt:
         "error",
         "filled",
         "handler",
+        "in_thread",
         "queue",
         "record",
         "result",
@@ -116,6 +119,8 @@ class Attempt:
         self._job: Job[Any] | None = None
         self.started_ms: float | None = None
         self.task: asyncio.Task[None] | None = None
+        #: Whether its function runs in a thread now, which cannot be interrupted.
+        self.in_thread: bool = False
         self.result: Any = None
         self.error: BaseException | None = None
         self._timer: Timer | None = None
@@ -128,7 +133,7 @@ class Attempt:
     def decode(self) -> Settlement | None:
         """Decode the arguments. Returns a settlement that fails the job when they cannot be decoded."""
         try:
-            self.call = read_call(self.queue.app.codecs, self.record)
+            self.call = read_call(self.tools.codecs, self.record)
         except Exception as exc:  # a custom codec may raise anything
             bad = classify.bad_payload(self.record, exc)
             bad.filled = self.filled
@@ -192,10 +197,10 @@ class Attempt:
             return self.tools.processes.run(self)
         if handler.batch is not None:  # one call for all jobs of the batch
             return self.tools.batches.join(self)
-        args, kwargs = ([self.get_job()], {}) if handler.takes_job else self._arguments()
-        if handler.is_simple:
-            awaitable: Awaitable[Any] = handler.call(*args, **kwargs)
+        if handler.is_simple and handler.takes_job:  # no list to make and unpack
+            awaitable: Awaitable[Any] = handler.call(self.get_job())
             return awaitable
+        args, kwargs = ([self.get_job()], {}) if handler.takes_job else self._arguments()
         if handler.needs is not None:
             return handler.needs.call(self._call, args, kwargs)
         return self._call(args, kwargs)
@@ -220,9 +225,17 @@ class Attempt:
 
     async def _in_thread(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
         self.get_job().loop = asyncio.get_running_loop()
-        value = await run_in_thread(self.tools.threads, self.handler.call, *args, **kwargs)
+        self.in_thread = True
+        try:
+            value = await run_in_thread(self.tools.threads, self.handler.call, *args, **kwargs)
+        finally:
+            self.in_thread = False
+        if not inspect.isawaitable(value):
+            return value
         # A plain function may return a coroutine (a wrapped async one): finish it on the loop.
-        return await value if inspect.isawaitable(value) else value
+        if self.stopped_for is not None and self.task is not None:
+            self.task.cancel()  # ``stop`` could not
+        return await value
 
     def start_timer(self) -> None:
         """Start the attempt's time limit, if it has one."""
@@ -233,22 +246,19 @@ class Attempt:
     def stop(self, reason: StopReason, detail: str = "") -> None:
         """Ask the attempt to stop. Only the first reason counts.
 
-        A handler on the loop is cancelled. A thread cannot be interrupted; its handler sees the abort signal.
+        What runs on the loop is cancelled. A thread cannot be interrupted; its handler sees the abort signal.
         """
         if self.signal.aborted:
             return
         self.signal.abort(reason, detail)
         # Before the first step there is nothing to cancel; run() checks the signal.
-        if self.started_ms is not None and self.task is not None:
-            if self.handler.mode != "thread":
-                self.task.cancel()
-            elif self.handler.batch is not None:
-                self.tools.batches.leave(self)
+        if self.started_ms is not None and self.task is not None and not self.in_thread:
+            self.task.cancel()
 
     # --- 4. encode -----------------------------------------------------------------------------------
 
     def _encode(self, value: Any) -> bytes:
-        record, codecs = self.record, self.queue.app.codecs
+        record, codecs = self.record, self.tools.codecs
         try:
             if value is None and codecs.output(record.result_codec) is JSON:
                 data = _NULL
@@ -274,6 +284,8 @@ class Attempt:
     def _settle_returned(self, value: Any) -> Settlement | None:
         """Settle a handler that returned. That completes the job unless it timed out or lost its lease."""
         match self.stopped_for:
+            case None:  # first, because members of an enum are slow to look up
+                pass
             case StopReason.LOST:
                 return None
             case StopReason.TIMEOUT:

@@ -30,6 +30,7 @@ class BatchedAttempt(Protocol):
 
     handler: Handler
     record: JobRecord
+    in_thread: bool
 
     @property
     def job(self) -> Job[Any]: ...
@@ -63,6 +64,7 @@ class Batches:
         self._slots = slots
         self._context = contextvars.copy_context()  # a batch must not run in the context of one of its jobs
         self._open: dict[int, _Gathering] = {}
+        self._closing = False
 
     async def join(self, attempt: BatchedAttempt) -> Any:
         """Add ``attempt`` to a batch and wait for its result."""
@@ -77,7 +79,7 @@ class Batches:
             gathering = self._open[id(handler)] = _Gathering(self, handler)
         member = _Member(attempt, item, asyncio.get_running_loop().create_future())
         gathering.members.append(member)
-        if len(gathering.members) >= min(gathering.batch.size, self._slots()):
+        if self._closing or len(gathering.members) >= min(gathering.batch.size, self._slots()):
             self.close(gathering)
             gathering.full.set()
         try:
@@ -85,12 +87,12 @@ class Batches:
         finally:
             gathering.left(member)
 
-    def leave(self, attempt: BatchedAttempt) -> None:
-        """Remove a stopped attempt from a batch that is still being collected."""
-        gathering = self._open.get(id(attempt.handler))
-        for member in gathering.members if gathering is not None else ():
-            if member.attempt is attempt:
-                member.done.cancel()
+    def flush(self) -> None:
+        """Wait for no more jobs from now on, because the worker closes and gets none."""
+        self._closing = True
+        for gathering in list(self._open.values()):
+            self.close(gathering)
+            gathering.full.set()
 
     def start(self, gathering: _Gathering) -> asyncio.Task[None]:
         """Run ``gathering`` as a task with its own context."""
@@ -154,7 +156,7 @@ class _Gathering:
         self.members: list[_Member] = []
         self.full: asyncio.Event = asyncio.Event()
         self._batches = batches
-        self._running = False
+        self._running = self._in_thread = False
         self._task = batches.start(self)
 
     def left(self, member: _Member) -> None:
@@ -164,7 +166,7 @@ class _Gathering:
             if not self.members:
                 self._batches.close(self)
                 self._task.cancel()
-        elif self.handler.mode == "loop" and all(one.done.done() for one in self.members):
+        elif not self._in_thread and all(one.done.done() for one in self.members):
             self._task.cancel()  # no effect on a call that has ended
 
     async def run(self) -> None:
@@ -202,8 +204,22 @@ class _Gathering:
         call = self.handler.call
         if self.handler.mode == "loop":
             return await call(*args, **kwargs)
-        value = await self._batches.in_thread(call, *args, **kwargs)
-        return await value if inspect.isawaitable(value) else value
+        self._set_in_thread(True)
+        try:
+            value = await self._batches.in_thread(call, *args, **kwargs)
+        finally:
+            self._set_in_thread(False)
+        if not inspect.isawaitable(value):
+            return value
+        for member in self.members:
+            if member.attempt.signal.aborted:
+                member.done.cancel()  # it could not be stopped in the thread
+        return await value
+
+    def _set_in_thread(self, value: bool) -> None:
+        self._in_thread = value
+        for member in self.members:
+            member.attempt.in_thread = value
 
 
 def _split_results(members: list[_Member], results: Any) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 from windlass.backend import requests as rq
@@ -28,6 +29,7 @@ from windlass.worker.parts import WorkerParts
 from windlass.worker.pump import Check, Exchange, ReconcileStep, Wait
 from windlass.worker.refused_settlements import settle_one_by_one
 from windlass.worker.running import Running
+from windlass.worker.startup import set_limits
 
 log: Final = logging.getLogger("windlass.worker")
 
@@ -59,6 +61,8 @@ class Driver:
         self._lane_open = False
         #: Set when the store has answered an exchange.
         self._answered = asyncio.Event()
+        #: Paused queues that keep a worker with ``burst`` from stopping, and were logged.
+        self._named_as_paused: set[str] = set()
         #: Requests that the store has not answered yet.
         self._pending: list[rq.Request[Any]] = []
         #: When the last step succeeded, by the monotonic clock.
@@ -77,14 +81,21 @@ class Driver:
         self._take_offers(self._listener)
         self.last_progress_ms = self._clock.monotonic_ms()
 
-    def update_listener(self) -> None:
-        """Listen for the topics of the queues that the worker serves now."""
-        before = self._listener
+    def admit(self, queue: str) -> None:
+        """Claim from a queue that was added as held, once the store is ready for it."""
+        self._supervisor.start(f"queue {queue}", partial(self._admit, queue))
+
+    async def _admit(self, queue: str) -> None:
+        await self._store.prepare([queue])
+        await set_limits(self._shared, [queue])
+        listener = await self._store.listen(self._topics())
+        before, self._listener = self._listener, listener
+        self._take_offers(listener)
         if before is not None:
-            self._listener = self._store.backend.listen(self._topics())
-            self._take_offers(self._listener)
             before.wake()  # the pump may be waiting on it
             before.close()
+        self._shared.shares.admit(queue)
+        self.request_claim()
 
     def wake(self) -> None:
         """End the current or the next wait of the pump."""
@@ -124,6 +135,8 @@ class Driver:
             listener.on_offer(self._begin_offered)
 
     def _stop_listening(self) -> None:
+        for queue in self._shared.shares.held:
+            self._supervisor.release(f"queue {queue}")
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
@@ -312,6 +325,7 @@ class Driver:
         if released:
             log.info("released %d leases: the answer to their claim was lost", released)
         self._pump.reconciled()
+        self._running.release_unstarted()
         reach("worker.reconciled", released=released)
 
     async def _is_empty(self) -> bool:
@@ -320,8 +334,17 @@ class Driver:
         for name in self._shared.shares.names:
             counts = await self._call(rq.CountJobs(queue=name))
             if any(counts[state] for state in _UNDONE):
+                if counts[JobState.WAITING] and name not in self._named_as_paused:
+                    await self._name_if_paused(name)
                 return False
         return True
+
+    async def _name_if_paused(self, queue: str) -> None:
+        """Log once that this worker cannot become empty, because ``queue`` is paused."""
+        infos = await self._call(rq.ListQueues())
+        if any(info.name == queue and info.paused for info in infos):
+            self._named_as_paused.add(queue)
+            log.warning("waiting for the jobs of queue %s, which is paused: windlass resume %s", queue, queue)
 
     async def _relay(self) -> None:
         """Notify dependents that did not fit into the request that settled the job. Runs beside the pump.

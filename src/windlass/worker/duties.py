@@ -94,12 +94,13 @@ class Aggregator(_LeaderDuty):
 
     name = "roll up"
     every_ms = 10_000
+    _sampled_to = ""
 
     async def step(self) -> Done:
         done = await roll_up(self._store, most=RECORDS_PER_STEP)
         if done >= RECORDS_PER_STEP:
             return Done(done, more=True)
-        await sample_backlog(self._store)
+        _, self._sampled_to = await sample_backlog(self._store, self._sampled_to)
         return Done(done)
 
 

@@ -6,11 +6,15 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import Any, Final
 
 from windlass.core.option_values import check_known
 
 log: Final = logging.getLogger("windlass.worker")
+
+#: The asynchronous callback in which the current code runs, also in tasks that it started.
+_callback: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("windlass_callback", default=None)
 
 #: The events of a worker, with the arguments of their callbacks.
 WORKER_EVENTS = {
@@ -54,6 +58,7 @@ class Emitter:
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callable[..., Any]]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._idle = asyncio.Event()
 
     def on(self, event: str, callback: Callable[..., Any]) -> None:
         """Call ``callback`` at every ``event``. Coroutines run as separate tasks."""
@@ -85,6 +90,7 @@ class Emitter:
 
     def _background(self, what: str, answer: Any) -> None:
         async def guarded() -> None:
+            _callback.set(asyncio.current_task())
             try:
                 await answer
             except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
@@ -94,9 +100,21 @@ class Emitter:
 
         task = asyncio.create_task(guarded())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._idle.clear()
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not self._tasks:
+            self._idle.set()
+
+    def leave_current(self) -> None:
+        """Do not wait for the callback that makes this call, because it waits for the worker itself."""
+        task = _callback.get()
+        if task is not None:
+            self._forget(task)
 
     async def settle(self) -> None:
         """Wait for callbacks that are still running."""
         while self._tasks:
-            await asyncio.wait(list(self._tasks))
+            await self._idle.wait()

@@ -11,11 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from windlass.core.text import printable
 
 if TYPE_CHECKING:
     from windlass.worker.worker import Worker
+
+log: Final = logging.getLogger("windlass.worker")
 
 _REQUEST_BYTES = 8_192
 _REQUEST_SECONDS = 5.0
@@ -140,7 +145,13 @@ class HealthServer:
         app = self._worker.app
         for used in app.hooks.used:
             if hasattr(used, "text") and hasattr(used, "content_type"):
-                return _raw_response(HTTPStatus.OK, used.content_type, await used.text(app), body=body)
+                try:
+                    text = await used.text(app)
+                except Exception as exc:  # above all: the store is unreachable
+                    log.warning("the metrics cannot be read: %s", printable(str(exc)))
+                    facts = {"error": "the metrics cannot be read now"}
+                    return _response(HTTPStatus.SERVICE_UNAVAILABLE, facts, body=body)
+                return _raw_response(HTTPStatus.OK, used.content_type, text, body=body)
         error = "no metrics: the app does not use windlass.telemetry.PrometheusMetrics"
         return _response(HTTPStatus.NOT_FOUND, {"error": error}, body=body)
 

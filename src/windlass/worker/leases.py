@@ -98,13 +98,21 @@ class LeaseKeeper:
         self._begun = self._stopping = False
         self._started, self._ended = asyncio.Event(), asyncio.Event()
 
-    def hold(self, token: str, record: JobRecord, lease_ms: int, since_ms: float) -> None:
-        """Keep a lease that was granted by a request sent at ``since_ms`` (monotonic)."""
-        deadline_ms = since_ms + lease_ms
-        self._held[token] = _Held(token, record, lease_ms, deadline_ms)
-        if since_ms + lease_ms * _THIRD < self._next_ms:
+    def hold(self, records: list[JobRecord], lease_ms: int, since_ms: float) -> None:
+        """Keep the leases that were granted by a request sent at ``since_ms`` (monotonic).
+
+        ``lease_ms`` is for jobs without their own lease time.
+        """
+        shortest_ms = lease_ms
+        for record in records:
+            token, own_ms = record.token or "", record.options.lease_ms or lease_ms
+            self._held[token] = _Held(token, record, own_ms, since_ms + own_ms)
+            if own_ms < shortest_ms:
+                shortest_ms = own_ms
+        # All were granted at the same time, so the shortest lease is renewed and stopped first.
+        if since_ms + shortest_ms * _THIRD < self._next_ms:
             self._call_renewal_loop(self._wake_renewal)
-        stop_ms = deadline_ms - margin_ms(lease_ms)
+        stop_ms = since_ms + shortest_ms - margin_ms(shortest_ms)
         if stop_ms < self._next_stop_ms:
             self._next_stop_ms = stop_ms
             self._watch_wake.set()
@@ -203,6 +211,7 @@ class LeaseKeeper:
         """Wait until the first lease is due for renewal."""
         assert self._wake is not None
         now_ms = self._clock.monotonic_ms()
+        self._next_ms = float("inf")  # a lease that ``hold`` adds during the search wakes this loop
         first_ms = min((held.renew_ms for held in list(self._held.values())), default=float("inf"))
         wait_ms = min(max(first_ms - now_ms, 0), _IDLE_MS)
         self._next_ms = now_ms + wait_ms

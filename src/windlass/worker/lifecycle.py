@@ -28,6 +28,7 @@ PARTS_MS = 1_000
 _SPARE_MS, _MOMENT_MS = 400, 50
 #: Iterations of the loop that a forced stop waits, for handlers that end as soon as they are cancelled.
 _TURNS = 10
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 Close = Callable[[], Awaitable[None] | None]
 
@@ -176,6 +177,8 @@ class Lifecycle:
         self._close_last = close_last
         self._parts = Parts()
         self._opening: asyncio.Task[None] | None = None
+        #: Callers of the current start that were not cancelled.
+        self._starters = 0
         self._closing: asyncio.Task[None] | None = None
         #: new, starting, running, closing, closed
         self.state: str = "new"
@@ -194,20 +197,27 @@ class Lifecycle:
     # --- start ---------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open all parts. Idempotent. Raises ``ClosedError`` once a close was requested."""
+        """Open all parts. Idempotent. Raises ``ClosedError`` once a close was requested.
+
+        All callers share one start. It is cancelled when all of them were cancelled.
+        """
         if self.is_closing:
             raise ClosedError("the worker", "make another one")
         if self.state == "running":
             return
         if self._opening is None:
-            self.state = "starting"
+            self.state, self._starters = "starting", 0
             self._opening = asyncio.create_task(self._open(), name="windlass-start")
         opening = self._opening
+        self._starters += 1
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:
             if opening.done() and self.is_closing:
-                raise ClosedError("the worker", "it had not started yet; make another one") from None
+                raise self._closed_early() from None
+            self._starters -= 1
+            if self._starters:
+                raise
             opening.cancel()
             await asyncio.wait([opening])
             if self.state == "running":  # it finished before the cancel
@@ -215,12 +225,22 @@ class Lifecycle:
                 await self._wait_until_closed()
             raise
 
+    def check_wanted(self) -> None:
+        """Raise ``ClosedError`` if a close was requested during the start."""
+        if self.is_closing:
+            raise self._closed_early()
+
+    def _closed_early(self) -> ClosedError:
+        return ClosedError("the worker", "it had not started yet; make another one")
+
     async def _open(self) -> None:
         try:
             await self._open_parts(self._parts)
         except BaseException:
             self.left_behind += await self._parts.close(self._stop.at_once())
-            self.state, self._opening = "new", None  # it may be started again
+            self._opening = None
+            if self.state != "closed":
+                self.state = "new"  # it may be started again
             raise
         self.state, self._opening = "running", None
         self._emitter.emit("ready")
@@ -277,12 +297,18 @@ class Lifecycle:
             log.info("stopping%s", "" if asked == 1 else " at once")
             self.begin_close(force=asked > 1)
 
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, stop)
+
+    def leave_signals(self) -> None:
+        """Undo ``handle_signals``: they have their default effect again."""
+        for number in _SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)
 
     async def _wait_until_closed(self) -> bool:
         """Wait for the end of the close. Being cancelled forces it. Returns whether that happened."""
         cancelled = False
+        self._emitter.leave_current()
         while self._closing is not None and not self._closing.done():
             try:
                 await asyncio.wait([self._closing])
@@ -298,12 +324,15 @@ class Lifecycle:
         stop = self._stop
         if self._opening is not None:
             self._opening.cancel()
-            await stop.wait_for(self._opening)
+            if not await stop.wait_for(self._opening):
+                self.left_behind.append("the start of the worker")
         if self.is_running:
             self.state = "closing"
             self._emitter.emit("closing")
         if self.state == "closing":
             self.left_behind += await self._finish_work(stop)
+            # Callbacks about the last jobs may use what the following steps close.
+            await stop.wait_for(asyncio.ensure_future(self._emitter.settle()), keep_ms=PARTS_MS)
         self.left_behind += await self._parts.close(stop)
         for name, close in self._close_last.items():
             if not await close_part(stop, name, close):

@@ -25,24 +25,14 @@ _FAILURES: Final = (Outcome.FAIL, Outcome.RETRY)
 _ACCEPTED: Final = (Settled.OK, Settled.ALREADY)
 
 
-class _Unreported:
-    """An attempt whose settlement the store has not accepted yet."""
-
-    __slots__ = ("attempt", "ran")
-
-    def __init__(self, attempt: Attempt, *, ran: bool) -> None:
-        self.attempt: Attempt = attempt
-        #: Whether a handler was called.
-        self.ran: bool = ran
-
-
 class OutcomeReporter:
     """Reports the attempts of one worker."""
 
     def __init__(self, emitter: Emitter, hooks: Hooks) -> None:
         self._emitter = emitter
         self._hooks = hooks
-        self._unreported: dict[str, _Unreported] = {}
+        #: Attempts whose settlement the store has not accepted yet, and whether their handler was called.
+        self._unreported: dict[str, tuple[Attempt, bool]] = {}
 
     def started(self, attempts: list[Attempt]) -> None:
         """Report that attempts begin."""
@@ -55,31 +45,29 @@ class OutcomeReporter:
 
     def ended(self, attempt: Attempt, settlement: Settlement) -> None:
         """Note an ended attempt. It is reported when the store has accepted ``settlement``."""
-        emitter = self._emitter
-        if (
-            settlement.outcome is not _COMPLETE
-            or self._hooks.ended
-            or emitter.wants("completed")
-            or emitter.wants("lease_lost")
-            or logs_every_attempt()
-        ):
-            self._unreported[settlement.token] = _Unreported(attempt, ran=True)
+        self._unreported[settlement.token] = (attempt, True)
 
     def refused(self, attempt: Attempt, settlement: Settlement) -> None:
         """Note a job that could not run here. It is reported when the store has accepted ``settlement``."""
-        self._unreported[settlement.token] = _Unreported(attempt, ran=False)
+        self._unreported[settlement.token] = (attempt, False)
 
     def settled(self, settlements: list[Settlement], answers: list[Settled]) -> None:
         """Report the attempts of ``settlements``, which the store has answered."""
+        successes = self._reports_successes()
         for settlement, answer in zip(settlements, answers, strict=True):
-            unreported = self._unreported.pop(settlement.token, None)
+            attempt, ran = self._unreported.pop(settlement.token, (None, False))
             if answer not in _ACCEPTED:
                 log.warning("job %r: the lease was lost before the attempt was settled", settlement.id)
                 reach("worker.lease_lost", job_id=settlement.id)
-                if unreported is not None:
-                    self._emitter.emit("lease_lost", unreported.attempt.job)
-            elif unreported is not None:
-                self._report(unreported, settlement)
+                if attempt is not None:
+                    self._emitter.emit("lease_lost", attempt.job)
+            elif attempt is not None and (successes or settlement.outcome is not _COMPLETE):
+                self._report(attempt, settlement, ran=ran)
+
+    def _reports_successes(self) -> bool:
+        """Whether a hook, a callback or the log receives attempts that completed."""
+        emitter = self._emitter
+        return bool(self._hooks.ended) or emitter.wants("completed") or logs_every_attempt()
 
     def lost(self, attempt: Attempt) -> None:
         """Report an attempt that ended after its lease was lost."""
@@ -89,14 +77,13 @@ class OutcomeReporter:
     def abandon(self) -> int:
         """Report all attempts that are not settled yet as ``lease_lost``. Returns their number."""
         left, self._unreported = list(self._unreported.values()), {}
-        for unreported in left:
-            self._emitter.emit("lease_lost", unreported.attempt.job)
+        for attempt, _ in left:
+            self._emitter.emit("lease_lost", attempt.job)
         return len(left)
 
-    def _report(self, unreported: _Unreported, settlement: Settlement) -> None:
-        attempt = unreported.attempt
-        error = attempt.error if unreported.ran else None
-        if self._hooks.ended and unreported.ran:
+    def _report(self, attempt: Attempt, settlement: Settlement, *, ran: bool) -> None:
+        error = attempt.error if ran else None
+        if self._hooks.ended and ran:
             self._emitter.call(self._hooks.ended, attempt.job, attempt_end(settlement, error))
         if settlement.outcome in _FAILURES and (error is None or settlement.reason == REFUSED):
             error = classify.as_error(settlement)

@@ -78,6 +78,7 @@ class Running:
         parts.opened("child processes", processes.close)
         self._tools = Tools(
             clock=app.clock,
+            codecs=app.codecs,
             threads=self._threads,
             processes=processes,
             strategies=shared.strategies,
@@ -106,17 +107,21 @@ class Running:
         """Start claimed jobs. ``since_ms`` (monotonic) is when their leases were requested."""
         routes: _Routes = {}
         begun: list[Attempt] = []
+        leased: list[JobRecord] = []
         for record in jobs:
             if self._pump.closing:  # the stop began while the claim was in flight
                 self._end(record, classify.end(record, Outcome.RELEASE, reason="shutdown"))
-            elif (attempt := self._admit(record, lease_ms, since_ms, routes)) is not None:
+            elif (attempt := self._admit(record, routes)) is not None:
                 begun.append(attempt)
+                leased.append(record)
+        if leased:
+            self._keeper.hold(leased, lease_ms, since_ms)
         create_task = asyncio.get_running_loop().create_task
         for attempt in begun:
-            attempt.task = create_task(attempt.run())
+            attempt.task = create_task(attempt.run(), name=attempt.record.id)
         self.reporter.started(begun)
 
-    def _admit(self, record: JobRecord, lease_ms: int, since_ms: float, routes: _Routes) -> Attempt | None:
+    def _admit(self, record: JobRecord, routes: _Routes) -> Attempt | None:
         """Assign a slot to a claimed job; None when it cannot run. ``routes`` is a cache for this claim."""
         name = (record.queue, record.task)
         route = routes.get(name)
@@ -139,10 +144,8 @@ class Running:
             return None
         if not self.attempts:
             self._idle.clear()
-        token = record.token or ""
-        self.attempts[token] = attempt
+        self.attempts[record.token or ""] = attempt
         self._pump.began(record.queue)
-        self._keeper.hold(token, record, record.options.lease_ms or lease_ms, since_ms)
         return attempt
 
     def _route(self, queue_name: str, task: str) -> tuple[Queue, Handler | None]:
@@ -171,6 +174,12 @@ class Running:
         else:
             self.reporter.lost(attempt)
             self._wake()
+
+    def release_unstarted(self) -> None:
+        """Release jobs whose task was cancelled before its first step, by a handler that cancels all."""
+        for attempt in list(self.attempts.values()):
+            if attempt.task is not None and attempt.task.done():
+                self._ended(attempt, attempt.release("reconciled"))
 
     def _end(self, record: JobRecord, settlement: Settlement) -> None:
         """Queue a settlement with the pump, with the worker's data for the history."""
@@ -221,6 +230,8 @@ class Running:
         Returns the names of jobs whose handlers did not end.
         """
         options, left = self._shared.options, list[str]()
+        if not stop.forced.is_set():
+            self._tools.batches.flush()
         if not await stop.wait_unless_forced(self._idle, options.ms("grace")):
             for attempt in list(self.attempts.values()):
                 attempt.stop(StopReason.SHUTDOWN)

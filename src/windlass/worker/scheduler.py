@@ -15,9 +15,16 @@ from windlass.backend import schedule_requests as sq
 from windlass.backend.store import Store
 from windlass.core.job import NewJob
 from windlass.core.probe import reach
-from windlass.core.schedule_rules import Firing, ScheduleRecord, ScheduleStrategy, plan_firing, slot_job
+from windlass.core.schedule_rules import (
+    SCHEDULES_PER_STEP,
+    Firing,
+    ScheduleRecord,
+    ScheduleStrategy,
+    plan_firing,
+    slot_job,
+)
 from windlass.core.text import printable
-from windlass.errors import ConfigError, StorageError
+from windlass.errors import StorageError
 from windlass.handlers.hooks import Hooks
 from windlass.worker.duty import Done
 
@@ -29,6 +36,8 @@ LEADER_HEAD_START_MS = 1_000
 POLL_MS = 10_000
 #: When to try again to fire a schedule that this process cannot compute.
 _LATER_MS = 5_000
+#: The most schedules of a step. If more than these cannot be computed here, the others wait.
+_MOST = 1_000
 
 
 class Scheduler:
@@ -49,24 +58,28 @@ class Scheduler:
         self._leads = leads
         #: The app's hooks: jobs of schedules pass through its enqueue hooks.
         self._hooks = hooks
+        #: How many schedules this process could not compute in the last step. They stay at the front.
+        self._stuck = 0
         #: The time until the next step.
         self.every_ms: int = 0
 
     async def step(self) -> Done:
         """Fire every slot that is due and that is not left to the leader."""
-        due = await self._store.execute(sq.DueSchedules())
+        limit = min(SCHEDULES_PER_STEP + self._stuck, _MOST)
+        due = await self._store.execute(sq.DueSchedules(limit=limit))
         wait_ms = POLL_MS if due.next_in_ms is None else min(due.next_in_ms, POLL_MS)
-        fired = added = 0
+        fired = added = stuck = 0
         for schedule in due.schedules:
             head_start_ms = self._head_start_ms(schedule, due.now_ms)
             if head_start_ms > 0:
                 wait_ms = min(wait_ms, head_start_ms)
             elif (count := await self._fire(schedule, due.now_ms)) is None:
                 wait_ms = min(wait_ms, _LATER_MS)
+                stuck += 1
             else:
                 fired += 1
                 added += count
-        self.every_ms = max(wait_ms, 1)
+        self.every_ms, self._stuck = max(wait_ms, 1), stuck
         if not fired:
             reach("schedule.done", added=added)
         return Done(added, fired > 0)
@@ -81,7 +94,7 @@ class Scheduler:
         """Fire the due slots of one schedule; None when this process cannot compute them."""
         try:
             firing = plan_firing(schedule, now_ms, self._strategies)
-        except ConfigError as exc:
+        except Exception as exc:  # a damaged rule, or a strategy that raises: the others are not affected
             log.warning(
                 "schedule %r of queue %r cannot be fired here: %s",
                 *(schedule.name, schedule.queue, printable(str(exc))),

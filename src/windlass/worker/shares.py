@@ -7,6 +7,7 @@ exactly while queues have jobs, an idle queue neither accumulates credit nor sta
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Mapping
 
@@ -29,18 +30,31 @@ class SharePlanner:
         #: With reserves: queues that returned fewer jobs than requested. Until ``refill`` they only get their
         #: own reserve, so that other queues can use the shared slots.
         self._without_jobs: set[str] = set()
+        #: Queues that were added, but are not ready to be claimed from.
+        self.held: set[str] = set()
 
     @property
     def names(self) -> list[str]:
         """The names of the queues, in order."""
         return list(self._specs)
 
-    def add(self, name: str, spec: QueueSpec) -> None:
-        """Add a queue. It starts without credit."""
+    @property
+    def specs(self) -> dict[str, QueueSpec]:
+        """The queues with their specs, in order."""
+        return dict(self._specs)
+
+    def add(self, name: str, spec: QueueSpec, *, held: bool = False) -> None:
+        """Add a queue, which starts without credit. A ``held`` one gets no slots until ``admit``."""
+        if held:
+            self.held.add(name)
         self._specs[name] = spec
         self._served[name] = min(self._served.values(), default=0.0)
         self._reserves = self._reserves or spec.reserve > 0
         self.is_bounded = self.is_bounded or self._reserves or spec.cap is not None
+
+    def admit(self, name: str) -> None:
+        """Give slots to a queue that was added as held."""
+        self.held.discard(name)
 
     def check_slots(self, slots: int) -> None:
         """Raise ``ConfigError`` if the reserved slots exceed ``slots``."""
@@ -96,6 +110,8 @@ class SharePlanner:
 
     def room(self, name: str, free: int, active: Mapping[str, int]) -> int:
         """How many of ``free`` slots the queue may fill."""
+        if name in self.held:
+            return 0
         cap = self._specs[name].cap
         return free if cap is None else max(min(free, cap - active.get(name, 0)), 0)
 
@@ -113,22 +129,20 @@ class SharePlanner:
     def _fair_shares(self, free: int, active: Mapping[str, int], room: dict[str, int]) -> Counter[str]:
         shared = self._shared(free, active)
         own = {name: self._own(name, active) for name in room}
-        served = dict(self._served)
         shares: Counter[str] = Counter()
-        for _ in range(free):
-            open_ = [
-                n
-                for n in room
-                if shares[n] < room[n]
-                and (shares[n] < own[n] or (shared > 0 and n not in self._without_jobs))
-            ]
-            if not open_:
-                break
-            name = min(open_, key=served.__getitem__)
-            if shares[name] >= own[name]:
-                shared -= 1
+        behind = [(self._served[name], at, name) for at, name in enumerate(room)]
+        heapq.heapify(behind)
+        left = free
+        while left and behind:
+            served, at, name = behind[0]
+            takes_shared = shares[name] >= own[name]
+            if shares[name] >= room[name] or (takes_shared and (shared <= 0 or name in self._without_jobs)):
+                heapq.heappop(behind)  # it takes no more: its room and the shared slots never grow
+                continue
+            left -= 1
+            shared -= takes_shared
             shares[name] += 1
-            served[name] += 1 / self._specs[name].weight
+            heapq.heapreplace(behind, (served + 1 / self._specs[name].weight, at, name))
         return shares
 
     def _own(self, name: str, active: Mapping[str, int]) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractAsyncContextManager
-from typing import Any, Final
+from typing import Final
 
 from windlass.api.app import Windlass
 from windlass.backend.limit_requests import SetGroupLimits, SetQueueLimits
@@ -31,16 +30,16 @@ def check_strategies(shared: WorkerParts) -> None:
             check_registered(to_backoff(task.job_options.backoff), shared.strategies, task.name)
 
 
-async def set_limits(shared: WorkerParts) -> None:
-    """Set the worker's ``limiter`` and ``global_concurrency`` on its queues, and the rates of tasks."""
+async def set_limits(shared: WorkerParts, queues: list[str]) -> None:
+    """Set the worker's ``limiter`` and ``global_concurrency`` on ``queues``, and the rates of their tasks."""
     concurrency, rate = shared.options.global_concurrency, to_rate(shared.options.limiter, "limiter")
     given = {"concurrency": concurrency, "rate": rate}
     fields = [name for name, value in given.items() if value is not None]
-    for queue in shared.shares.names if fields else ():
+    for queue in queues if fields else ():
         request = SetQueueLimits(queue=queue, fields=fields, concurrency=concurrency, rate=rate)
         await shared.app.store.execute(request)
     for task in shared.app.tasks.values() if shared.registry is shared.app.registry else ():
-        if task.rate is not None and task.queue_name in shared.shares.names:
+        if task.rate is not None and task.queue_name in queues:
             limits = GroupLimits(rate=task.rate)
             await shared.app.store.execute(
                 SetGroupLimits(queue=task.queue_name, group=task.name, limits=limits)
@@ -49,11 +48,16 @@ async def set_limits(shared: WorkerParts) -> None:
 
 async def enter_lifespan(parts: Parts, shared: WorkerParts) -> None:
     """Enter the app's lifespan. If that fails, the worker does not start."""
-    lifespan = shared.app.open_lifespan()
+    lifespan, given = shared.app.open_lifespan(), shared.context
     value = await lifespan.__aenter__()
+
+    async def leave() -> None:
+        shared.context = given  # the next start, if this one fails, opens other resources
+        await lifespan.__aexit__(None, None, None)
+
     # Leaving it runs application code, which may use all the time that is left.
-    parts.opened("the app's lifespan", lambda: _leave(lifespan), most_ms=float("inf"))
-    if shared.context is None:
+    parts.opened("the app's lifespan", leave, most_ms=float("inf"))
+    if given is None:
         shared.context = value
 
 
@@ -65,7 +69,3 @@ async def deploy_schedules(app: Windlass) -> bool:
         log.warning("the schedules of the code are not in the store yet: %s", printable(str(exc)))
         return False
     return True
-
-
-async def _leave(context: AbstractAsyncContextManager[Any]) -> None:
-    await context.__aexit__(None, None, None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Unpack
 
@@ -34,7 +35,7 @@ from windlass.worker.pump import Pump
 from windlass.worker.shares import SharePlanner
 from windlass.worker.supervisor import TaskSupervisor
 
-_OPTION_NAMES = frozenset(WorkerOptions.__struct_fields__)
+_OPTION_NAMES = {*WorkerOptions.__struct_fields__, "url_or_app", "context", "backoff_strategies", "batch"}
 
 
 class Worker:
@@ -109,9 +110,16 @@ class Worker:
         return self._shared.shares.names
 
     def add_queue(self, name: str, spec: QueueSpec | float = 1) -> None:
-        """Serve one more queue from now on, with a weight or a ``QueueSpec``."""
-        self._shared.shares.add(name, to_specs({name: spec}, self.concurrency)[name])
-        self._parts.driver.update_listener()
+        """Serve one more queue, with a weight or a ``QueueSpec``.
+
+        A running worker first sets the limits of the queue and of its tasks, and then claims from it.
+        """
+        shares = self._shared.shares
+        checked = to_specs({**shares.specs, name: spec}, self.concurrency)[name]
+        held = self.is_running and name not in shares.names
+        shares.add(name, checked, held=held)
+        if held:
+            self._parts.driver.admit(name)
         self._parts.driver.request_claim()
 
     def on(self, event: str, callback: Callable[..., Any]) -> None:
@@ -150,14 +158,26 @@ class Worker:
         """Work until ``close`` is called; with ``burst``, until no job is left.
 
         Cancelling this call closes the worker gracefully and then raises ``CancelledError``. A second cancel
-        releases the running jobs at once. With ``handle_signals``, SIGTERM and SIGINT close the worker.
+        releases the running jobs at once. With ``handle_signals``, SIGTERM and SIGINT close the worker; after
+        the call they have their default effect again.
         """
         lifecycle = self._parts.lifecycle
+        if handle_signals and threading.current_thread() is not threading.main_thread():
+            raise ConfigError(
+                "handle_signals",
+                message="only the main thread can handle signals: leave handle_signals out here, and call "
+                "close() on this event loop to stop the worker",
+                got=True,
+            )
         if not lifecycle.is_closing or lifecycle.state == "closed":
             await self.start()
             if handle_signals:
                 lifecycle.handle_signals()
-        await self._parts.run_until_done()
+        try:
+            await self._parts.run_until_done()
+        finally:
+            if handle_signals:
+                lifecycle.leave_signals()
 
     async def wait_until_ready(self) -> None:
         """Start the worker if necessary and return when it is connected and claims jobs."""

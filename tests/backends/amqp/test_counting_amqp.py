@@ -78,6 +78,11 @@ async def _claim(client: AmqpBackend, limit: int) -> list[JobRecord]:
     return (await client.execute(claim)).jobs
 
 
+async def _starts_are_logged(client: AmqpBackend) -> None:
+    """Wait until the log has the starts of ``client``. Other connections could otherwise be faster."""
+    await client.execute(rq.ListQueues())  # its requests come after its starts
+
+
 async def _add(store: AmqpBackend, count: int, **options: Any) -> None:
     stored = StoredOptions(**options)
     await store.execute(
@@ -258,6 +263,7 @@ async def test_a_worker_drops_the_message_of_an_attempt_that_was_taken_from_it(
     queues = [rq.ClaimQueue("q", 2, 2)]
     claim = rq.Claim(worker="w", queues=queues, limit=2, claim_id=new_id(), lease_ms=1_000, now_ms=1_000_000)
     assert len((await worker.execute(claim)).jobs) == 2
+    await _starts_are_logged(worker)
     recovered = await store.execute(rq.Recover(now_ms=1_002_000))
     assert len(recovered.recovered) == 2
     await until(lambda: watch.count("amqp.dropped_lost") == 1, "the worker drops the messages")
@@ -276,6 +282,7 @@ async def test_a_job_that_is_given_back_keeps_the_message_that_its_worker_holds(
     await _add(store, 2)
     worker = await open_store(url)
     jobs = await _claim(worker, 2)
+    await _starts_are_logged(worker)
     assert await store.execute(rq.Reconcile(worker="w", held=[])) == 2
     await until(lambda: watch.count("amqp.dropped_lost") == 1, "the worker gives the messages back")
     await until(lambda: _is_there(store, 2), "the broker has the messages again")
@@ -291,6 +298,7 @@ async def test_an_attempt_that_was_taken_away_stays_lost_while_no_coordinator_an
     await _add(store, 1)
     worker = await open_store(url)
     (job,) = await _claim(worker, 1)
+    await _starts_are_logged(worker)
     await store.execute(rq.Reconcile(worker="w", held=[]))
     await until(lambda: watch.count("amqp.dropped_lost") == 1, "the worker gives the message back")
     await store._run(lambda client: client.coordinator.retire())

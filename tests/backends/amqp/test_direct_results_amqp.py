@@ -13,7 +13,8 @@ from windlass import Job, Windlass, Worker
 from windlass.backends.amqp import direct_replies
 from windlass.backends.amqp.client import AmqpClient
 from windlass.backends.amqp.coordinator import Coordinator
-from windlass.backends.amqp.io_future import IoFuture
+from windlass.backends.amqp.io_future import IoFuture, spawn
+from windlass.backends.amqp.plain_adds import PlainAdds
 from windlass.jobs import results
 
 if TYPE_CHECKING:
@@ -82,12 +83,13 @@ class _SlowConfirms:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.waiting: list[IoFuture[None]] = []
-        monkeypatch.setattr(AmqpClient, "until_confirmed", self.until_confirmed)
+        self._publish = PlainAdds.publish
+        monkeypatch.setattr(PlainAdds, "publish", lambda *add: spawn(self._hold(*add)))
 
-    async def until_confirmed(self, promise: IoFuture[None]) -> None:
+    async def _hold(self, adds: PlainAdds, request: rq.Add, now_ms: int) -> None:
         held: IoFuture[None] = IoFuture()
         self.waiting.append(held)
-        await promise
+        await self._publish(adds, request, now_ms)
         await held
 
     async def release(self, app: Windlass) -> None:

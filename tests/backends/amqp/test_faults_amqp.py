@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import os
+import resource
 import signal
+import socket
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +22,18 @@ from tools.restarts import Campaign
 from windlass import Job, JobState, Windlass, Worker
 from windlass.backend import open_backend
 from windlass.backend import requests as rq
-from windlass.backends.amqp import AmqpBackend
+from windlass.backends.amqp import AmqpBackend, link
+from windlass.backends.amqp.client import AmqpClient
 from windlass.backends.amqp.coordinator import Coordinator
 from windlass.backends.amqp.counting import ready_messages
+from windlass.backends.amqp.io_future import spawn
 from windlass.core import probe
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import new_id
 from windlass.core.job import CounterRow, NewJob
 from windlass.core.outcome import Extended
 from windlass.errors import StorageError
+from windlass.speedups.amqp_loop import Loop
 
 backend_name = "amqp"
 pytestmark = [pytest.mark.service("rabbitmq")]
@@ -129,6 +138,105 @@ async def test_a_broker_that_is_not_there_is_a_storage_error() -> None:
         await store.open()
     await store.close()
     await store.close()  # idempotent
+
+
+async def test_a_client_that_had_no_file_descriptor_for_a_connection_connects_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its thread goes on, and waits longer each time."""
+    store = await open_store(fresh_url("timeout=5"))
+    session, limits = store._shared.link._session, resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert session is not None
+
+    async def failed() -> bool:
+        used.extend(_all_descriptors())  # also those that the connection has left
+        return caplog.text.count("unexpected error") + caplog.text.count("trying again") >= 2
+
+    used: list[int] = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, limits[1]), limits[1]))
+        used.extend(_all_descriptors())
+        session.connection._transport._sock.shutdown(socket.SHUT_RDWR)
+        await until(failed, "it could not connect")
+        assert store._shared.link._delay_s >= 0.4  # it was doubled each time
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for descriptor in used:
+            os.close(descriptor)
+    await store.execute(rq.ListWorkers())
+    await store.remove_all()
+    await store.close()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_a_client_that_had_no_file_descriptor_for_a_loop_makes_one_later(
+    monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    """Other threads may take the descriptors that its last loop had."""
+    store = await open_store(fresh_url("timeout=5"))
+    await store.remove_all()
+    tries: list[bool] = []
+    tried = asyncio.Event()
+    here = asyncio.get_running_loop()
+
+    def loop() -> Any:
+        tries.append(False)
+        here.call_soon_threadsafe(tried.set)
+        if closed or len(tries) < 3:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return Loop()
+
+    def fail() -> None:
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(link, "Loop", loop)
+    store._shared.link.loop.add_callback_threadsafe(fail)
+    async with asyncio.timeout(20):
+        await tried.wait()
+        if not closed:
+            await store.execute(rq.ListWorkers())
+            assert len(tries) == 3
+            await store.remove_all()
+        await store.close()
+
+
+async def test_a_client_that_could_not_start_its_thread_can_be_opened_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        raise OSError("too many open files")
+
+    store = open_backend(fresh_url("open=5"))
+    assert isinstance(store, AmqpBackend)
+    with monkeypatch.context() as patched:
+        patched.setattr(link, "Loop", fail)
+        with pytest.raises(OSError, match="too many"):
+            await store.open()
+    await store.open()
+    await store.execute(rq.ListWorkers())
+    await store.remove_all()
+    await store.close()
+    assert store._shared.link._users == 0
+
+
+def _all_descriptors() -> Iterator[int]:
+    """Open all file descriptors that the process may still open."""
+    with contextlib.suppress(OSError):
+        while True:
+            yield os.open(os.devnull, os.O_RDONLY)
+
+
+async def test_a_client_that_is_opened_while_it_is_closed_waits_for_that() -> None:
+    """Two threads would use the same state: neither would end, and no call would be answered."""
+    async with asyncio.timeout(20):
+        store = await open_store(fresh_url())
+        for _ in range(3):
+            other = store.clone()
+            await asyncio.gather(store.close(), other.open(), other.open())
+            await other.execute(rq.ListWorkers())
+            store = other
+        await store.remove_all()
+        await store.close()
 
 
 @pytest.mark.feature("B3")
@@ -270,6 +378,17 @@ async def test_pika_counts_the_bytes_that_came() -> None:
     await store.close()
 
 
+@pytest.mark.feature("N7")
+async def test_a_call_that_begins_while_a_connection_is_closed_waits_for_the_next_one() -> None:
+    store = await open_store(fresh_url())
+    link = store._shared.link
+    assert link._session is not None
+    link.call_soon_threadsafe(link._session.reconnect)
+    assert await store.execute(rq.ListWorkers()) == []
+    await store.remove_all()
+    await store.close()
+
+
 @pytest.mark.feature("Q3")
 async def test_a_new_coordinator_has_the_same_history() -> None:
     """Entries of the log count at the time that their writers noted, whoever reads them."""
@@ -362,6 +481,25 @@ async def test_a_worker_that_connects_again_goes_on_with_what_it_runs(
             assert await job.result(timeout=40) == "done"
         assert ran == [job.id]
         await store.remove_all()
+
+
+@pytest.mark.feature("J2", "N8")
+async def test_calls_are_answered_after_a_connection_that_was_lost_during_two_claims() -> None:
+    """The second claim begins to pull when the first one fails."""
+    store = await open_store(fresh_url("timeout=5"))
+    assert (await store.execute(_claim_of("q"))).jobs == []
+
+    async def lose_connection(client: AmqpClient) -> None:
+        claims = [spawn(client.consumer.claim(_claim_of("q"), 0)) for _ in range(2)]
+        client.connection._terminate_stream(ConnectionError("lost"))
+        for claim in claims:
+            await claim
+
+    with pytest.raises(StorageError, match="the connection to the broker was lost"):
+        await store._run(lose_connection)
+    assert (await store.execute(_claim_of("q"))).jobs == []
+    await store.remove_all()
+    await store.close()
 
 
 @pytest.mark.feature("J2", "N8")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 import pytest
 
+from windlass.backends.amqp import io_future
 from windlass.backends.amqp.io_future import IoFuture, spawn
+from windlass.errors import StorageError
 
 backend_name = "amqp"
 MANY = 20_000
@@ -39,3 +44,44 @@ def test_a_callback_that_fails_does_not_keep_others_waiting() -> None:
     with pytest.raises(ValueError, match="no"):
         future.set(None)
     assert called == ["second"]
+
+
+class _Interrupted(deque[Callable[[], None]]):
+    """Between two callbacks a signal handler raises, as it may on the thread of a caller."""
+
+    left = 1
+
+    def __bool__(self) -> bool:
+        if self.left:
+            self.left -= 1
+            raise KeyboardInterrupt
+        return len(self) > 0
+
+
+def test_callbacks_run_again_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(io_future._callbacks_due, "_due", _Interrupted())
+    called: list[int] = []
+    for number in range(2):
+        future: IoFuture[None] = IoFuture()
+        future.then(lambda number=number: called.append(number))  # type: ignore[misc]
+        if number == 0:
+            with pytest.raises(KeyboardInterrupt):
+                future.set(None)
+        else:
+            future.set(None)
+    assert called == [0, 1]
+
+
+def test_an_interrupt_in_a_coroutine_is_raised_and_fails_its_future() -> None:
+    """Others may wait for the future, on other threads: it is not theirs."""
+    started, outcomes = IoFuture[None](), list[IoFuture[None]]()
+
+    async def interrupted() -> None:
+        await started
+        raise KeyboardInterrupt
+
+    outcomes.append(spawn(interrupted()))
+    with pytest.raises(KeyboardInterrupt):
+        started.set(None)
+    with pytest.raises(StorageError, match="interrupted"):
+        outcomes[0].result()

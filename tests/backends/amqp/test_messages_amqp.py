@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from windlass.backends.amqp.direct_replies import ReplyListeners
 from windlass.backends.amqp.inbox import ForeignStreams
 from windlass.backends.amqp.io_future import IoFuture, resolved, spawn
 from windlass.backends.amqp.names import Names
+from windlass.backends.amqp.plain_adds import PlainAdds
 from windlass.core.clock import SteadyClock
 from windlass.core.ids import new_id
 from windlass.core.job import WORKER_GONE_MS, ErrorInfo, JobRecord, NewJob, WorkerInfo
@@ -145,7 +147,15 @@ class _Client:
             ReplyListeners(),
             "",
         )
+        self.connection = SimpleNamespace(at_end=lambda call: call())
+        self.plain_adds = PlainAdds(cast("Any", self))
         self.published: list[list[Outgoing]] = []
+
+    def guarded(self, call: Callable[[], None]) -> Callable[[], None]:
+        return call
+
+    def expect(self, promise: IoFuture[Any]) -> IoFuture[Any]:
+        return promise  # the connection is not lost
 
     async def need_queues(self, names: list[str]) -> None:
         """They are there."""
@@ -156,9 +166,6 @@ class _Client:
     def publish(self, out: list[Outgoing]) -> IoFuture[None]:
         self.published.append(out)
         return resolved(None)
-
-    async def until_confirmed(self, promise: IoFuture[None]) -> None:
-        await promise
 
 
 @pytest.mark.parametrize("count", [1, 1_000])

@@ -37,6 +37,37 @@ def declare_short_queue(namespace: str) -> None:
     connection.close()
 
 
+async def fill(
+    app: Windlass, watch: probe.Probe, *, by_coordinator: bool = False
+) -> list[asyncio.Task[Job[Any]]]:
+    """Add jobs to the short queue until the broker refuses one. It counts a little late, so more than one
+    may find its place."""
+    adds: list[asyncio.Task[Job[Any]]] = []
+
+    async def refused() -> bool:
+        if all(add.done() for add in adds):
+            job_id = f"job-{len(adds)}" if by_coordinator else None
+            adds.append(asyncio.create_task(app.queue("q").add("n", job_id=job_id)))
+        return watch.count("amqp.refused") > 0
+
+    await until(refused, "the broker refused a message")
+    return adds
+
+
+async def run_all(app: Windlass, adds: list[asyncio.Task[Job[Any]]]) -> None:
+    """Run the jobs of these adds, which are answered as their messages find a place; each runs once."""
+    ran: Counter[str] = Counter()
+
+    async def handler(job: Job[Any]) -> None:
+        ran[job.id] += 1
+
+    async with Worker("q", handler, url_or_app=app):
+        jobs = await asyncio.gather(*adds)
+        for job in jobs:
+            await job.result(timeout=30)
+    assert ran == Counter(job.id for job in jobs)
+
+
 @pytest.mark.feature("J3")
 @pytest.mark.parametrize("by_coordinator", [False, True])
 async def test_messages_that_the_broker_refuses_are_published_again(
@@ -46,31 +77,34 @@ async def test_messages_that_the_broker_refuses_are_published_again(
     monkeypatch.setattr(probe, "_installed", watch)
     namespace = f"q{new_id()[-12:]}"
     await asyncio.to_thread(declare_short_queue, namespace)
-    ran: Counter[str] = Counter()
-
-    async def handler(job: Job[Any]) -> None:
-        ran[job.id] += 1
 
     async with Windlass(f"{broker_url()}?namespace={namespace}&queue_type=quorum") as app:
-        queue = app.queue("q")
-        adds: list[asyncio.Task[Job[Any]]] = []
-
-        async def refused() -> bool:
-            """The broker counts a little late, so more than one job may find its place."""
-            if all(add.done() for add in adds):
-                job_id = f"job-{len(adds)}" if by_coordinator else None
-                adds.append(asyncio.create_task(queue.add("n", job_id=job_id)))
-            return watch.count("amqp.refused") > 0
-
-        await until(refused, "the broker refused a message")
+        adds = await fill(app, watch, by_coordinator=by_coordinator)
         assert not adds[-1].done()  # it is answered when the broker has its message
-        async with Worker("q", handler, url_or_app=app):
-            jobs = await asyncio.gather(*adds)
-            for job in jobs:
-                await job.result(timeout=30)
-        assert ran == Counter(job.id for job in jobs)
+        await run_all(app, adds)
         assert "reconnecting" not in caplog.text
         assert isinstance(app.store.backend, AmqpBackend)
+        await app.store.backend.remove_all()
+
+
+@pytest.mark.feature("J3")
+async def test_adds_that_share_an_entry_do_not_wait_for_the_refused_messages_of_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch = probe.Probe()
+    monkeypatch.setattr(probe, "_installed", watch)
+    namespace = f"q{new_id()[-12:]}"
+    await asyncio.to_thread(declare_short_queue, namespace)
+
+    async with Windlass(f"{broker_url()}?namespace={namespace}&queue_type=quorum") as app:
+        assert isinstance(app.store.backend, AmqpBackend)
+        await app.store.backend.prepare(["q", "other"])
+        adds = await fill(app, watch)
+        adds += [asyncio.create_task(app.queue("q").add("n")) for _ in range(2)]
+        others = [asyncio.create_task(app.queue("other").add("n")) for _ in range(20)]
+        await asyncio.gather(*others)
+        assert not all(add.done() for add in adds)
+        await run_all(app, adds)
         await app.store.backend.remove_all()
 
 

@@ -14,7 +14,6 @@ from windlass import Windlass
 from windlass.backend import requests as rq
 from windlass.backends.amqp import acks, coordinator, report, verbs, wire
 from windlass.backends.amqp.acks import StreamAcks
-from windlass.backends.amqp.link import Link
 from windlass.backends.amqp.names import CLASSIC, Names
 from windlass.backends.amqp.news import NewsWindow
 from windlass.backends.amqp.report import Metrics
@@ -293,18 +292,3 @@ def test_what_is_gathered_is_complete_then_sent_then_answered() -> None:
     steps.append("more of the same turn")
     connection.send_gathered()
     assert steps == ["end, nothing is gathered", "more of the same turn", "log", "answer"]
-
-
-def test_steps_for_the_connection_keep_their_order_and_wake_it_once() -> None:
-    """A settlement must not overtake the start of its job, whichever way each came."""
-    woken, ran = list[Callable[[], None]](), list[int]()
-    link = Link(pika.URLParameters("amqp://localhost"), lambda *_: pytest.fail("no connection is made"))
-    link.loop = SimpleNamespace(add_callback_threadsafe=woken.append)
-    for number in range(3):
-        link.call_soon_threadsafe(lambda number=number: ran.append(number))  # type: ignore[misc]
-    assert len(woken) == 1
-    woken.pop()()
-    assert ran == [0, 1, 2]
-    link.call_soon_threadsafe(lambda: ran.append(3))
-    woken.pop()()
-    assert ran == [0, 1, 2, 3]

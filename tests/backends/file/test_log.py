@@ -24,6 +24,7 @@ from windlass.backends.file.frames import FrameKind
 from windlass.core.job import JobRef
 from windlass.core.outcome import Settled
 from windlass.core.states import JobState
+from windlass.errors import StoreReplacedError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -285,7 +286,7 @@ async def test_a_directory_that_vanishes_makes_calls_fail_until_it_is_back(tmp_p
         await add(store, new(id="a"))
         path.rename(tmp_path / "elsewhere")
         for request in a_write_and_a_read():
-            with pytest.raises(StorageError, match="the directory is gone: restore it"):
+            with pytest.raises(StoreReplacedError, match="was deleted or replaced"):
                 await store.execute(request)
         (tmp_path / "elsewhere").rename(path)
         await add(store, new(id="b"))

@@ -53,7 +53,7 @@ def state(store: FileStore) -> tuple[list[Any], list[Any]]:
                 (group.name, msgspec.to_builtins(group.usage), parked.id if parked else None)
                 for group in queue.groups
                 if group.usage.size
-                for parked in [group.head()]
+                for parked in [group.parked.head()]
             ],
         )
         for name, queue in store.queues.items()

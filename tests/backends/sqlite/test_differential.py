@@ -49,7 +49,7 @@ class Twins:
         self.told_by_sqlite: set[str] = set()
         assert sqlite._store is not None
         memory._shared.hub.publish = self.told_by_memory.update  # type: ignore[method-assign, assignment]
-        sqlite._store.hub.publish = self.told_by_sqlite.update  # type: ignore[method-assign, assignment]
+        sqlite._store.wake.hub.publish = self.told_by_sqlite.update  # type: ignore[method-assign, assignment]
 
     async def both(self, *requests: rq.AnyRequest) -> list[Any]:
         """Carry out requests: one by one in memory, all in one group in sqlite."""

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.backends.sqlite.support import add, new, opened
-from windlass.backend.hub import Hub
 from windlass.backend.urls import parse_url
 from windlass.backends.sqlite import add_in_transaction, notify
 from windlass.backends.sqlite.settings import parse
@@ -21,9 +20,8 @@ async def test_a_commit_of_this_process_during_a_check_hides_no_later_change(
     path = tmp_path / "jobs.db"
     async with opened(path) as store:
         await add(store, new())
-    notifier = notify.SqliteNotifier(parse(parse_url(f"sqlite:///{path}")), Hub())
-    checker = notifier.checker()
-    checker.foreign()  # all that happened so far
+    notifier = notify.SqliteNotifier(parse(parse_url(f"sqlite:///{path}")))
+    notifier.foreign()  # all that happened so far
 
     with sqlite3.connect(path) as connection:
 
@@ -40,9 +38,9 @@ async def test_a_commit_of_this_process_during_a_check_hides_no_later_change(
         add_in_transaction(connection, [new()])
         connection.commit()
         monkeypatch.setattr(notify, "read_meta", commit_then_read)
-        assert checker.foreign(), "the first of the two is not ours"
+        assert notifier.foreign(), "the first of the two is not ours"
         add_in_transaction(connection, [new()])
         connection.commit()
-        assert checker.foreign()
-    checker.close()
+        assert notifier.foreign()
+    notifier.end_checks()
     notifier.stop()

@@ -15,7 +15,7 @@ from tests.backends.sqlite.support import add, client, new, opened
 from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import migrations
-from windlass.backends.sqlite.database import Database
+from windlass.backends.sqlite.backend import Database
 from windlass.backends.sqlite.session import SqliteSession
 from windlass.backends.sqlite.statements import load, read
 from windlass.core.job import WorkerInfo

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.backends.sqlite.support import add, claim, ended, new, opened, settle
+from windlass.backend import limit_requests as lrq
 from windlass.backend import requests as rq
 from windlass.backends.sqlite import SqliteBackend
 from windlass.core.job import JobRef
+from windlass.core.limit_rules import GroupLimits, Rate
 from windlass.core.option_values import KEEP_COMPLETED, Keep
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Outcome
@@ -114,3 +116,26 @@ async def test_failed_and_cancelled_jobs_have_the_age_of_their_state(tmp_path: P
         assert (await prune(store, T0 + 180 * DAY - 1)).jobs == 0
         assert (await prune(store, T0 + 180 * DAY)).jobs == 1
         assert await left(store, "failed") == []
+
+
+async def test_groups_whose_rate_is_in_use_hide_no_idle_ones(tmp_path: Path) -> None:
+    path, groups = tmp_path / "jobs.db", 1_100
+    async with opened(path) as store:
+        for queue, per_ms in (("in-use", DAY), ("over", 1_000)):
+            limits = GroupLimits(rate=Rate(5, per_ms))
+            await store.execute(lrq.SetGroupLimits(queue=queue, group="*", limits=limits))
+            options = [StoredOptions(group=f"g{n}") for n in range(groups)]
+            await add(store, *(new(queue, options=one) for one in options), now_ms=T0)
+            jobs = await claim(store, queue, limit=groups, now_ms=T0)
+            await settle(store, *(ended(job) for job in jobs), now_ms=T0)
+        assert _groups(path) == {"in-use": groups, "over": groups}
+        for _ in range(3):
+            await prune(store, T0 + 60_000)
+        assert _groups(path) == {"in-use": groups}
+
+
+def _groups(path: Path) -> dict[str, int]:
+    """How many groups each queue has rows of."""
+    rows = "windlass_default_grp JOIN windlass_default_queue q ON q.num = queue"
+    with closing(sqlite3.connect(path)) as conn:
+        return dict(conn.execute(f"SELECT q.name, count(*) FROM {rows} GROUP BY 1"))

@@ -146,6 +146,29 @@ async def test_a_transaction_is_begun_as_the_module_would(tmp_path: Path) -> Non
         assert [job.id for job in await claim(store)] == ["a", "b"]
 
 
+class Autocommit(sqlite3.Connection):
+    """As from ``sqlite3.connect(autocommit=True)``, since Python 3.12: ``commit`` does nothing."""
+
+    autocommit = True
+
+    def commit(self) -> None:
+        pass
+
+
+async def test_no_transaction_is_begun_that_commit_would_not_end(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    async with opened(path) as store:
+        conn = sqlite3.connect(path, factory=Autocommit)
+        with contextlib.closing(conn):
+            with pytest.raises(ConfigError, match="BEGIN IMMEDIATE first"):
+                store.add_in_transaction(conn, [new(id="a")])
+            assert not conn.in_transaction
+            conn.execute("BEGIN IMMEDIATE")
+            store.add_in_transaction(conn, [new(id="a")])
+            conn.execute("COMMIT")
+        assert [job.id for job in await claim(store)] == ["a"]
+
+
 async def test_another_file_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path / "app.db") as store:
         with application(tmp_path / "other.db") as conn:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.backends.valkey.servers import DEPLOYMENTS, cluster_servers, url_of
+from tests.backends.valkey.servers import DEPLOYMENTS, cluster_servers, url_of, valkey_server
 from tests.backends.valkey.support import add, claim, complete, new, opened
 from tests.faults.kit import staged
 from tests.faults.test_flows import CHILDREN, QUEUES, add_flow, check_one_failure, child_of, storm
@@ -228,3 +228,26 @@ async def test_one_of_a_thousand_children_in_ten_slots_fails_for_good(
     url = f"{cluster_servers().url}?namespace={new_id()}&timeout=30"
     async with staged(tmp_path, url) as stage:
         await check_one_failure(stage, on_failure, CHILDREN)
+
+
+@pytest.mark.feature("I8")
+async def test_a_child_added_to_a_job_behind_a_long_chain_reads_none_of_the_chain() -> None:
+    chain = [new(job_id="j0"), *(new(job_id=f"j{n}", depends_on=[_on(f"j{n - 1}")]) for n in range(1, 50))]
+    async with opened(valkey_server().url) as store:
+        await add(store, *chain)
+        calls = []
+        for parent in ("j0", "j49"):
+            before = _calls()
+            await add(store, new(parent=_on(parent)))
+            calls.append(_calls() - before)
+        assert calls[0] == calls[1]
+
+
+def _on(job_id: str) -> Dependency:
+    return Dependency("q", job_id)
+
+
+def _calls() -> int:
+    with valkey_server().client() as admin:
+        stats = admin.info("commandstats")
+    return sum(int(row["calls"]) for name, row in stats.items() if name.startswith("cmdstat_fcall"))

@@ -16,13 +16,15 @@ from tests.faults.kit import until
 from windlass import Windlass, Worker
 from windlass.backend import limit_requests as lrq
 from windlass.backend import requests as rq
-from windlass.backends.valkey import ValkeyBackend, handoff
+from windlass.backends.valkey import ValkeyBackend, handoff, sent_records
 from windlass.backends.valkey.subscriptions import SubscriptionListener
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import new_id
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.outcome import AddOutcome, Settled
 from windlass.core.states import JobState
+from windlass.speedups import valkey as connections
+from windlass.speedups.valkey import PlainConnection, QuickConnection
 
 backend_name = "valkey"
 pytestmark = pytest.mark.service("valkey")
@@ -170,6 +172,31 @@ async def test_a_lost_message_costs_nothing_but_the_next_claim(
         assert heard(*late) is False, "it is known already"
         assert (await worker.claim(idle=False)).jobs == []
         assert await complete(store, job) == [Settled.OK]
+
+
+@pytest.mark.feature("J24")
+@pytest.mark.parametrize("kind", [PlainConnection, QuickConnection])
+async def test_a_job_that_its_worker_cannot_read_fails_alone_and_ends_no_subscription(
+    url: str, monkeypatch: pytest.MonkeyPatch, kind: type[PlainConnection] | type[QuickConnection]
+) -> None:
+    """As an earlier release is given a job with options that it does not know."""
+    monkeypatch.setattr(connections, "_kind", kind)
+    unknown = b"\x00\x00\x00\x02\xc1\xc1"
+    async with seated(url, "w") as (store, (worker,)):
+        lines = dict(worker.store._here().subscriber._connections)
+        share = sent_records._share
+        monkeypatch.setattr(sent_records, "_share", lambda new: share(new)._replace(plain_meta=unknown))
+        await add(store, new(job_id="bad"))
+        monkeypatch.setattr(sent_records, "_share", share)
+        assert await worker.hint() == {"ready:q"}
+        assert (await worker.claim()).jobs == []
+        bad = await _get(store, "bad")
+        assert (bad.state, bad.reason) == (JobState.FAILED, "bad_record")
+        await add(store, new(job_id="good"))
+        assert await worker.hint() == {"ready:q"}
+        (job,) = (await worker.claim()).jobs
+        assert job.id == "good"
+        assert worker.store._here().subscriber._connections == lines
 
 
 async def test_a_message_that_crosses_a_claim_gives_the_job_once(

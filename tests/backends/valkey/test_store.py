@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ import pytest
 from tests.backends.valkey.servers import DEPLOYMENTS, cluster_servers, redis_server, url_of, valkey_server
 from tests.backends.valkey.support import add, claim, complete, new, opened
 from tools.services.valkey import Server
+from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.valkey import ValkeyBackend
 from windlass.core.ids import new_id
@@ -296,6 +298,23 @@ async def test_adds_that_wait_when_their_client_ends_hear_of_it() -> None:
         answers = await asyncio.gather(*calls[1:], return_exceptions=True)
         assert {type(answer) for answer in answers} == {StorageError}
         assert len(await add(store, new())) == 1  # and it goes on
+
+
+@pytest.mark.filterwarnings("ignore:unclosed")  # asyncio cannot end a transport without its loop
+@pytest.mark.parametrize("server", [valkey_server, redis_server])
+def test_event_loops_that_are_gone_leave_no_connections_open(server: Callable[[], Server]) -> None:
+    """A program may add each job with ``asyncio.run``."""
+    store = open_backend(f"{server().url}?namespace={new_id()}&timeout=30")
+    assert isinstance(store, ValkeyBackend)
+    with server().client() as admin:
+        before = admin.info("clients")["connected_clients"]
+        for _ in range(20):
+            asyncio.run(add(store, new()))
+        gc.collect()
+        assert admin.info("clients")["connected_clients"] - before < 5
+    asyncio.run(store.close())
+    del store
+    gc.collect()
 
 
 def test_the_cluster_of_the_suite_has_three_primaries_with_a_replica_each() -> None:

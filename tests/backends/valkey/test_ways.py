@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import ssl
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,6 +16,9 @@ import pytest
 from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import RedisError
 
+from tests.backends.valkey.servers import need, scratch
+from tools.services.certificates import Authority
+from tools.services.valkey import Server, redis_binary
 from windlass.backend.urls import parse_url
 from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.settings import parse
@@ -201,3 +206,39 @@ def test_a_connection_can_be_closed_after_its_loop_is_gone() -> None:
         assert not connection.send_now(b"PING\r\n")
         del connection
         gc.collect()
+
+
+@pytest.fixture(scope="module")
+def tls_server() -> Iterator[tuple[Server, Authority]]:
+    authority = Authority(scratch())
+    certificate, key = authority.sign("server", "IP:127.0.0.1")
+    settings = ("--tls-auth-clients", "no")
+    tls = (certificate, key, authority.ca)
+    server = Server(need(redis_binary(), "redis-server"), scratch(), *settings, tls=tls).start()
+    yield server, authority
+    server.stop()
+
+
+@pytest.mark.service("valkey")
+@pytest.mark.usefixtures("way")
+def test_closing_a_connection_does_not_wait_for_the_goodbye_of_a_server(
+    tls_server: tuple[Server, Authority],
+) -> None:
+    """A busy server says it late. The socket must not outlive the connection, nor its loop."""
+    server, authority = tls_server
+    context = ssl.create_default_context(cafile=str(authority.ca))
+
+    async def open_and_close() -> None:
+        connection = await open_connection("127.0.0.1", server.port, context)
+        assert await ask(connection, "PING") == b"PONG"
+        server.freeze()
+        await connection.close()
+
+    with warnings.catch_warnings(record=True) as unclosed:
+        warnings.simplefilter("always")
+        try:
+            asyncio.run(open_and_close())
+        finally:
+            server.thaw()
+        gc.collect()
+    assert [str(one.message) for one in unclosed] == []

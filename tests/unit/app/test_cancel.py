@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.unit.app.support import WaitingHandler, event_names, history_of, work_off, working
-from windlass import Job, JobCancelledError, JobState, Queue, Windlass
-from windlass.jobs import CancelResult
+from windlass import Depends, Job, JobCancelledError, JobState, Queue, Windlass
+from windlass.jobs import CancelResult, abort
+from windlass.jobs.abort import AbortSignal, StopReason
 
 
 @pytest.mark.feature("F1", "F2", "F5")
@@ -141,3 +144,100 @@ async def test_a_cancelled_job_can_be_retried_by_hand(app: Windlass, queue: Queu
     await job.retry()
     await work_off(app, "default", lambda job: "ran after all")
     assert await job.result() == "ran after all"
+
+
+@pytest.mark.feature("F2", "F3")
+@pytest.mark.parametrize("batch", [None, 1], ids=["single", "batch"])
+@pytest.mark.parametrize("where", ["dependency", "hook", "coroutine"])
+async def test_what_a_plain_function_does_on_the_loop_is_cancelled(
+    app: Windlass, queue: Queue, where: str, batch: int | None
+) -> None:
+    started = asyncio.Event()
+
+    async def endless() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async def connection() -> AsyncIterator[None]:
+        if where == "dependency":
+            await endless()
+        yield None
+
+    def handler(job: Job[Any], db: None = Depends(connection)) -> object:
+        return endless() if where == "coroutine" else None
+
+    @app.around_execute
+    async def hook(job: Job[Any], proceed: Callable[[], Awaitable[Any]]) -> Any:
+        if where == "hook":
+            await endless()
+        return await proceed()
+
+    job = await queue.add("work")
+    async with working(app, "default", handler, batch=batch):
+        await started.wait()
+        assert await job.cancel() is CancelResult.CANCELLING
+        assert await job.wait_until_finished() is JobState.CANCELLED
+
+
+@pytest.mark.feature("F2", "F3")
+@pytest.mark.parametrize("batch", [None, 1], ids=["single", "batch"])
+async def test_a_coroutine_of_a_plain_function_is_cancelled_after_a_cancel_during_its_thread(
+    app: Windlass, queue: Queue, batch: int | None
+) -> None:
+    started, go = threading.Event(), threading.Event()
+
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    def handler(job: Job[Any]) -> object:
+        started.set()
+        go.wait(20)
+        return endless()
+
+    job = await queue.add("work")
+    async with working(app, "default", handler, batch=batch) as worker:
+        await asyncio.to_thread(started.wait)
+        assert worker.abort_job(job.id)
+        go.set()
+        assert await job.wait_until_finished() is JobState.CANCELLED
+
+
+def test_all_threads_of_a_handler_see_the_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    signal, new_event = AbortSignal(), threading.Event
+    second_began, seen = threading.Event(), list[bool]()
+    threads = [threading.Thread(target=lambda: seen.append(signal.wait(20)), daemon=True) for _ in range(2)]
+
+    def slow_event() -> threading.Event:
+        monkeypatch.setattr(abort, "threading", threading)
+        threads[1].start()
+        second_began.wait(0.1)  # the second thread waits for the signal, or for this thread
+        return new_event()
+
+    monkeypatch.setattr(abort, "threading", SimpleNamespace(Event=slow_event))
+    threads[0].start()
+    threads[0].join(0.3)
+    signal.abort(StopReason.CANCEL)
+    for thread in threads:
+        thread.join(5)
+    assert seen == [True, True]
+
+
+async def test_a_handler_may_wait_for_the_signal_many_times() -> None:
+    signal = AbortSignal()
+
+    async def wait() -> StopReason:
+        return await signal
+
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(wait(), 0)
+        waiting = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        assert len(signal._waiters or ()) == 1
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert not signal._waiters
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    signal.abort(StopReason.CANCEL)
+    assert await waiting is StopReason.CANCEL

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from tests.unit.app.support import DrivenClock, event_names, reaches, states_of, work_off, working
-from windlass import ConfigError, Job, JobNotFoundError, JobState, LeaseLostError, Queue, Windlass
+from windlass import (
+    ConfigError,
+    FlowProducer,
+    Job,
+    JobNotFoundError,
+    JobState,
+    LeaseLostError,
+    Queue,
+    Windlass,
+)
+from windlass.api import bulk, search
 from windlass.errors import IllegalTransitionError
 
 
@@ -230,6 +240,25 @@ async def test_failed_jobs_are_retried_in_bulk_oldest_first_up_to_a_count(
     assert await queue.retry_jobs() == 3
     assert await queue.retry_jobs() == 0
     assert await states_of(queue) == {JobState.WAITING: 5}
+
+
+@pytest.mark.feature("C10", "I9")
+async def test_a_parent_in_an_earlier_chunk_of_a_bulk_retry_waits_for_its_children(
+    app: Windlass, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def count(job: Job[Any]) -> int:
+        return len(await job.get_children_values())
+
+    monkeypatch.setattr(search, "CHUNK", 2)
+    monkeypatch.setattr(bulk, "_CHUNK", 2)
+    child = {"name": "child", "options": {"max_attempts": 1}}
+    middle = {"name": "middle", "children": [child, child]}
+    top = (await FlowProducer(app).add({"name": "top", "queue": "default", "children": [middle, child]})).job
+    await work_off(app, "default", _fail)
+    assert await queue.retry_jobs() == 5
+    assert await states_of(queue) == {JobState.WAITING: 3, JobState.BLOCKED: 2}
+    await work_off(app, "default", count)
+    assert await top.result() == 2
 
 
 @pytest.mark.feature("C10")

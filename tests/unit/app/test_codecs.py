@@ -11,6 +11,7 @@ import pytest
 from tests.unit.app.support import work_off, working
 from windlass import ConfigError, Job, JobState, Windlass
 from windlass.serde import ZlibCodec, get_codec, register_codec
+from windlass.serde.encrypted import EncryptedCodec, new_key
 
 
 async def _echo(job: Job[Any]) -> Any:
@@ -215,3 +216,11 @@ async def test_a_codec_that_breaks_on_a_result_fails_the_job(url: str) -> None:
 def test_there_is_no_pickle() -> None:
     with pytest.raises(ConfigError, match="one of"):
         get_codec("pickle")
+
+
+async def test_a_schedule_with_sealed_arguments_may_be_declared_again_as_it_is() -> None:
+    app = Windlass("memory://", codec=EncryptedCodec({"k": new_key()}))
+    for _ in range(2):  # the bytes of the arguments differ
+        app.schedule("sync", {"every": 60}, "sync", "ada", queue="default")
+    with pytest.raises(ConfigError, match="already has a schedule 'sync'"):
+        app.schedule("sync", {"every": 30}, "sync", "ada", queue="default")

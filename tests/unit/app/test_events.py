@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.app.support import DrivenClock, event_names, events_of, work_off, working
-from windlass import ConfigError, Event, Job, JobState, Queue, QueueEvents, Snooze, Windlass
+from windlass import ConfigError, Event, Job, JobState, Queue, QueueEvents, Snooze, StorageError, Windlass
 from windlass.api.event_feed import ALIASES
 from windlass.jobs import EventType
 from windlass.worker.emitter import WORKER_EVENTS
@@ -220,19 +220,40 @@ async def test_a_job_that_cannot_be_read_at_first_is_handed_once_it_can(
     await queue.close()
 
 
-@pytest.mark.feature("K7", "Z14")
-async def test_a_reader_outlives_a_store_that_is_away_and_misses_nothing(
-    timed_app: Windlass, clock: DrivenClock
+async def test_a_job_that_cannot_be_made_for_a_callback_does_not_end_the_others(
+    timed_app: Windlass, clock: DrivenClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from windlass import StorageError
+    queue, get, added = timed_app.queue("default"), timed_app.store.get, []
 
+    async def damaged(ref: Any) -> Any:
+        if ref.id == first.id:
+            raise ValueError("damaged")
+        return await get(ref)
+
+    queue.on("added", lambda job: added.append(job.id))
+    await clock.settle()
+    timed_app.store.get = damaged  # type: ignore[method-assign]
+    first = await queue.add("work")
+    await clock.advance(5)
+    second = await queue.add("work")
+    await clock.advance(5)
+    assert added == [second.id]
+    assert caplog.text.count("unexpected error while reading the events of queue default") == 1
+    await queue.close()
+
+
+@pytest.mark.feature("K7", "Z14")
+@pytest.mark.parametrize("error", [StorageError("away"), ValueError("a defect of a store")], ids=repr)
+async def test_a_reader_outlives_a_store_that_fails_and_misses_nothing(
+    timed_app: Windlass, clock: DrivenClock, error: Exception
+) -> None:
     seen: list[str] = []
     queue = timed_app.queue("default")
     backend = timed_app.store.backend
 
     def away(request: Any) -> None:
         if type(request).__name__ == "ReadEvents":
-            raise StorageError("away")
+            raise error
 
     async with QueueEvents("default", timed_app, after=0) as events:
         events.on("*", lambda event: seen.append(event.task))
@@ -246,13 +267,14 @@ async def test_a_reader_outlives_a_store_that_is_away_and_misses_nothing(
     assert seen == ["one", "two"]
 
 
+@pytest.mark.parametrize("error", [ValueError, asyncio.CancelledError])
 async def test_a_callback_that_fails_is_logged_and_harms_nobody(
-    app: Windlass, queue: Queue, caplog: pytest.LogCaptureFixture
+    app: Windlass, queue: Queue, caplog: pytest.LogCaptureFixture, error: type[BaseException]
 ) -> None:
     done = asyncio.Event()
 
     def broken(event: Event) -> None:
-        raise ValueError("my fault")
+        raise error("my fault")
 
     async with QueueEvents("default", app, after=0) as events:
         events.on("enqueued", broken)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextvars import ContextVar
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -188,6 +189,55 @@ async def test_a_context_of_the_worker_wins_over_the_lifespan(app: Windlass, que
     assert await job.result() == "the worker's"
 
 
+async def test_a_start_that_is_tried_again_uses_the_new_resources(app: Windlass, queue: Queue) -> None:
+    opened: list[int] = []
+
+    @app.lifespan
+    async def resources(app: Windlass) -> AsyncIterator[int]:
+        opened.append(len(opened) + 1)
+        if len(opened) == 1:
+            starting.cancel()
+        yield opened[-1]
+
+    async def handler(job: Job[Any]) -> Any:
+        return job.context
+
+    job = await queue.add("work")
+    worker = Worker("default", handler, url_or_app=app)
+    starting = asyncio.create_task(worker.start())
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await worker.drain()
+    assert await job.result() == 2
+
+
+@pytest.mark.feature("Y7")
+async def test_hooks_about_the_last_job_can_use_the_lifespan(app: Windlass, queue: Queue) -> None:
+    steps: list[str] = []
+    closing = asyncio.Event()
+
+    @app.lifespan
+    async def resources(app: Windlass) -> AsyncIterator[None]:
+        yield
+        steps.append("left")
+
+    @app.on_death
+    async def report(job: Job[Any], error: BaseException) -> None:
+        await closing.wait()
+        for _ in range(100):  # longer than closing takes
+            await job.refresh()
+        steps.append("reported")
+
+    async def handler(job: Job[Any]) -> None:
+        raise ValueError
+
+    await queue.add("work", max_attempts=1)
+    worker = Worker("default", handler, url_or_app=app)
+    worker.on("closing", closing.set)
+    await worker.drain()
+    assert steps == ["reported", "left"]
+
+
 @pytest.mark.feature("S1")
 def test_nothing_of_telemetry_is_loaded_until_it_is_asked_for() -> None:
     libraries = ("opentelemetry", "prometheus_client", "cryptography")
@@ -251,3 +301,20 @@ async def test_what_a_schedule_adds_passes_the_hooks_and_can_be_refused(
         refuse = False
         await clock.advance(60)
         assert len(ran) == 3, "it goes on with the next slot"
+
+
+async def test_a_decorator_may_take_other_parameters_than_what_it_wraps(app: Windlass, queue: Queue) -> None:
+    def with_name(handle: Callable[[Job[Any], str], Awaitable[str]]) -> Callable[[Job[Any]], Awaitable[str]]:
+        @wraps(handle)
+        async def named(job: Job[Any]) -> str:
+            return await handle(job, "Ada")
+
+        return named
+
+    @with_name
+    async def greet(job: Job[Any], name: str) -> str:
+        return f"hello {name}"
+
+    job = await queue.add("greet")
+    await Worker(queue.name, greet, url_or_app=app).drain()
+    assert await job.result() == "hello Ada"

@@ -33,7 +33,6 @@ CHANGED = {
     "bytes": (b"\x00\xff", "a bytes would arrive as str"),
     "set": ({1}, "a set would arrive as list"),
     "tuple": ((1, 2), "a tuple would arrive as list"),
-    "int keys": ({1: "a"}, "a dict would arrive as dict"),
 }
 POINT = Point(1, 2)
 
@@ -62,6 +61,42 @@ async def test_an_untyped_parameter_refuses_what_would_change_and_names_the_anno
     with pytest.raises(ConfigError, match="argument 'price'"):
         await untyped.enqueue(price={"deep": [value]})
     assert await untyped.queue.count() == 0
+
+
+async def test_keys_that_are_no_text_are_named(app: Windlass) -> None:
+    @app.task(name="untyped")
+    async def untyped(prices) -> None: ...  # type: ignore[no-untyped-def]
+
+    with pytest.raises(ConfigError, match="the int keys of a dict would arrive as str") as caught:
+        await untyped.enqueue({1: "a"})
+    assert "write prices: dict[int, ...]" in str(caught.value)
+    with pytest.raises(ConfigError, match="the int keys of a dict would arrive as str"):
+        await untyped.enqueue({"deep": [{1: "a"}]})
+    with pytest.raises(ConfigError, match=r"with list\[uuid\.UUID\]"):
+        await untyped.enqueue([ID])
+
+
+async def test_an_annotation_decides_which_sequence_the_task_gets(app: Windlass) -> None:
+    @app.task(name="pages")
+    async def pages(items: list, once: set = frozenset()) -> str:  # type: ignore[type-arg,assignment]
+        return f"{items} {once}"
+
+    job = await pages.enqueue((1, 2), once=[3])  # type: ignore[arg-type]
+    await Worker("default", url_or_app=app).drain()
+    assert await job.result() == "[1, 2] {3}"
+    with pytest.raises(ConfigError, match=r"a uuid\.UUID would arrive as str"):
+        await pages.enqueue((1, ID))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [b"ada", bytearray(b"ada")])
+async def test_bytes_are_no_text(app: Windlass, value: Any) -> None:
+    @app.task(name="greet")
+    async def greet(name: str, other: str | None = None) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"must be str \(bytes would arrive as base64 text"):
+        await greet.enqueue(value)
+    with pytest.raises(ConfigError, match="argument 'other' of task 'greet' must be"):
+        await greet.enqueue("ada", other=value)
 
 
 async def test_parameters_that_say_nothing_of_what_they_hold_refuse_it_too(app: Windlass) -> None:

@@ -365,3 +365,16 @@ async def test_a_result_over_the_cap_fails_for_good(url: str) -> None:
         await job.refresh()
     assert (job.state, job.reason) == (JobState.FAILED, "result")
     assert "over the limit of 1000" in job.errors[0].message
+
+
+async def test_an_unexpected_error_of_the_store_reaches_the_callers_that_wait(
+    app: Windlass, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await queue.add("work")
+
+    async def fails(*_: Any) -> Any:
+        raise TypeError("a damaged answer")
+
+    monkeypatch.setattr(app.store, "listen_completed", fails)
+    with pytest.raises(TypeError, match="a damaged answer"):
+        await job.result(timeout=60)

@@ -79,6 +79,25 @@ def test_an_idle_queue_does_not_save_up_turns() -> None:
     assert abs(both["busy"] - both["idle"]) <= 10, "at most one claim ahead, however long it was idle"
 
 
+class _Name(str):
+    """A queue name that counts how often any name is looked up."""
+
+    looked_up = 0
+
+    def __hash__(self) -> int:
+        _Name.looked_up += 1
+        return super().__hash__()
+
+
+def test_a_plan_for_many_queues_does_not_look_at_all_of_them_for_each_slot() -> None:
+    queues, free = 1_000, 200
+    planner = SharePlanner({_Name(f"q{n}"): QueueSpec() for n in range(queues)}, "weighted")
+    _Name.looked_up = 0
+    plan = planner.plan(free, Counter())
+    assert sum(item.share for item in plan) == free
+    assert _Name.looked_up < 20 * (queues + free)
+
+
 def test_a_queue_that_is_added_late_has_no_arrears() -> None:
     planner = _planner({"old": 1})
     planner = _planner({"old": 1, "other": 1})
@@ -191,3 +210,11 @@ def test_queues_may_be_a_name_a_list_weights_or_specs() -> None:
     assert list(to_specs("a", 1)) == ["a"]
     assert to_specs(["a", "b"], 1) == {"a": QueueSpec(), "b": QueueSpec()}
     assert to_specs({"a": 2, "b": QueueSpec(3)}, 1) == {"a": QueueSpec(2), "b": QueueSpec(3)}
+
+
+def test_a_queue_that_is_added_late_must_not_reserve_slots_that_others_reserve() -> None:
+    worker = Worker({"a": 1, "b": QueueSpec(reserve=3)}, url_or_app=Windlass("memory://specs"), concurrency=4)
+    with pytest.raises(ConfigError, match="the queues reserve 6 slots, but the worker has only 4"):
+        worker.add_queue("c", QueueSpec(reserve=3))
+    assert worker.get_queues() == ["a", "b"]
+    worker.add_queue("b", QueueSpec(reserve=4))  # replaces its spec

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import os
+import signal
 import threading
 from typing import Any
 
@@ -218,3 +221,86 @@ def test_many_threads_share_the_portal(sync_app: Windlass) -> None:
     for thread in threads:
         thread.join()
     assert queue.count() == 20
+
+
+def test_a_sync_job_has_the_fields_of_a_job() -> None:
+    app = Windlass("memory://sync-fields")
+    app.task(name="echo")(lambda value: value)
+    queue = app.sync.queue("default")
+    job = queue.add("echo", [5])
+    PORTAL.run(work_off(app))
+    found = queue.get_job(job.id)
+    assert found is not None
+    assert (found.return_value, found.signals) == (5, {})
+    app.sync.close()
+
+
+def test_a_fork_does_not_wait_for_a_thread_of_its_parent() -> None:
+    async def answer() -> int:
+        return 42
+
+    PORTAL.stop()  # warnings are errors, and some versions of Python warn about forks with threads
+    with PORTAL._lock:  # as a thread that the fork does not have
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(PORTAL.run(answer()))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+    assert PORTAL.run(answer()) == 42
+
+
+def test_an_interrupt_ends_the_wait_on_the_loop_as_well() -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    async def wait_for_ever() -> None:
+        try:
+            began.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def send() -> None:
+        began.wait(20)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            PORTAL.run(wait_for_ever())
+    finally:
+        sender.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert ended.wait(20)
+
+
+@pytest.mark.parametrize("moment", ["before it began", "after it began"])
+def test_an_interrupt_while_a_call_is_handed_to_the_loop_ends_it(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, ended, free = threading.Event(), threading.Event(), threading.Event()
+    hand_over = asyncio.run_coroutine_threadsafe
+
+    async def wait_for_ever() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    def interrupted(coroutine: Any, loop: asyncio.AbstractEventLoop) -> Any:
+        if moment == "before it began":
+            loop.call_soon_threadsafe(free.wait, 20)
+        pending = hand_over(coroutine, loop)
+        pending.add_done_callback(lambda _: ended.set())
+        if moment == "after it began":
+            assert began.wait(20)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        PORTAL.run(wait_for_ever())
+    free.set()
+    assert ended.wait(20)
+    assert began.is_set() == (moment == "after it began")

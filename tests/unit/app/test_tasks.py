@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from tests.unit.app.support import work_off
-from windlass import ConfigError, JobFailedError, JobOptions, JobState, Queue, Windlass, current_job
+from windlass import ConfigError, JobFailedError, JobOptions, JobState, Queue, Windlass, Worker, current_job
 
 
 def _app(**settings: Any) -> Windlass:
@@ -55,6 +55,19 @@ def test_a_task_can_be_given_a_name_with_colons_and_spaces() -> None:
     app = _app()
     task = app.task(name="mail:send now")(lambda: None)
     assert task.name == "mail:send now"
+
+
+async def test_parameters_may_have_any_name(app: Windlass) -> None:
+    @app.task(name="fetch")
+    async def fetch(url: str, timeout: int = 1, self: str = "", task: str = "") -> list[object]:
+        return [url, timeout, self, task]
+
+    async with Worker("default", url_or_app=app):
+        assert await fetch.call("x", timeout=5) == ["x", 5, "", ""]
+        assert await fetch.options(tags=["a"]).call("x", self="me", task="t") == ["x", 1, "me", "t"]
+        job = await fetch.enqueue("x", timeout=5, self="me", task="t")
+        assert await job.result(timeout=10) == ["x", 5, "me", "t"]
+    assert await fetch("x", self="me") == ["x", 1, "me", ""]
 
 
 def test_two_functions_may_not_share_a_name() -> None:
@@ -368,7 +381,7 @@ def test_current_job_outside_of_a_handler_says_so() -> None:
 def test_an_unreadable_url_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="memory://"):
         Windlass("nosuch://somewhere")
-    with pytest.raises(ConfigError, match="url must be like"):
+    with pytest.raises(ConfigError, match="url must begin with the kind of store"):
         Windlass("just-a-path.db")
     with pytest.raises(ConfigError, match="a URL or a Windlass app"):
         Queue("mail", 5)  # type: ignore[arg-type]

@@ -320,3 +320,23 @@ async def test_burst_waits_for_retries(timed_app: Windlass, clock: DrivenClock) 
     job = await queue.add("work", backoff=30)
     await clock.until(Worker("default", handler, url_or_app=timed_app, burst=True).run())
     assert await job.get_state() is JobState.COMPLETED
+
+
+async def test_a_job_whose_task_is_cancelled_before_it_begins_is_returned(
+    app: Windlass, queue: Queue
+) -> None:
+    before, calls = asyncio.all_tasks(), list[str]()
+
+    async def handler(job: Job[Any]) -> None:
+        calls.append(job.id)
+        if len(calls) == 1:
+            for task in asyncio.all_tasks() - before:
+                task.cancel()
+            await asyncio.sleep(0)
+
+    first, second = await queue.add_bulk([{"name": "n", "max_attempts": 1}] * 2)
+    async with asyncio.timeout(20):
+        await Worker("default", handler, url_or_app=app).drain()
+    assert calls == [first.id, second.id]
+    assert [await job.get_state() for job in (first, second)] == [JobState.FAILED, JobState.COMPLETED]
+    assert ((await second.refresh()).attempts, second.deliveries) == (0, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -22,6 +23,8 @@ from tests.unit.app.support import (
 from windlass import Job, JobState, Queue, StorageError, Windlass, Worker
 from windlass.backend import requests as rq
 from windlass.testing.wrapper import BackendWrapper
+from windlass.worker.leases import LeaseKeeper
+from windlass.worker.supervisor import TaskSupervisor
 
 if TYPE_CHECKING:
     from windlass.backend import Backend
@@ -46,6 +49,24 @@ async def test_a_long_job_keeps_its_lease(timed_app: Windlass, clock: DrivenCloc
         await clock.advance(301)
         assert await job.get_state() is JobState.COMPLETED
     assert (job.deliveries, job.stalled_count) == (1, 0)
+
+
+@pytest.mark.feature("J3", "J18")
+@pytest.mark.parametrize("leases", [(60, 3, None), (3, 60, None), (None, 60, 3)])
+async def test_jobs_of_one_claim_keep_leases_of_different_lengths(
+    timed_app: Windlass, clock: DrivenClock, leases: tuple[int | None, ...]
+) -> None:
+    queue = timed_app.queue("default")
+
+    async def handler(job: Job[Any]) -> None:
+        await clock.wait(asyncio.Event(), 20_000)
+
+    await queue.add_bulk([{"name": "n", "lease": lease} for lease in leases])
+    async with working(timed_app, "default", handler, lease=30, recover_every=1):
+        await clock.advance(21)
+        assert await states_of(queue) == {JobState.COMPLETED: 3}
+    jobs = await queue.get_jobs(["completed"])
+    assert [(job.deliveries, job.stalled_count) for job in jobs] == [(1, 0)] * 3
 
 
 class _SlowToClaim(BackendWrapper):
@@ -226,3 +247,40 @@ async def test_a_lost_reply_neither_loses_doubles_nor_stalls_a_job(
     for job in jobs:
         await job.refresh()
         assert (job.stalled_count, job.attempts) == (0, 0)
+
+
+class _Interrupted(dict[str, Any]):
+    """Leases. The functions in ``then`` are called one after the other, each after a reading, as by another
+    thread.
+    """
+
+    then: tuple[Callable[[], None], ...] = ()
+
+    def values(self) -> Any:
+        found = dict(self)
+        for step in self.then[:1]:
+            self.then = self.then[1:]
+            step()
+        return found.values()
+
+
+@pytest.mark.feature("J3", "J18")
+async def test_a_lease_that_begins_while_the_next_renewal_is_planned_is_renewed_in_time(
+    timed_app: Windlass, clock: DrivenClock
+) -> None:
+    await timed_app.queue("default").add("work")
+    claim = rq.Claim(worker="w", queues=[rq.ClaimQueue("default", 1, 1)], limit=1, claim_id="c")
+    jobs = (await timed_app.store.execute(claim)).jobs
+    lost: list[str] = []
+    keeper = LeaseKeeper(
+        timed_app.store, TaskSupervisor(clock), on_lost=lost.append, on_cancel=lambda token: None
+    )
+    keeper._held = leases = _Interrupted()
+    await keeper.start()
+    await clock.advance(4)
+    renewal, plan = lambda: None, lambda: keeper.hold(jobs, 3_000, clock.monotonic_ms())
+    leases.then = renewal, plan
+    await clock.advance(5)
+    assert keeper.tokens == [job.token for job in jobs]
+    assert lost == []
+    await keeper.stop()

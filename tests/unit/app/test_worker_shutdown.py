@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import threading
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.unit.app.support import DrivenClock, WaitingHandler, eventually, turns, watched, work_off, working
-from windlass import Job, JobState, Queue, Windlass, Worker, current_job
+from windlass import ClosedError, ConfigError, Job, JobState, Queue, Windlass, Worker, current_job
 from windlass.backend import requests as rq
 from windlass.worker.attempt import Attempt
 
@@ -191,3 +194,146 @@ async def test_an_idle_worker_claims_once_for_each_job(app: Windlass, queue: Que
         kinds = Counter(type(request) for request in backend.requests)
         assert kinds[rq.Settle] == 10
         assert kinds[rq.Claim] <= 11  # the hint of the first job may still have been on its way
+
+
+@pytest.mark.feature("V2")
+async def test_a_handler_that_awaited_its_signal_on_a_loop_of_its_own_does_not_disturb_the_close(
+    app: Windlass, queue: Queue
+) -> None:
+    loop, started, go = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def handler(job: Job[Any]) -> None:
+        async def inner() -> None:
+            assert job.abort_signal is not None
+            signal = asyncio.ensure_future(job.abort_signal)
+            await turns(2)
+            signal.cancel()
+
+        asyncio.run(inner())
+        loop.call_soon_threadsafe(started.set)
+        go.wait(20)
+
+    job = await queue.add("work")
+    worker = Worker("default", handler, url_or_app=app, grace=0, cancel_wait=0)
+    await worker.start()
+    await started.wait()
+    try:
+        await worker.close()
+    finally:
+        go.set()
+    assert await job.get_state() is JobState.WAITING
+
+
+@pytest.mark.feature("V2")
+async def test_signals_have_their_usual_effect_again_after_a_run_that_handled_them(app: Windlass) -> None:
+    await Worker("default", _ok, url_or_app=app, burst=True).run(handle_signals=True)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+async def test_signals_are_refused_outside_of_the_main_thread_before_anything_starts(url: str) -> None:
+    async def run() -> str:
+        worker = Worker("default", _ok, url_or_app=url)
+        with pytest.raises(ConfigError, match="leave handle_signals out here, and call close"):
+            await worker.run(handle_signals=True)
+        return repr(worker)
+
+    assert (await asyncio.to_thread(asyncio.run, run())).endswith(": new>")
+
+
+@pytest.mark.feature("V2")
+async def test_a_start_that_ignores_the_close_does_not_start_jobs_later(
+    timed_app: Windlass, clock: DrivenClock
+) -> None:
+    entered, go, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @timed_app.lifespan
+    async def stubborn(app: Windlass) -> AsyncIterator[None]:
+        entered.set()
+        while not go.is_set():
+            with suppress(asyncio.CancelledError):
+                await go.wait()
+        yield
+        left.set()
+
+    worker = Worker("default", _ok, url_or_app=timed_app)
+    starting = asyncio.create_task(worker.start())
+    await entered.wait()
+    await clock.until(worker.close())
+    assert worker.left_behind == ["the start of the worker"]
+    go.set()
+    with pytest.raises(ClosedError):
+        await starting
+    assert left.is_set()
+    assert not worker.is_running
+
+
+@pytest.mark.feature("V2")
+async def test_a_caller_that_gives_up_on_the_start_does_not_cancel_it_for_the_others(
+    app: Windlass, queue: Queue
+) -> None:
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    @app.lifespan
+    async def slow(app: Windlass) -> AsyncIterator[None]:
+        entered.set()
+        await go.wait()
+        yield
+
+    job = await queue.add("work")
+    worker = Worker("default", _ok, url_or_app=app)
+    running = asyncio.create_task(worker.run())
+    await entered.wait()
+    impatient = asyncio.create_task(worker.wait_until_ready())
+    await turns()
+    impatient.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await impatient
+    go.set()
+    assert await job.result() == "ok"
+    await worker.close()
+    await running
+
+
+@pytest.mark.feature("V2")
+@pytest.mark.parametrize("event", ["drained", "closed"])
+async def test_a_callback_that_closes_the_worker_does_not_keep_it_open(
+    timed_app: Windlass, clock: DrivenClock, event: str
+) -> None:
+    ended = asyncio.Event()
+    worker = Worker("default", _ok, url_or_app=timed_app)
+
+    async def stop() -> None:
+        await asyncio.create_task(worker.close())
+        ended.set()
+
+    worker.on(event, stop)
+    await timed_app.queue("default").add("work")
+    await worker.start()
+    await clock.settle()
+    since_ms = clock.monotonic_ms()
+    await worker.close()
+    await ended.wait()
+    assert clock.monotonic_ms() == since_ms
+
+
+@pytest.mark.feature("V2")
+async def test_a_worker_that_closes_runs_its_open_batches_at_once(
+    timed_app: Windlass, clock: DrivenClock
+) -> None:
+    calls: list[list[int]] = []
+
+    @timed_app.task(batch={"size": 10, "timeout": 60})
+    async def collect(items: list[int]) -> None:
+        calls.append(items)
+
+    jobs = [await collect.enqueue(number) for number in range(3)]
+    worker = Worker("default", url_or_app=timed_app)
+    await worker.start()
+    await clock.settle()
+    assert calls == []
+    since_ms = clock.monotonic_ms()
+    await clock.until(worker.close())
+    assert calls == [[0, 1, 2]]
+    assert [await job.get_state() for job in jobs] == [JobState.COMPLETED] * 3
+    assert clock.monotonic_ms() == since_ms

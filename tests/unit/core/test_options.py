@@ -33,6 +33,14 @@ def test_the_defaults_are_those_of_the_documents() -> None:
     assert stored.keep_failed == Keep(180 * 86_400_000, 10_000) == KEEP_FAILED
 
 
+@pytest.mark.feature("C21")
+def test_options_that_the_caller_changes_later_stay_as_they_were_given() -> None:
+    trace, fallbacks = {"tenant": "acme"}, [{"model": "small"}]
+    stored = JobOptions(trace=trace, fallbacks=fallbacks).stored()
+    trace["tenant"] = fallbacks[0]["model"] = "other"
+    assert (stored.trace, stored.fallbacks) == ({"tenant": "acme"}, ({"model": "small"},))
+
+
 @pytest.mark.feature("A38")
 def test_a_plain_job_stores_that_it_says_nothing() -> None:
     assert msgspec.json.encode(DEFAULT_OPTIONS.stored()) == b'{"unsaid":63}'

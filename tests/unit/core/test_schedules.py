@@ -46,6 +46,21 @@ def slots(rule: Rule, after: datetime, count: int) -> list[datetime]:
     return found
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(every_ms=0),
+        Rule(every_ms=-5),
+        Rule(cron="*/0 * * * *"),
+        Rule(cron="0 0 31 2 *"),
+        Rule(cron="* * * * *", timezone="../../etc/passwd"),
+    ],
+)
+def test_a_stored_rule_that_is_not_valid_is_a_config_error(rule: Rule) -> None:
+    with pytest.raises(ConfigError):
+        next_slot(rule, 1_000, grid_ms=0)
+
+
 def wall(*parts: int, zone: str, fold: int = 0) -> datetime:
     return datetime(*parts, tzinfo=ZoneInfo(zone), fold=fold)  # type: ignore[arg-type, misc]
 
@@ -82,13 +97,21 @@ def test_rules_about_the_time_of_day_follow_the_wall_clock(
     assert found == [wall(*parts, zone=zone) for parts in expected]
 
 
+@pytest.mark.parametrize("cron", ["*/30 * * * *", "0,30 0-23 * * *"])
 @pytest.mark.parametrize("day", [(2025, 3, 30), (2025, 10, 26)])
-def test_rules_that_run_in_every_hour_follow_real_time(day: tuple[int, int, int]) -> None:
+def test_rules_that_run_in_every_hour_follow_real_time(day: tuple[int, int, int], cron: str) -> None:
     after = datetime(*day, tzinfo=UTC) - timedelta(hours=2)
-    found = slots(Rule(cron="*/30 * * * *", timezone=BERLIN), after, 12)
+    found = slots(Rule(cron=cron, timezone=BERLIN), after, 12)
     assert [
         (b - a).total_seconds() for a, b in zip(map(_utc, found), map(_utc, found[1:]), strict=False)
     ] == [1_800] * 11
+
+
+def test_a_slot_is_after_the_time_asked_for_when_its_hour_comes_twice() -> None:
+    second = wall(2025, 10, 26, 2, 20, zone=BERLIN, fold=1)
+    assert slots(Rule(cron="15,45 0-23 * * *", timezone=BERLIN), second, 1) == [
+        wall(2025, 10, 26, 2, 45, zone=BERLIN, fold=1)
+    ]
 
 
 def _utc(instant: datetime) -> datetime:

@@ -108,3 +108,16 @@ def test_ports_out_of_range_and_broken_addresses_are_refused() -> None:
 def test_files_may_have_any_name() -> None:
     assert hide_secrets("sqlite:///a@b.db") == "sqlite:///a@b.db"
     assert parse_url("file:///tmp/a@b").path == "/tmp/a@b"
+
+
+def test_an_empty_variable_does_not_select_a_local_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINDLASS_URL", "")
+    with pytest.raises(ConfigError, match="WINDLASS_URL is empty"):
+        Windlass()
+    with pytest.raises(ConfigError, match="url must begin with the kind of store"):
+        Windlass("")
+    assert Windlass("memory://").url == "memory://"
+    monkeypatch.setenv("WINDLASS_URL", "memory://named")
+    assert Windlass().url == "memory://named"
+    monkeypatch.delenv("WINDLASS_URL")
+    assert Windlass().url == "sqlite:///windlass.db"

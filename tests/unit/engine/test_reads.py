@@ -29,14 +29,17 @@ class Counting(MemoryStore):
     """Counts what is read."""
 
     reads = 0
+    #: How many jobs had their open edges read, to find cycles.
+    followed = 0
 
     def load(self, reads: Reads, work: UnitOfWork) -> None:
         self.reads += 1
         super().load(reads, work)
+        self.followed += len(work.graph)
 
     def count(self, request: rq.Request[Any], now_ms: int = NOW_MS) -> tuple[Any, int]:
         """The answer, and how many batches were read for it."""
-        self.reads = 0
+        self.reads = self.followed = 0
         answer, _ = self.apply(request, now_ms)
         return answer, self.reads
 
@@ -121,6 +124,26 @@ def test_a_verb_reads_as_often_for_a_thousand_jobs_as_for_one(verb: str, kind: s
     assert found[1_000] <= (plainly if kind == "plain" else at_most), found
 
 
+def _chain_of_a_hundred() -> Counting:
+    """A store with jobs that wait for each other: j1 for j0, j2 for j1, and so on."""
+    store = Counting()
+    jobs = [plain(n) for n in range(100)]
+    for n, new in enumerate(jobs[1:]):
+        new.depends_on = [Dependency("q", f"j{n}")]
+    store.apply(rq.Add(jobs=jobs), NOW_MS)
+    return store
+
+
+def test_a_job_that_is_added_to_a_long_flow_reads_none_of_its_other_edges() -> None:
+    store = _chain_of_a_hundred()
+    behind, child = plain(100), plain(101)
+    behind.depends_on = [Dependency("q", "j99")]
+    child.parent = Dependency("q", "j99")
+    for new in (behind, child):
+        store.count(rq.Add(jobs=[new]))
+        assert store.followed == 0
+
+
 @pytest.mark.parametrize("outcome", [Outcome.COMPLETE, Outcome.FAIL])
 def test_telling_dependents_reads_as_often_for_many_as_for_one(outcome: Outcome) -> None:
     found = {}
@@ -133,13 +156,7 @@ def test_telling_dependents_reads_as_often_for_many_as_for_one(outcome: Outcome)
 
 
 def test_a_chain_of_failures_is_left_to_relay_after_a_bounded_number_of_reads() -> None:
-    store = Counting()
-    jobs = [plain(0)]
-    for n in range(1, 100):
-        new = plain(n)
-        new.depends_on = [Dependency("q", f"j{n - 1}")]
-        jobs.append(new)
-    store.apply(rq.Add(jobs=jobs), NOW_MS)
+    store = _chain_of_a_hundred()
     job = store.apply(_claim(1), NOW_MS)[0].jobs[0]
     end = Settlement(queue="q", id=job.id, token=job.token or "", outcome=Outcome.FAIL)
     answer, reads = store.count(rq.Settle(items=[end]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -66,6 +68,34 @@ async def test_a_task_can_stand_for_its_queue_and_name(app: Windlass) -> None:
     await refute_enqueued(send, args=["bob"])
     with pytest.raises(ConfigError):
         await assert_enqueued(send, "another-name")
+
+
+@dataclass
+class Order:
+    number: int
+
+
+@pytest.mark.feature("U6")
+async def test_values_are_compared_as_handlers_read_them(app: Windlass) -> None:
+    @app.task(queue="mail")
+    async def ship(order: Order, on: date) -> None: ...
+
+    await ship.options(delay=60).enqueue(Order(7), on=date(2026, 1, 2))
+    await assert_enqueued(ship, args=[Order(7)], kwargs={"on": date(2026, 1, 2)}, delay=timedelta(minutes=1))
+    await assert_enqueued(ship, args=[ANY], data={"args": [Order(7)]})
+    matches: list[dict[str, Any]] = [
+        {"args": [Order(7)]},
+        {"kwargs": {"on": date(2026, 1, 2)}},
+        {"delay": timedelta(minutes=1)},
+    ]
+    for match in matches:
+        with pytest.raises(AssertionError, match="a job of queue 'mail' matches"):
+            await refute_enqueued(ship, **match)
+    await refute_enqueued(ship, args=[Order(8)])
+    wrongs: list[dict[str, Any]] = [{"state": "schedulde"}, {"tags": "red"}, {"delay": "1m"}]
+    for wrong in wrongs:  # none of them matches any job
+        with pytest.raises(ConfigError):
+            await refute_enqueued(ship, **wrong)
 
 
 @pytest.mark.feature("U6")
@@ -300,3 +330,17 @@ async def test_an_inline_error_reaches_whoever_enqueued(app: Windlass, queue: Qu
     with inline(app, raise_errors=False):
         job = await queue.add("send", max_attempts=1)
         assert (job.state, job.reason) == (JobState.FAILED, "attempts")
+
+
+async def test_a_drain_looks_ahead_for_any_duration() -> None:
+    async with Windlass("memory://", clock=ManualClock()) as app:
+        app.register("remind", lambda job: None)
+        await app.queue("mail").add("remind", delay=3_600)
+        with pytest.raises(ConfigError, match="ahead must be a number of seconds or a timedelta"):
+            await drain(app, ahead="1h")  # type: ignore[arg-type]
+        assert await drain(app, ahead=timedelta(hours=1)) == 1
+
+
+async def test_an_assertion_needs_a_task_or_a_queue() -> None:
+    with pytest.raises(ConfigError, match="where must be a task, or a queue"):
+        await assert_enqueued("remind")  # type: ignore[arg-type]

@@ -76,15 +76,16 @@ export function read<T>(make: () => Load<T>, options: Options = {}): Resource<T>
     const load = make()
     resource.ask(load, true)
   })
+  const follows = () => !document.hidden && (typeof options.live === 'function' ? options.live() : options.live === true)
   $effect(() => {
     let due: ReturnType<typeof setTimeout> | null = null
     const off = options.live
       ? live.onChange((first) => {
-          if (due || document.hidden || (typeof options.live === 'function' && !options.live())) return
+          if (due || !follows()) return
           due = setTimeout(
             () => {
               due = null
-              void resource.refresh()
+              if (follows()) void resource.refresh() // a list may have been paused meanwhile
             },
             first ? LIVE_PAUSE : (options.pause ?? LIVE_PAUSE),
           )

@@ -34,6 +34,7 @@ var handlers = map[string]func([]interface{}) error{
 type worker struct {
 	channel  *amqp.Channel
 	confirms chan amqp.Confirmation
+	returns  chan amqp.Return
 	queue    string
 	hostname string
 	identity string
@@ -51,11 +52,15 @@ func now() float64 { return float64(time.Now().UnixMilli()) / 1000 }
 func (w *worker) send(stream string, body fields) {
 	data, err := json.Marshal(body)
 	check(err)
-	check(w.channel.PublishWithContext(context.Background(), "", stream, false, false, amqp.Publishing{
+	check(w.channel.PublishWithContext(context.Background(), "", stream, true, false, amqp.Publishing{
 		DeliveryMode: amqp.Persistent, ContentType: "application/json", Body: data,
 	}))
 	if confirmed := <-w.confirms; !confirmed.Ack {
 		log.Fatal("the broker did not take a message for ", stream)
+	}
+	// While a broker starts, it has no streams yet. It returns the message and confirms it: keep the job then.
+	if len(w.returns) > 0 {
+		log.Fatal("no queue takes ", stream)
 	}
 }
 
@@ -120,7 +125,9 @@ func main() {
 	hostname, err := os.Hostname()
 	check(err)
 	identity := fmt.Sprintf("%s:%d:%08x", hostname, os.Getpid(), rand.New(rand.NewSource(time.Now().UnixNano())).Uint32())
-	w := &worker{channel, channel.NotifyPublish(make(chan amqp.Confirmation, 1)), queue, hostname, identity}
+	confirms := channel.NotifyPublish(make(chan amqp.Confirmation, 1))
+	returns := channel.NotifyReturn(make(chan amqp.Return, 1))
+	w := &worker{channel, confirms, returns, queue, hostname, identity}
 	deliveries, err := channel.Consume("queue."+queue, "", false, false, false, false, nil)
 	check(err)
 	w.beat(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, cast
 
@@ -10,7 +10,28 @@ from windlass.backend import requests as rq
 from windlass.backend.calls import Answer, StoreCall
 
 
-def group_calls(calls: list[StoreCall[Any]]) -> Iterator[list[StoreCall[Any]]]:
+def answer_all(
+    calls: list[StoreCall[Any]],
+    run: Callable[[StoreCall[Any], rq.Request[Any]], Answer],
+    joined: Callable[[], None],
+) -> list[Answer]:
+    """Answer calls in order: ``run`` executes a request and returns the answer of a call.
+
+    Consecutive adds are one request; ``joined`` counts it. If it fails, each add runs by itself.
+    """
+    answers: list[Answer] = []
+    for group in _groups(calls):
+        if len(group) > 1:
+            joined()
+            _, added, error = run(group[0], _join(group))
+            if error is None:
+                answers += split_answers(group, added)
+                continue
+        answers += [run(call, call.request) for call in group]
+    return answers
+
+
+def _groups(calls: list[StoreCall[Any]]) -> Iterator[list[StoreCall[Any]]]:
     """Yield the calls in order. Consecutive adds without flows form one group; any other call is alone."""
     group: list[StoreCall[Any]] = []
     for call in calls:
@@ -30,7 +51,7 @@ def _is_plain_add(request: rq.Request[Any]) -> bool:
     return type(request) is rq.Add and not any(new.depends_on or new.parent for new in request.jobs)
 
 
-def join(calls: list[StoreCall[Any]]) -> rq.Add:
+def _join(calls: list[StoreCall[Any]]) -> rq.Add:
     """Return one add with the jobs of a group."""
     jobs = [job for call in calls for job in cast("rq.Add", call.request).jobs]
     return rq.Add(jobs=jobs, now_ms=calls[0].request.now_ms)

@@ -125,22 +125,12 @@ class Mailboxes:
             self._folder.close()
 
 
-class Checker(ABC):
-    """Detects changes of the store by other processes. Used by one thread."""
-
-    @abstractmethod
-    def foreign(self) -> bool:
-        """Whether another process has changed the store since the last call."""
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-
 class Notifier(ABC):
     """Sends hints of one store after each commit, and receives them while there are listeners."""
 
-    def __init__(self, beside: str, namespace: str, hub: Hub, *, like: str) -> None:
-        self._hub = hub
+    def __init__(self, beside: str, namespace: str, *, like: str) -> None:
+        #: The listeners of this process.
+        self.hub = Hub()
         self._boxes = Mailboxes(beside, namespace, like)
         self._lock = threading.Lock()
         self._kinds: set[str] = set()
@@ -150,8 +140,12 @@ class Notifier(ABC):
         self._thread: threading.Thread | None = None
 
     @abstractmethod
-    def checker(self) -> Checker:
-        """Return a new checker. Runs on the thread that listens."""
+    def foreign(self) -> bool:
+        """Whether another process has changed the store since the last call. Runs on the listening thread."""
+
+    @abstractmethod
+    def end_checks(self) -> None:
+        """Release what ``foreign`` has opened. Runs at the end of the listening thread."""
 
     def open_boxes(self) -> None:
         """Create the folder of the sockets. Called when the store is open."""
@@ -161,12 +155,12 @@ class Notifier(ABC):
 
     def announce(self, topics: set[str]) -> None:
         """Send hints for ``topics``, which a transaction of this process has changed."""
-        self._hub.publish(topics)
+        self.hub.publish(topics)
         self._boxes.send(topics)
 
     def announce_all(self) -> None:
         """Send a hint to all listeners: something changed, and this process does not know what."""
-        self._hub.wake_all()
+        self.hub.wake_all()
         self._boxes.send(None)
 
     def listen_for(self, topics: Iterable[str]) -> None:
@@ -204,18 +198,17 @@ class Notifier(ABC):
     # --- the thread -------------------------------------------------------------------------------
 
     def _main(self) -> None:
-        checker = self.checker()
         next_check = 0.0
         try:
             while not self._stop.is_set():
                 now = time.monotonic()
                 if now >= next_check:
                     next_check = now + CHECK_S
-                    if checker.foreign():
-                        self._hub.wake_all()
+                    if self.foreign():
+                        self.hub.wake_all()
                 self._receive(max(next_check - time.monotonic(), 0))
         finally:
-            checker.close()
+            self.end_checks()
 
     def _receive(self, timeout: float) -> None:
         """Wait for hints, at most ``timeout`` seconds, and publish all that have arrived."""
@@ -229,9 +222,9 @@ class Notifier(ABC):
                 hints.update(self._box.recv(_LONGEST_HINT + 1).split(b"\n"))
                 self._box.settimeout(0)
         if _ANYTHING in hints:
-            self._hub.wake_all()
+            self.hub.wake_all()
         else:
-            self._hub.publish([hint.decode() for hint in hints if hint])
+            self.hub.publish([hint.decode() for hint in hints if hint])
 
 
 def _socket() -> socket.socket | None:

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from windlass.backend import requests as rq
-from windlass.backend.calls import Answer, StoreCall, deliver
+from windlass.backend.calls import Answer, StoreCall, deliver, size_of
 from windlass.backend.local.notify import Notifier
 from windlass.errors import StorageError
 
@@ -164,12 +164,3 @@ class WriterThread(ServingThread, Generic[S]):
     def _close(self) -> None:
         self._fail_all(StorageError("the backend was closed"))
         self._session.close()
-
-
-def size_of(request: rq.Request[Any]) -> int:
-    """The most jobs that a request can affect, for the size of a group."""
-    if type(request) is rq.Add:
-        return len(request.jobs)
-    if type(request) is rq.Settle:
-        return len(request.items) + (request.claim.limit if request.claim else 0)
-    return int(getattr(request, "limit", 1))

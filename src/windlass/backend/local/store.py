@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from windlass._renamed import old_names
 from windlass.backend.calls import UNKNOWN, StoreCall
-from windlass.backend.hub import Hub, HubListener
+from windlass.backend.hub import HubListener
 from windlass.backend.local.notify import Notifier
 from windlass.backend.local.serving_thread import ServingThread, WriterThread
 from windlass.backend.local.settings import LocalSettings
@@ -42,12 +42,11 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
     reads: ClassVar[Container[type[Any]]]
 
     def __init__(
-        self, settings: SettingsT, hub: Hub, wake: Notifier, session: SessionT, writer: WriterThread[Any]
+        self, settings: SettingsT, wake: Notifier, session: SessionT, writer: WriterThread[Any]
     ) -> None:
         self.settings = settings
         self.pid = os.getpid()
         self.clients = 0
-        self.hub = hub
         self.wake = wake
         self.session = session
         self._writer = writer
@@ -85,7 +84,7 @@ class LocalStore(ABC, Generic[SettingsT, SessionT]):
         return await call.future
 
     def listen(self, topics: Iterable[str]) -> HubListener:
-        listener = self.hub.listen(topics)
+        listener = self.wake.hub.listen(topics)
         self.wake.listen_for(listener.topics)
         return listener
 

@@ -11,10 +11,9 @@ from urllib.parse import quote, unquote
 import pika
 
 from windlass.backend import requests as rq
-from windlass.backend.calls import UNKNOWN, StoreCall
+from windlass.backend.calls import UNKNOWN, StoreCall, size_of
 from windlass.backend.hub import Hub, HubListener
 from windlass.backend.urls import BackendUrl
-from windlass.backends.amqp import verbs
 from windlass.backends.amqp.client import AmqpClient
 from windlass.backends.amqp.consumer import Consumer
 from windlass.backends.amqp.coordinator import Coordinator
@@ -22,21 +21,21 @@ from windlass.backends.amqp.counting import count_jobs
 from windlass.backends.amqp.direct_replies import Receive, ReplyListener, ReplyListeners
 from windlass.backends.amqp.limits import CAPABILITIES, QUORUM_CAPABILITIES
 from windlass.backends.amqp.link import Link
-from windlass.backends.amqp.messages import to_message
 from windlass.backends.amqp.names import CLASSIC, QUORUM, Names
 from windlass.backends.amqp.offers import Offers, WorkerListener
+from windlass.backends.amqp.plain_adds import PlainAdds
 from windlass.backends.amqp.report import heartbeat_message
-from windlass.core import transitions
 from windlass.core.clock import SYSTEM_CLOCK, SteadyClock, moment
 from windlass.core.job import NewJob
 from windlass.core.outcome import AddOutcome
 from windlass.core.paths import took
 from windlass.core.states import JobState
 from windlass.errors import ConfigError, StorageError
-from windlass.speedups.amqp import Outgoing
 
 R = TypeVar("R")
 
+#: Requests for more jobs than this are never carried out on the caller's thread.
+_MOST_SMALL = 100
 #: Most queues that one call declares: a slow broker takes a while for each.
 _DECLARED_AT_ONCE = 100
 #: Matches ids that Windlass generated. No job can have such an id already.
@@ -66,6 +65,19 @@ class _SharedConnection:
         consumer = self._consumer
         return None if consumer is None else consumer.claim_prefetched(request)
 
+    def kind_for_caller(self, request: rq.Request[Any]) -> type[Any] | None:
+        """The type of a request if the caller's thread may carry it out (see ``Link.run``), else None.
+
+        Not those of a busy worker: the connection's thread sends what its jobs request at about the same time
+        together.
+        """
+        if size_of(request) > _MOST_SMALL:
+            return None
+        kind = type(request)
+        if kind in _LEASING and self._consumer is not None and self._consumer.intake.is_busy:
+            return None
+        return kind
+
     def _session(self, link: Link, connection: Any) -> AmqpClient:
         client = AmqpClient(
             connection,
@@ -78,6 +90,7 @@ class _SharedConnection:
         )
         left = self._consumer.unsettled() if self._consumer is not None else None
         client.consumer = self._consumer = Consumer(client, self.offers, self.hold_s, left)
+        client.plain_adds = PlainAdds(client)
         return client
 
 
@@ -104,7 +117,10 @@ class AmqpBackend:
     async def open(self) -> None:
         if self._opened:
             return
-        self._shared.link.start()
+        ending = self._shared.link.start()
+        if ending is not None:
+            await asyncio.to_thread(ending.join)
+            return await self.open()
         self._opened = True
         try:
             await self._run(_connected, self._shared.open_s)
@@ -127,14 +143,15 @@ class AmqpBackend:
             if claimed is not None:
                 return claimed  # type: ignore[no-any-return]  # the answer of a Claim
         answer: R
+        small = self._shared.kind_for_caller(request)
         if kind in _LEASING:
-            answer = await self._run(lambda client: _LEASING[kind](client, request, sent_ms))
+            answer = await self._run(lambda client: _LEASING[kind](client, request, sent_ms), kind=small)
         else:
-            answer = await self._run(lambda client: _VERBS.get(kind, _ask)(client, request))
+            answer = await self._run(lambda client: _VERBS.get(kind, _ask)(client, request), kind=small)
         return answer
 
-    async def _run(self, make: Any, limit_s: float | None = None) -> Any:
-        """Run ``make(client)`` on the connection's thread and return its result.
+    async def _run(self, make: Any, limit_s: float | None = None, kind: type[Any] | None = None) -> Any:
+        """Run ``make(client)`` on the connection's thread and return its result. ``kind``: see ``Link.run``.
 
         A call that has begun when its time is over still continues. A call that gets no connection in time
         never begins. Both raise ``StorageError``.
@@ -143,7 +160,7 @@ class AmqpBackend:
             raise StorageError("the client is not open")
         call: StoreCall[Any] = StoreCall(limit_s or self._shared.timeout_s, self._explain)
         call.watch()
-        self._shared.link.run(make, call)
+        self._shared.link.run(make, call, kind)
         return await call.future
 
     def _explain(self, begun: bool) -> str:
@@ -207,17 +224,12 @@ async def _add(client: AmqpClient, request: rq.Add) -> list[rq.Added]:
         return answers
     took("amqp.add_plain")
     await client.need_queues(list({new.queue for new in request.jobs}))
-    recorder = transitions.ChangeRecorder(now_ms, lambda: 0)
-    out = [client.entry(verbs.Born(add=request, now_ms=request.now_ms))]
-    for new in request.jobs:
-        reply = client.inbox if client.reply_listeners.wants(new.queue) else ""
-        body, properties = to_message(transitions.create(new, recorder), 0, reply)
-        out.append(Outgoing(client.names.direct, new.queue, body, properties))
-    published = client.publish(out)
-    if len(request.jobs) == 1 and client.reply_listeners.awaits(new.queue, new.id):
-        await client.until_ended(new.queue, new.id, published)
+    confirmed = client.plain_adds.publish(request, now_ms)
+    refs = [(new.queue, new.id) for new in request.jobs]
+    if len(refs) == 1 and client.reply_listeners.awaits(*refs[0]):
+        await client.until_ended(*refs[0], confirmed)
     else:
-        await client.until_confirmed(published)
+        await confirmed
     return [rq.Added(AddOutcome.QUEUED, JobState.WAITING, now_ms) for _ in request.jobs]
 
 

@@ -80,6 +80,13 @@ class HoldsJobs(Protocol):
         """Append pending starts to the log now."""
 
 
+class AddsJobs(Protocol):
+    """Publishes new jobs on this connection."""
+
+    def publish(self, request: rq.Add, now_ms: int) -> IoFuture[None]:
+        """Publish the jobs of an add, with an entry in the log. Set when the broker has confirmed that."""
+
+
 class Coordinates(Protocol):
     """The coordinator, if this connection holds its queue."""
 
@@ -131,6 +138,8 @@ class AmqpClient(AmqpSession):
         self.on_news = self._on_message
         #: Claims and settles jobs. Set by the backend.
         self.consumer: HoldsJobs
+        #: Adds jobs without the coordinator. Set by the backend.
+        self.plain_adds: AddsJobs
 
     # --- time on the connection's thread -----------------------------------------------------------------
 
@@ -171,17 +180,16 @@ class AmqpClient(AmqpSession):
             promise = self.publish(refused)
         await promise
 
-    async def until_ended(self, queue: str, job_id: str, promise: IoFuture[None]) -> None:
-        """Wait like ``until_confirmed``, but at most until the job's direct reply comes.
+    async def until_ended(self, queue: str, job_id: str, confirmed: IoFuture[None]) -> None:
+        """Wait until the broker has confirmed an add, but at most until the job's direct reply comes.
 
         A worker sends it when the broker has confirmed the end of the job, which comes after its beginning in
         the log. So nothing can be lost any more. Messages that are refused are still published again.
         """
-        confirmed = spawn(self.until_confirmed(promise))
         over = self._adding[queue, job_id] = IoFuture()
         confirmed.then(lambda: over.set(None))
         await over
-        del self._adding[queue, job_id]
+        self._adding.pop((queue, job_id), None)  # a repeat of the add may have removed it
         if confirmed.done:
             confirmed.result()  # raises its error
 

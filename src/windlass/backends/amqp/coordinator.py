@@ -31,7 +31,7 @@ from windlass.backends.amqp.messages import entry_message, to_message
 from windlass.backends.amqp.names import Names
 from windlass.backends.amqp.news import NewsWindow
 from windlass.backends.amqp.placing import BrokerPlan
-from windlass.backends.amqp.timing import EntryTime, OwnTime, says_time
+from windlass.backends.amqp.timing import EntryTime, OwnTime, is_later, says_time
 from windlass.backends.amqp.unreadable import queue_of
 from windlass.core import bad_records
 from windlass.core.clock import SYSTEM_CLOCK, moment
@@ -102,6 +102,8 @@ class Coordinator:
         #: When the last batch of entries was applied, by the monotonic clock.
         self._last_batch_ms = 0.0
         self._last_offset = -1
+        #: The first entry up to the offset of the mark that is later than the mark (see ``_lower_mark``).
+        self._later: int | None = None
         self._timer: Any = None
         self._mark_timer: Any = None
         self._acks = StreamAcks(session.call_later)
@@ -179,6 +181,7 @@ class Coordinator:
             self._counted = True
             set_counts(self.ledger, self._mark)
             self._kept.adopt(self._mark.gen)
+            self._time.resume(self._mark)
 
     def _go_live(self) -> None:
         self._reach_mark()
@@ -205,9 +208,9 @@ class Coordinator:
             if offset > self._mark.offset:
                 self._set_aside(self._names.log, body, exc)
             return
-        now_ms = self._now_ms(request, entry)
+        now_ms = self._now_ms(offset, request, entry)
         if isinstance(request, verbs.TakeOver):
-            self._taken_over(request.holder, now_ms)
+            self._taken_over(request.holder, now_ms, offset)
             return
         again = offset <= self._mark.offset
         try:
@@ -219,6 +222,9 @@ class Coordinator:
                 self._answer(properties, wire.error_reply(properties, exc))
             return
         plan = self.ledger.plan()
+        if not self.live.done:
+            for ref, gen in plan.drop:
+                self._kept.withdraw(ref, gen, now_ms)
         if again:
             return
         work = _PendingEntry(offset)
@@ -234,20 +240,45 @@ class Coordinator:
         if plan.keep or isinstance(request, rq.Promote):
             self._plan_timer()
 
-    def _now_ms(self, request: rq.Request[Any], entry: wire.LogEntry) -> int:
+    def _now_ms(self, offset: int, request: rq.Request[Any], entry: wire.LogEntry) -> int:
         """The time at which an entry counts. A request that carries a time also sets the clock."""
         if says_time(request):
             self._time = EntryTime(moment(request.now_ms, self._time.now_ms))
-        return self._time.of(entry.at_ms, live=self.live.done)
+        last_ms = self._time.last_ms
+        if offset <= self._mark.offset:
+            now_ms = self._time.replayed(offset, entry.at_ms, self._mark)
+            if self._later is None and is_later(offset, entry.at_ms, self._mark):
+                self._later = offset
+        else:
+            now_ms = self._time.of(offset, entry.at_ms, live=self.live.done)
+        if last_ms is not None and now_ms < last_ms:
+            self.ledger.set_back(last_ms, now_ms)
+        return now_ms
 
-    def _taken_over(self, holder: str, now_ms: int) -> None:
+    def _taken_over(self, holder: str, now_ms: int, offset: int) -> None:
         """Restart all leases, which could not be renewed while there was no coordinator.
 
         Every coordinator that reads the log does this at the same entry.
         """
         self.ledger.trust_leases(now_ms)
-        if holder == self._session.inbox and not self.live.done:
+        if holder != self._session.inbox or self.live.done:
+            return
+        if offset > self._mark.offset:
             self._go_live()
+        else:
+            self._lower_mark(offset if self._later is None else self._later)
+
+    def _lower_mark(self, first: int) -> None:
+        """Take over again, with the entries from ``first`` on as new ones.
+
+        We have just written our entry, but its offset is not above that of the mark. So the stream was
+        deleted and declared again, or it lost its end in a power failure: a broker does not flush each entry.
+        What is later than the mark was not carried out. The rest of the mark is valid.
+        """
+        log.warning("%s was replaced or lost its end; the entries from %d on are new", self._names.log, first)
+        body = verbs.encode(msgspec.structs.replace(self._mark, offset=first - 1))
+        written = self._session.publish([Outgoing("", self._names.mark, body)])
+        written.then(self._session.reconnect)
 
     def _news(self, request: rq.Request[Any], plan: BrokerPlan, topics: set[str]) -> verbs.News | None:
         arrived = {job.queue for job, _ in plan.publish}
@@ -386,7 +417,7 @@ class Coordinator:
         self._mark_overdue = bool(self._work)
         if self._mark_overdue:
             return None
-        body = verbs.encode(counts_of(self.ledger, self._last_offset))
+        body = verbs.encode(counts_of(self.ledger, self._last_offset, self._time))
         self._mark_pause_s = _MARK_EVERY_S * max(1.0, len(body) / _MARK_BYTES)
         written = self._session.publish([Outgoing("", self._names.mark, body)])
         written.then(lambda: reach("amqp.marked"))

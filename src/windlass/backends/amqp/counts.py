@@ -11,6 +11,7 @@ from windlass.core.schedule_rules import ScheduleRecord
 
 if TYPE_CHECKING:
     from windlass.backends.amqp.ledger import Ledger
+    from windlass.backends.amqp.timing import EntryTime, OwnTime
 
 
 class Counts(msgspec.Struct):
@@ -30,9 +31,13 @@ class Counts(msgspec.Struct):
     archivers: list[ArchiverInfo] | None = None
     #: Reserved ids of jobs that are gone: queue, id, and until when.
     taken_ids: list[tuple[str, str, int]] = []
+    #: The time of the last entry. None in marks of earlier releases, and if requests carry the time.
+    time_ms: int | None = None
+    #: Entries that did not count at the time of their writers, by offset (see ``timing``).
+    corrected: dict[int, int] = {}
 
 
-def counts_of(ledger: Ledger, offset: int) -> Counts:
+def counts_of(ledger: Ledger, offset: int, time: OwnTime | EntryTime) -> Counts:
     """Make the body of a mark at ``offset``."""
     return Counts(
         offset=offset,
@@ -47,11 +52,15 @@ def counts_of(ledger: Ledger, offset: int) -> Counts:
         schedules=list(ledger.schedules.values()),
         archivers=list(ledger.archivers.values()),
         taken_ids=[(*ref, until_ms) for ref, until_ms in ledger.kept_ids.items()],
+        time_ms=time.last_ms,
+        corrected=time.corrected,
     )
 
 
 def set_counts(ledger: Ledger, counts: Counts) -> None:
     """Set the ledger to the state of a mark, regardless of what the rest of the log gave."""
+    if ledger.gen > counts.gen:
+        ledger.lower_generations(ledger.gen - counts.gen)
     ledger.gen = max(ledger.gen, counts.gen)
     ledger.last_place = max(ledger.last_place, counts.place)
     ledger.counters.clear()

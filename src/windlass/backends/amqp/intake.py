@@ -397,6 +397,11 @@ class Intake:
 
     # --- busy workers ------------------------------------------------------------------------------------
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether messages are prefetched for some queue. Usable from any thread."""
+        return bool(self._prefetching)
+
     def is_prefetching(self, queue: str) -> bool:
         return queue in self._prefetching
 

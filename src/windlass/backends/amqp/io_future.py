@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any, Generic, TypeVar
 
+from windlass.errors import StorageError
+
 T = TypeVar("T")
 
 
@@ -32,12 +34,14 @@ class _CallbackQueue(threading.local):
             return
         self._running, due = True, self._due
         error: BaseException | None = None
-        while due:
-            try:
-                due.popleft()()
-            except BaseException as exc:
-                error = error or exc
-        self._running = False
+        try:
+            while due:
+                try:
+                    due.popleft()()
+                except BaseException as exc:
+                    error = error or exc
+        finally:  # a signal handler may raise anywhere on the thread of a caller
+            self._running = False
         if error is not None:
             raise error
 
@@ -103,7 +107,11 @@ def resolved(value: T) -> IoFuture[T]:
 
 
 def spawn(coroutine: Coroutine[IoFuture[Any], None, T]) -> IoFuture[T]:
-    """Run ``coroutine``, which awaits only ``IoFuture``s. It runs up to its first await in this call."""
+    """Run ``coroutine``, which awaits only ``IoFuture``s. It runs up to its first await in this call.
+
+    An error is that of the future. An interrupt is raised here as well, because it may have left the
+    connection in any state.
+    """
     outcome: IoFuture[T] = IoFuture()
 
     def step() -> None:
@@ -113,9 +121,12 @@ def spawn(coroutine: Coroutine[IoFuture[Any], None, T]) -> IoFuture[T]:
             except StopIteration as end:
                 outcome.set(end.value)
                 return
-            except BaseException as exc:
+            except Exception as exc:
                 outcome.fail(exc)
                 return
+            except BaseException:  # of a signal handler, on the thread of a caller
+                outcome.fail(StorageError("the call was interrupted; repeat it"))
+                raise
             if not awaited.done:
                 awaited.then(step)
                 return

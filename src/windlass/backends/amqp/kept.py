@@ -52,7 +52,11 @@ class KeptRecords:
         self._tags: dict[tuple[JobRef, int], int] = {}
         #: Records that were dropped before their messages arrived.
         self._dropped_early: OrderedDict[tuple[JobRef, int], None] = OrderedDict()
+        #: Records that were read before the log, with their delivery tags; their jobs; and those of these
+        #: jobs that the log then moves to a state in which no record is kept, with the time of that.
         self._loading: list[tuple[wire.KeptRecord, int]] = []
+        self._loaded_jobs: set[JobRef] = set()
+        self._withdrawn: dict[JobRef, int] = {}
         #: Whether records may still arrive after all were read. A quorum queue may return messages of the
         #: last coordinator after it has delivered the others.
         self._may_be_late = session.names.queue_type == QUORUM
@@ -99,6 +103,7 @@ class KeptRecords:
                 self._hold(record, tag)
             else:
                 self._loading.append((record, tag))
+                self._loaded_jobs.add(record.job.ref)
 
     async def _bury(self, channel: Any, tag: int, body: bytes, why: Exception) -> None:
         """Put a record that cannot be read into the dead set, then acknowledge it."""
@@ -123,11 +128,13 @@ class KeptRecords:
         for record, tag in self._loading:
             if upto is not None and record.gen > upto:
                 left.append((record, tag))
-            elif self._ledger.adopt(record.job, record.gen):
+            elif not self._is_outdated(record) and self._ledger.adopt(record.job, record.gen):
                 self._hold(record, tag)
             else:
                 self.channel.basic_ack(tag)
         self._loading = left
+        if upto is None:
+            self._loaded_jobs, self._withdrawn = set(), {}
 
     def _hold(self, record: wire.KeptRecord, tag: int) -> None:
         key = (record.job.ref, record.gen)
@@ -143,12 +150,42 @@ class KeptRecords:
         else:
             self._tags[key] = tag
 
+    def withdraw(self, ref: JobRef, gen: int, now_ms: int) -> None:
+        """Note, while we read the log, that a record is no longer needed from ``now_ms`` on.
+
+        An earlier coordinator may have acknowledged it. But a broker that is killed forgets its newest
+        acknowledgements, and the record is in its queue again. It must not bring back a job that was
+        cancelled, removed or has ended.
+        """
+        if ref in self._loaded_jobs:
+            self._withdrawn[ref] = now_ms
+        if self._may_be_late:
+            self._note_dropped(ref, gen)
+
+    def _is_outdated(self, record: wire.KeptRecord) -> bool:
+        """Whether the log has a later state of the job, in which no record is kept.
+
+        Not if the record is of a later run, or of a job that was added later: the log lost its end in a power
+        failure.
+        """
+        kept, known = record.job, self._ledger.find(record.job.ref)
+        placed, withdrawn_ms = self._ledger.placed.get(kept.ref), self._withdrawn.get(kept.ref)
+        if withdrawn_ms is None or kept.enqueued_ms > withdrawn_ms:
+            return False
+        later = known is not None and (
+            (kept.enqueued_ms, kept.deliveries) > (known.enqueued_ms, known.deliveries)
+        )
+        return not later and (placed is None or placed.where == "queue")
+
     def drop(self, ref: JobRef, gen: int) -> None:
         """Acknowledge a record that is no longer needed."""
         tag = self._tags.pop((ref, gen), None)
         if tag is not None:
             self.channel.basic_ack(tag)
-            return
-        self._dropped_early[ref, gen] = None  # its message has not arrived yet
+        else:
+            self._note_dropped(ref, gen)  # its message has not arrived yet
+
+    def _note_dropped(self, ref: JobRef, gen: int) -> None:
+        self._dropped_early[ref, gen] = None
         if len(self._dropped_early) > _REMEMBERED:
             self._dropped_early.popitem(last=False)

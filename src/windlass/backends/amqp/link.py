@@ -2,25 +2,32 @@
 
 The thread runs pika's loop, so it answers the broker's heartbeats even while handlers block. It gets work as
 coroutines (``run``). All state of a connection is in its ``AmqpSession`` and is dropped with it.
+
+A small request is carried out on the thread of its caller if no other of its kind is pending and the
+connection's thread only waits for the broker (``speedups.amqp_loop``). In this package, "on the connection's
+thread" includes this case: nothing else uses the connection meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pika
-from pika.adapters.select_connection import IOLoop
 from pika.exceptions import AMQPError, ConnectionClosedByClient
 
 from windlass.backend.calls import Answer, StoreCall, deliver
 from windlass.backends.amqp.io_future import IoFuture, spawn
 from windlass.backends.amqp.session import AmqpSession
+from windlass.core.paths import took
 from windlass.errors import ConfigError, StorageError
 from windlass.speedups.amqp import Connection, PlainConnection
+from windlass.speedups.amqp_loop import Loop, PlainLoop
 
 log = logging.getLogger("windlass.amqp")
 
@@ -40,8 +47,10 @@ class Link:
         self._make = make
         self._lock = threading.Lock()
         self._users = 0
+        #: The thread of the connection, and the one whose connection was closed last.
         self._thread: threading.Thread | None = None
-        self.loop: IOLoop
+        self._ending: threading.Thread | None = None
+        self.loop: PlainLoop
         self._connection: PlainConnection | None = None
         self._session: AmqpSession | None = None
         self._waiting: IoFuture[AmqpSession] = IoFuture()
@@ -49,23 +58,34 @@ class Link:
         self._steps: deque[Callable[[], None]] = deque()
         self._woken = False
         self._answers: list[Answer] = []
+        #: Calls without an answer, by the kind of their request.
+        self._unanswered: dict[type[Any] | None, set[StoreCall[Any]]] = {}
         self._delay_s = _FIRST_DELAY_S
         self._closing = False
         self._last_error = "no answer yet"
 
     # --- from any thread -------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Add a user of the connection. The first one opens it."""
+    def start(self) -> threading.Thread | None:
+        """Add a user of the connection. The first one opens it.
+
+        If the last one is still being closed, this adds no user, but returns the thread to join before the
+        next try.
+        """
         with self._lock:
-            self._users += 1
-            if self._users > 1:
-                return
+            if not self._users and self._ending is not None and self._ending.is_alive():
+                return self._ending
+            if self._users:
+                self._users += 1
+                return None
             self._closing = self._woken = False
-            self.loop = IOLoop()
+            self._unanswered = {}
+            self.loop = Loop()
             self._waiting = IoFuture()
             self._thread = threading.Thread(target=self._main, name="windlass-amqp", daemon=True)
             self._thread.start()
+            self._users = 1  # last: there may be no file descriptor or thread for it
+            return None
 
     def stop(self) -> threading.Thread | None:
         """Remove a user of the connection. The last one closes it, and gets the thread to join."""
@@ -75,21 +95,61 @@ class Link:
             self._users -= 1
             if self._users:
                 return None
-            thread, self._thread = self._thread, None
+            self._ending, self._thread = self._thread, None
             self.loop.add_callback_threadsafe(self._close)
-            return thread
+            return self._ending
 
-    def run(self, make: Make, call: StoreCall[Any]) -> None:
+    def run(self, make: Make, call: StoreCall[Any], kind: type[Any] | None = None) -> None:
         """Run ``make(session)`` on the connection's thread once there is a session, and answer ``call`` with
-        the outcome. It does not run if the time of ``call`` is over by then."""
-        self.call_soon_threadsafe(lambda: self._begin(make, call))
+        the outcome. It does not run if the time of ``call`` is over by then.
+
+        ``kind``: the type of a small request, which the caller's thread may carry out.
+        """
+        unanswered = self._unanswered.setdefault(kind, set())
+        alone = not unanswered
+        unanswered.add(call)
+        self._steps.append(lambda: self._begin(make, call, unanswered))
+        if alone and kind is not None:
+            self._run_on_caller()
+        else:  # its own thread sends what several callers request at the same time together
+            self._wake()
 
     def call_soon_threadsafe(self, step: Callable[[], None]) -> None:
-        """Run ``step`` on the connection's thread, in the order of the calls."""
+        """Run ``step``, which takes little time, on the connection's thread, in the order of the calls."""
         self._steps.append(step)
+        self._run_on_caller()
+
+    def _run_on_caller(self) -> None:
+        """Run the pending steps on this thread if the connection's thread only waits; else wake that one."""
+        loop = self.loop
+        entered: bool | None = None  # unknown while ``enter`` runs: a signal handler may raise anywhere
+        try:
+            entered = not self._woken and loop.enter()
+            if not entered:
+                self._wake()
+                return
+            took("amqp.on_caller")
+            self._run_steps()
+        except BaseException as exc:
+            loop.add_callback_threadsafe(partial(_raise, exc))  # the connection's thread reconnects
+            if not isinstance(exc, Exception):
+                raise
+        finally:
+            if entered is not False:
+                try:
+                    loop.leave()
+                finally:
+                    loop.leave()  # in case that a signal handler raised before the first one began
+
+    def _wake(self) -> None:
+        """Wake the connection's thread, which then runs the pending steps."""
         if not self._woken:
             self._woken = True
-            self.loop.add_callback_threadsafe(self._run_steps)
+            try:
+                self.loop.add_callback_threadsafe(self._run_steps)
+            except BaseException:  # of a signal handler
+                self._woken = False
+                raise
 
     @property
     def last_error(self) -> str:
@@ -109,15 +169,19 @@ class Link:
         if connection is not None:
             connection.send_gathered()
 
-    def _begin(self, make: Make, call: StoreCall[Any]) -> None:
+    def _begin(self, make: Make, call: StoreCall[Any], unanswered: set[StoreCall[Any]]) -> None:
         async def go() -> Any:
             session = await self._waiting
             if not call.begin():
                 raise StorageError("the call was withdrawn: its timeout has passed")
             return await make(session)
 
+        def answer() -> None:
+            unanswered.discard(call)
+            self._answer(call, outcome)
+
         outcome = spawn(go())
-        outcome.then(lambda: self._answer(call, outcome))
+        outcome.then(answer)
 
     def _answer(self, call: StoreCall[Any], outcome: IoFuture[Any]) -> None:
         """Deliver an outcome to its caller, after the messages that belong to it are sent.
@@ -145,25 +209,45 @@ class Link:
         deliver(answers)
 
     def _main(self) -> None:
+        self._connect()
         while True:
-            self._connect()
             try:
                 self.loop.start()
                 break
             except Exception as exc:
                 log.exception("unexpected error on the connection's thread, reconnecting")
-                session, self._session = self._session, None
+                self._last_error = f"{type(exc).__name__}: {exc}"
+                if self._connection is not None:
+                    self._connection.abandon()
+                session, self._session, self._connection = self._session, None, None
                 if session is not None:
                     session.fail(StorageError(f"the connection failed ({exc}); repeat the call"))
-                if self._waiting.done:
-                    self._waiting = IoFuture()
+                self._expect_another()
                 self._deliver()
-                with self._lock:
-                    if self._users == 0:
-                        break
-                    self.loop = IOLoop()
-                    self.loop.add_callback_threadsafe(self._run_steps)  # steps that the last loop left
+                self._unanswered = {}  # an interrupted call is not answered
+                if not self._replace_loop():
+                    return
+                self._connect_later()
         self.loop.close()
+
+    def _replace_loop(self) -> bool:
+        """Make another loop, without the timers and sockets of this one. False if the last user has left.
+
+        The process may have no file descriptor left. Then this waits until it has some.
+        """
+        self.loop.close()  # first, for its descriptors; a callback that is added to it now is dropped
+        while True:
+            with self._lock:
+                if self._users == 0:
+                    return False
+                try:
+                    self.loop = Loop()
+                except OSError as exc:
+                    log.warning("no connection to the broker can be opened, trying again: %s", exc)
+                else:
+                    self.loop.add_callback_threadsafe(self._run_steps)  # steps that the last loop left
+                    return True
+            time.sleep(self._next_delay_s())
 
     def _connect(self) -> None:
         if self._closing:
@@ -176,8 +260,17 @@ class Link:
             custom_ioloop=self.loop,
         )
 
+    def _connect_later(self) -> None:
+        self.loop.call_later(self._next_delay_s(), self._connect)
+
+    def _next_delay_s(self) -> float:
+        """How long to wait now; next time it is twice as long."""
+        delay_s, self._delay_s = self._delay_s, min(self._delay_s * 2, _LAST_DELAY_S)
+        return delay_s
+
     def _opened(self, connection: Any) -> None:
         session = self._session = self._make(self, connection)
+        session.on_reconnect = self._expect_another
         started = spawn(session.start())
 
         def done() -> None:
@@ -192,9 +285,15 @@ class Link:
                     connection.hang_up()
                 return
             self._delay_s = _FIRST_DELAY_S
-            self._waiting.set(session)
+            if connection.is_open:
+                self._waiting.set(session)
 
         started.then(done)
+
+    def _expect_another(self) -> None:
+        """Let calls from now on wait for the next connection."""
+        if self._waiting.done:
+            self._waiting = IoFuture()
 
     def _lost(self, error: Any) -> None:
         """Handle a connection that failed to open or was lost: fail all waiting calls and reconnect."""
@@ -202,15 +301,13 @@ class Link:
         if not self._closing and not isinstance(reason, ConnectionClosedByClient):
             self._last_error = f"{type(reason).__name__}: {reason}"  # else we know a better reason
         session, self._session = self._session, None
-        if self._waiting.done:
-            self._waiting = IoFuture()
+        self._expect_another()
         if session is not None:
             session.fail(StorageError(f"the connection to the broker was lost ({reason}); repeat the call"))
         if self._closing:
             self._end()
             return
-        self.loop.call_later(self._delay_s, self._connect)
-        self._delay_s = min(self._delay_s * 2, _LAST_DELAY_S)
+        self._connect_later()
 
     def _close(self) -> None:
         self._closing = True
@@ -234,3 +331,7 @@ class Link:
     def _end(self) -> None:
         self._waiting.fail(StorageError("the client was closed"))
         self.loop.stop()
+
+
+def _raise(exc: BaseException) -> None:
+    raise RuntimeError("a step on the thread of a caller failed") from exc

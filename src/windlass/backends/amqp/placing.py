@@ -147,6 +147,16 @@ class PlannedJobs(ForeignJobs):
             self.void[void] = None
             plan.void.append(void)
 
+    def lower_generations(self, by: int) -> None:
+        """Lower the generations of all messages. A replay gave out ``by`` more than were given out before.
+
+        That should not happen. If the generations of a few jobs differ, those of all later ones do, and
+        workers would drop valid messages as outdated. With a generation that is too low they start the job;
+        only if it is cancelled while it waits, its message is not recognised as void.
+        """
+        for placed in self.placed.values():
+            placed.gen = max(placed.gen - by, 0)
+
     def adopt(self, job: JobRecord, gen: int) -> bool:
         """Add the job of a kept record that the log no longer has; False if the log has a newer state."""
         placed = self.placed.get(job.ref)

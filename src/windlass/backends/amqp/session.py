@@ -86,6 +86,8 @@ class AmqpSession:
         self._gets: deque[_Get] = deque()
         self._cancelling: dict[str, IoFuture[None]] = {}
         self.on_news: Callable[[BasicProperties, bytes], None] = lambda properties, body: None
+        #: Called before this connection is closed for another one. Set by the link.
+        self.on_reconnect: Callable[[], None] = lambda: None
 
     # --- open and close ----------------------------------------------------------------------------------
 
@@ -143,6 +145,7 @@ class AmqpSession:
     def reconnect(self) -> None:
         """Close this connection; the link then opens a new one."""
         if not self.closed and self.connection.is_open:
+            self.on_reconnect()
             self.connection.hang_up()
 
     def consume(self, channel: Any, queue: str, callback: Callable[..., None], **options: Any) -> Any:
@@ -285,7 +288,8 @@ class AmqpSession:
     def pull(self, queue: str, count: int) -> IoFuture[list[Delivery]]:
         """Fetch up to ``count`` messages that are ready now."""
         get = _Get(queue, count)
-        self.expect(get.promise)
+        if self.expect(get.promise).done:  # the connection is lost
+            return get.promise
         # Answers come in the order of the gets. So a pull sends its gets now only if all earlier pulls have
         # sent all of theirs.
         ahead = self.connection.gets_ahead and all(one.asked >= one.left for one in self._gets)

@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Callable
 
-from windlass.backend.hub import Hub
 from windlass.backend.local import notify
 from windlass.backends.file.log import Log
 from windlass.backends.file.settings import FileSettings
@@ -17,23 +16,28 @@ log = logging.getLogger("windlass.file")
 class FileNotifier(notify.Notifier):
     """The hints of one directory."""
 
-    def __init__(self, settings: FileSettings, hub: Hub) -> None:
+    def __init__(self, settings: FileSettings) -> None:
         super().__init__(
-            os.path.join(settings.directory, "wake"), settings.namespace, hub, like=settings.directory
+            os.path.join(settings.directory, "wake"), settings.namespace, like=settings.directory
         )
         self._settings = settings
         self._log: Callable[[], Log] | None = None
+        self._seen: tuple[str, int] | None = None
 
     def open(self, log: Callable[[], Log]) -> None:
         """Create the sockets. Called when the store is open. ``log`` returns the log that it reads now."""
         self._log = log
         self.open_boxes()
 
-    def checker(self) -> notify.Checker:
-        return _Checker(self)
+    def foreign(self) -> bool:
+        """Whether the log has grown and this process has not read the new part."""
+        before, self._seen = self._seen, self._behind()
+        return self._seen is not None and self._seen != before
 
-    @property
-    def behind(self) -> tuple[str, int] | None:
+    def end_checks(self) -> None:
+        """Nothing to release."""
+
+    def _behind(self) -> tuple[str, int] | None:
         """The path and size of the log if this process has not read all of it; otherwise None."""
         if self._log is None:
             return None
@@ -48,17 +52,3 @@ class FileNotifier(notify.Notifier):
     def warn(self, what: str, exc: Exception) -> None:
         """Log an error that concerns no caller."""
         log.warning("%s: %s: %s", self._settings.shown, what, exc)
-
-
-class _Checker(notify.Checker):
-    def __init__(self, wake: FileNotifier) -> None:
-        self._wake = wake
-        self._seen: tuple[str, int] | None = None
-
-    def foreign(self) -> bool:
-        """Whether the log has grown and this process has not read the new part."""
-        before, self._seen = self._seen, self._wake.behind
-        return self._seen is not None and self._seen != before
-
-    def close(self) -> None:
-        """Nothing to close."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from functools import partial
 from typing import Any
 
 from windlass.backend import requests as rq
-from windlass.backend.calls import Answer, StoreCall
+from windlass.backend.calls import Answer, StoreCall, size_of
 from windlass.backend.local import joined_adds
 from windlass.backend.local.flush import not_flushed
 from windlass.backend.local.locks import FairLock
 from windlass.backend.local.modes import denied, mode_of
-from windlass.backend.local.serving_thread import size_of
 from windlass.backends.file import directory as dr
 from windlass.backends.file import effects, readback
 from windlass.backends.file.errors import DamagedLogError, to_error
@@ -24,7 +24,7 @@ from windlass.backends.file.store import FileStore
 from windlass.core.clock import SteadyClock, moment
 from windlass.core.paths import took
 from windlass.core.probe import reach
-from windlass.errors import StorageError, StoreReplacedError
+from windlass.errors import StorageError, StoreReplacedError, WindlassError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 #: Estimated bytes of a step per item of its requests, and in addition.
@@ -138,7 +138,7 @@ class FileSession:
                 now_ms = moment(request.now_ms, lambda: self._clock.now_ms(self.store.now_ms))
                 return self.store.apply(request, now_ms)[0]
             except Exception as exc:
-                raise to_error(exc, self._settings.shown) from exc
+                raise self._to_error(exc) from exc
 
     # --- one step -----------------------------------------------------------------------------------
 
@@ -183,16 +183,13 @@ class FileSession:
         store, journal = self.store, self.store.journal
         last_ms, now_ms = store.now_ms, self._clock.now_ms(store.now_ms)
         store.now_ms = now_ms
-        answers: list[Answer] = []
         topics: set[str] = set()
         before = journal.changes
         try:
             if now_ms < last_ms:
                 store.set_back(last_ms, now_ms)
-            for group in joined_adds.group_calls(calls):
-                group_answers, touched = self._decide_group(group, now_ms)
-                answers += group_answers
-                topics |= touched
+            run = partial(self._answer, now_ms=now_ms, topics=topics)
+            answers = joined_adds.answer_all(calls, run, lambda: took("file.adds_together"))
             if journal.changes == before:
                 return answers, topics, None
             body = effects.encode(store.take_step())
@@ -207,30 +204,19 @@ class FileSession:
         reach("file.appended")
         return answers, topics, self.log
 
-    def _decide_group(self, calls: list[StoreCall[Any]], now_ms: int) -> tuple[list[Answer], set[str]]:
-        """Decide several adds as one request, or each separately if that fails without a change."""
-        if len(calls) == 1:
-            return self._decide_one(calls[0], now_ms)
-        took("file.adds_together")
+    def _answer(
+        self, call: StoreCall[Any], request: rq.Request[Any], now_ms: int, topics: set[str]
+    ) -> Answer:
+        """Decide a request for a call, and add to ``topics``. Raises if it fails after its first change."""
         changes = self.store.journal.changes
         try:
-            added, touched = self._apply(joined_adds.join(calls), now_ms)
-        except Exception:
-            if self.store.journal.changes != changes:
-                raise
-            each = [self._decide_one(call, now_ms) for call in calls]
-            return [answer for found, _ in each for answer in found], set().union(*(t for _, t in each))
-        return joined_adds.split_answers(calls, added), touched
-
-    def _decide_one(self, call: StoreCall[Any], now_ms: int) -> tuple[list[Answer], set[str]]:
-        changes = self.store.journal.changes
-        try:
-            value, touched = self._apply(call.request, now_ms)
+            value, touched = self._apply(request, now_ms)
         except Exception as exc:
             if self.store.journal.changes != changes:
                 raise
-            return [self.failed(call, exc)], set()
-        return [(call, value, None)], touched
+            return self.failed(call, exc)
+        topics |= touched
+        return call, value, None
 
     def _apply(self, request: rq.Request[Any], now_ms: int) -> tuple[Any, set[str]]:
         size = readback.check(request)
@@ -295,4 +281,9 @@ class FileSession:
             raise StoreReplacedError(self._settings.shown, log.path)
 
     def failed(self, call: StoreCall[Any], exc: Exception) -> Answer:
-        return call, None, to_error(exc, self._settings.shown)
+        return call, None, self._to_error(exc)
+
+    def _to_error(self, exc: Exception) -> WindlassError:
+        if isinstance(exc, FileNotFoundError):
+            return StoreReplacedError(self._settings.shown, exc.filename or self.directory)
+        return to_error(exc, self._settings.shown)

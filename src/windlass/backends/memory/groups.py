@@ -3,67 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import copy
 
 from windlass.backends.memory.order import Order
-from windlass.core import limit_rules as lm
 from windlass.core.job import JobRecord
-from windlass.core.limit_rules import GroupLimits, Role, Usage
+from windlass.core.limit_rules import Role, Usage
 from windlass.engine.effects import GroupRow
-from windlass.engine.unit_of_work import HOLDING
+from windlass.engine.unit_of_work import HOLDING, GroupJobs
 
 
-class StoredGroup:
+class StoredGroup(GroupJobs):
     """One group of a queue."""
 
+    parked: Order[JobRecord]
+    places: dict[Role, Order[int]]
+
     def __init__(self, name: str) -> None:
+        super().__init__(Usage(), Order[JobRecord](), {role: Order[int]() for role in HOLDING})
         self.name = name
         #: ``usage`` has the same settings, and the start times.
         self.row = GroupRow()
-        self.usage = Usage()
-        #: How each job is counted in ``usage``.
-        self._roles: dict[str, tuple[Role, int, bool]] = {}
-        #: The places of jobs that other jobs of an ordered group wait for, by role.
-        self.places: dict[Role, Order[int]] = {role: Order() for role in HOLDING}
-        #: The parked jobs by (-priority, place).
-        self.parked: Order[JobRecord] = Order()
-
-    def count_job(self, job: JobRecord) -> None:
-        """Count ``job`` by its present state."""
-        self.forget(job.id)
-        role = lm.role_of(job)
-        if role is None:
-            return
-        counted = self._roles[job.id] = (role, job.options.cost, lm.is_ranked(job))
-        self.usage.count(*counted, 1)
-        if role in self.places:
-            self.places[role].put((job.place,), job.id, job.place)
-        if role is Role.PARKED:
-            self.parked.put((-job.priority, job.place), job.id, job)
-
-    def forget(self, job_id: str) -> None:
-        """Stop counting a job."""
-        before = self._roles.pop(job_id, None)
-        if before is None:
-            return
-        self.usage.count(*before, -1)
-        if before[0] in self.places:
-            self.places[before[0]].remove(job_id)
-        if before[0] is Role.PARKED:
-            self.parked.remove(job_id)
-
-    def opens_at(self, limits: GroupLimits, job: JobRecord, now_ms: int) -> int | None:
-        """``core.limit_rules.opens_at`` for ``job``. Does not change the group."""
-        usage = copy(self.usage)
-        if limits.ordered:
-            firsts = (self.places[role].head() for role in lm.holds_up(limits))
-            usage.first = min((first[2] for first in firsts if first is not None), default=None)
-        return lm.opens_at(limits, usage, job.options.cost, now_ms, place=job.place)
-
-    def head(self) -> JobRecord | None:
-        """The first parked job."""
-        first = self.parked.head()
-        return None if first is None else first[2]
 
     def put(self, row: GroupRow) -> None:
         """Replace the settings of the group."""

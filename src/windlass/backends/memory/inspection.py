@@ -8,6 +8,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
+from msgspec.structs import replace
+
 from windlass.backend import flow_requests as fl
 from windlass.backend import limit_requests as lrq
 from windlass.backend import metric_requests as mq
@@ -99,7 +101,8 @@ def read_events(state: State, request: rq.ReadEvents, now_ms: int) -> rq.EventPa
     queue = state.look(request.queue)
     oldest = queue.last_event - len(queue.events) + 1
     start = max(request.after + 1 - oldest, 0)
-    events = list(islice(queue.events, start, start + request.limit))
+    stored = islice(queue.events, start, start + request.limit)
+    events = [replace(event, data=event.data.copy()) for event in stored]  # many events share their data
     return rq.EventPage(events, queue.last_event, oldest)
 
 
@@ -237,7 +240,7 @@ def list_groups(state: State, request: lrq.ListGroups, now_ms: int) -> lrq.Group
 
 
 def _group_info(queue: StoredQueue, group: StoredGroup, now_ms: int) -> GroupInfo:
-    usage, head = group.usage, group.head()
+    usage, head = group.usage, group.parked.head()
     limits = group.row.own if group.row.own is not None else queue.row.every_group
     return GroupInfo(
         name=group.name,

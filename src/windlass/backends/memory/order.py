@@ -24,9 +24,9 @@ class Order(Generic[T]):
         self._entries: list[Entry[T]] = []
         self._start = 0
 
-    def put(self, key: Any, name: str, thing: T) -> None:
+    def put(self, key: Any, name: str, item: T) -> None:
         """Add a value, or move it to another key."""
-        entry = self.counted[name] = (key, name, thing)
+        entry = self.counted[name] = (key, name, item)
         entries = self._entries
         if not entries or key > entries[-1][0]:  # the usual case
             entries.append(entry)
@@ -53,10 +53,10 @@ class Order(Generic[T]):
             if counted.get(entry[1]) is entry:
                 yield entry
 
-    def head(self) -> Entry[T] | None:
-        """The first valid entry."""
+    def head(self) -> T | None:
+        """The first value."""
         self._skip_removed()
-        return self._entries[self._start] if self._start < len(self._entries) else None
+        return self._entries[self._start][2] if self._start < len(self._entries) else None
 
     def backwards(self) -> Iterator[Entry[T]]:
         """Iterate over valid entries, last to first."""

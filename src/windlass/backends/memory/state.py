@@ -87,14 +87,16 @@ class StoredQueue:
         if job.options.unique is not None:
             self._leave_group(job)
         if job.options.group is not None:
-            self.groups.get(job.options.group).count_job(job)
+            group = self.groups.get(job.options.group)
+            group.leave(job_id)
+            group.enter(job)
         return before
 
     def _leave_group(self, job: JobRecord) -> None:
         """Remove a job from its old group, if a later add under its unique key moved it to another."""
         group, before = job.options.group, self._groups_of.get(job.id)
         if before is not None and before != group:
-            self.groups.get(before).forget(job.id)
+            self.groups.get(before).leave(job.id)
             del self._groups_of[job.id]
         if group is not None:
             self._groups_of[job.id] = group
@@ -107,7 +109,7 @@ class StoredQueue:
         self.expiring.remove(job.id)
         self.due.remove(job.id)
         if job.options.group is not None:
-            self.groups.get(job.options.group).forget(job.id)
+            self.groups.get(job.options.group).leave(job.id)
         self._groups_of.pop(job.id, None)
         before = self._states.pop(job.id)
         self.counts[before] -= 1
@@ -115,8 +117,7 @@ class StoredQueue:
 
     def next_due(self) -> JobRecord | None:
         """The job that is due first."""
-        first = self.due.head()
-        return None if first is None else first[2]
+        return self.due.head()
 
 
 class State:

@@ -1,4 +1,4 @@
-"""The sqlite store as a backend: a thin client of the process's ``Database``."""
+"""The sqlite store as a backend: clients of the threads and connections that a process has for a file."""
 
 from __future__ import annotations
 
@@ -6,15 +6,45 @@ import os
 import sqlite3
 
 from windlass.backend.capabilities import Capabilities
-from windlass.backend.local.store import LocalBackend
+from windlass.backend.local.store import LocalBackend, LocalStore, OpenStores
 from windlass.backend.requests import Added
 from windlass.backend.urls import BackendUrl
-from windlass.backends.sqlite.database import Database, databases
+from windlass.backends.sqlite.inspection import READS
+from windlass.backends.sqlite.notify import SqliteNotifier
+from windlass.backends.sqlite.reader import SqliteReader
+from windlass.backends.sqlite.session import SqliteSession
 from windlass.backends.sqlite.settings import SqliteSettings, parse
 from windlass.backends.sqlite.transactional import add_in_transaction, settle_in_transaction
+from windlass.backends.sqlite.writer import SqliteWriter
 from windlass.core.job import NewJob
 from windlass.core.outcome import Settled, Settlement
+from windlass.engine.verbs import VERBS
 from windlass.errors import ConfigError
+
+
+class Database(LocalStore[SqliteSettings, SqliteSession]):
+    """Threads and connections for one (file, namespace, settings) in this process."""
+
+    name = "sqlite"
+    what = "database"
+    open_s = 1.0  # opening may create tables on a slow disk
+    waited = {  # noqa: RUF012
+        "open": "it is still being opened",
+        "lock": "another process is writing, or is stopped in the middle of a transaction",
+        "begin": "another program holds the write lock",
+        "run": "the disk or the transactions before it are slow",
+        "idle": "this process had no time for it",
+    }
+    verbs = VERBS
+    reads = READS
+
+    def __init__(self, settings: SqliteSettings) -> None:
+        wake = SqliteNotifier(settings)
+        session = SqliteSession(settings, wake)
+        super().__init__(settings, wake, session, SqliteWriter("windlass-sqlite-writer", session, wake))
+
+    def make_reader(self) -> SqliteReader:
+        return SqliteReader(self.settings, self.session)
 
 
 class SqliteBackend(LocalBackend[SqliteSettings, Database]):
@@ -22,7 +52,7 @@ class SqliteBackend(LocalBackend[SqliteSettings, Database]):
 
     name = "sqlite"
     capabilities = Capabilities.full(durable=True, shared=True, transactions=True)
-    stores = databases
+    stores = OpenStores(Database)
 
     def add_in_transaction(self, connection: sqlite3.Connection, jobs: list[NewJob]) -> list[Added]:
         """Add jobs inside the caller's own transaction on this file; see ``transactional``."""

@@ -102,8 +102,16 @@ def load_entries(step: RequestState, work: UnitOfWork, limit: int) -> None:
     for window, step_ms in STEP_MS.items():
         rows = step.all("metrics_past", step_ms, now_ms - KEPT_MS[window], limit)
         past.rollups += [(name(num), window, start_ms, task) for num, start_ms, task in rows]
-    past.groups = [(name(num), group) for num, group in step.all("grp_idle", limit)]
+    past.groups = [(name(num), group) for num, group in _idle_groups(step, limit)]
     loading.load_groups(step, past.groups, work)
+
+
+def _idle_groups(step: RequestState, limit: int) -> list[Row]:
+    """Return groups that may be deleted. This connection starts after those that it returned last time: many
+    of them may stay, because their rate or bucket is in use, and must not hide the others."""
+    rows = step.all("grp_idle", *step.queues.groups_checked, limit)
+    step.queues.groups_checked = rows[-1] if len(rows) == limit else (0, "")
+    return rows
 
 
 # --- history --------------------------------------------------------------------------------------
@@ -112,10 +120,10 @@ def load_entries(step: RequestState, work: UnitOfWork, limit: int) -> None:
 def load_history(step: RequestState, work: UnitOfWork, since_ms: int) -> None:
     """Load the extent of each queue's history, and the positions of archivers and roll-ups."""
     for num, name in step.all("prune_queues", LOG_KEY):
-        ((floor,),) = step.all("queue_floor", num)
+        ((_, floor),) = step.all("queue_floors", num)
         last = step.queues.get(name).last_history
         work.logs[name] = LogSpan(floor + 1, last, _young(step, num, floor, last, since_ms))
-    tables.put(work, Table.ARCHIVER, "", step.all("archivers_all"))
+    tables.put(work, Table.ARCHIVER, "", step.all("archivers_after", -1))
     for num, *cursor in step.all("metrics_cursors_all"):
         tables.put(work, Table.CURSOR, step.queues.name(num), [tuple(cursor)])
 

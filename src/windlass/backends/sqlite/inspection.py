@@ -16,12 +16,12 @@ from windlass.backends.sqlite.logs import unpack_events, unpack_history
 from windlass.backends.sqlite.rows import (
     LOG_KEY,
     Row,
-    decode_cursors,
     index_of,
     record,
     unpack_worker,
 )
 from windlass.backends.sqlite.snapshot import ReadSnapshot
+from windlass.backends.sqlite.tables import read_archiver
 from windlass.backends.sqlite.tx import unfolded_counts
 from windlass.core import bad_records
 from windlass.core.job import (
@@ -60,9 +60,9 @@ _PRIORITIES = 32
 def get(snap: ReadSnapshot, request: rq.GetJobs) -> list[JobRecord | None]:
     answers: list[JobRecord | None] = []
     for ref in request.refs:
-        num = snap.queues.num(ref.queue)
-        rows = [] if num is None else snap.all("job_by_id", num, ref.id)
-        job = record(rows[0], ref.queue) if rows else stubs.find(snap.all, num, ref, snap.now_ms)
+        num = snap.num(ref.queue)
+        rows = snap.all("job_by_id", num, ref.id)
+        job = record(rows[0], ref.queue) if rows else stubs.find(snap, num, ref, snap.now_ms)
         answers.append(None if job is None else view(job, snap.now_ms, late=request.late))
     return answers
 
@@ -291,8 +291,7 @@ def _oldest_ready(snap: ReadSnapshot, num: int, waiting: int) -> int | None:
 
 
 def get_logs(snap: ReadSnapshot, request: rq.GetLogs) -> rq.LogPage:
-    num = snap.queues.num(request.ref.queue)
-    found = [] if num is None else snap.all("job_seq", num, request.ref.id)
+    found = snap.all("job_seq", snap.num(request.ref.queue), request.ref.id)
     if not found:
         return rq.LogPage([], 0)
     ((seq,),) = found
@@ -362,22 +361,21 @@ def read_counters(snap: ReadSnapshot, request: rq.ReadCounters) -> list[CounterR
 
 
 def list_workers(snap: ReadSnapshot, request: rq.ListWorkers) -> list[WorkerInfo]:
-    rows = snap.all("worker_list", snap.now_ms - request.stale_ms)
+    rows = snap.all("workers_after", snap.now_ms - request.stale_ms)
     return list(
         bad_records.readable(
-            rows, lambda row: unpack_worker(row[1]), lambda row: f"the row of worker {row[0]}"
+            rows, lambda row: unpack_worker(row[-1]), lambda row: f"the row of worker {row[0]}"
         )
     )
 
 
 def archivers(snap: ReadSnapshot, request: rq.ListArchivers) -> list[ArchiverInfo]:
-    rows = snap.all("archiver_list", snap.now_ms - ARCHIVER_KEPT_MS)
-    return list(bad_records.readable(rows, _archiver, lambda row: f"the row of archiver {row[0]}"))
-
-
-def _archiver(row: Row) -> ArchiverInfo:
-    name, cursors, seen_ms = row
-    return ArchiverInfo(name=name, cursors=decode_cursors(cursors), seen_ms=seen_ms)
+    rows = snap.all("archivers_after", snap.now_ms - ARCHIVER_KEPT_MS)
+    return list(
+        bad_records.readable(
+            rows, lambda row: read_archiver(*row), lambda row: f"the row of archiver {row[0]}"
+        )
+    )
 
 
 READS: dict[type[Any], Callable[[ReadSnapshot, Any], Any]] = {

@@ -12,8 +12,8 @@ from windlass.backend import schedule_requests as sq
 from windlass.backend import stream_requests as sm
 from windlass.backends.sqlite.edges import read_edges
 from windlass.backends.sqlite.limits import group_of, read_limits
-from windlass.backends.sqlite.ordered import first_place
-from windlass.backends.sqlite.rows import Row, encode_json, record
+from windlass.backends.sqlite.ordered import places
+from windlass.backends.sqlite.rows import Row, record
 from windlass.backends.sqlite.snapshot import ReadSnapshot
 from windlass.backends.sqlite.tables import unpack_metrics, unpack_schedule
 from windlass.core import bad_records
@@ -26,6 +26,8 @@ from windlass.core.states import JobState
 from windlass.core.stream_rules import Chunk, StreamHead
 from windlass.core.unique_rules import UniqueHolder
 from windlass.engine.effects import GroupRow, QueueRow
+from windlass.engine.ordered import Ordered
+from windlass.engine.unit_of_work import GroupJobs
 from windlass.engine.views import limits_view
 
 #: A limit for counting that no group reaches.
@@ -37,7 +39,7 @@ _EMPTY = StreamHead()
 
 
 def get_limits(snap: ReadSnapshot, request: lrq.GetLimits) -> lrq.Limits:
-    num = snap.queues.num(request.queue) or 0
+    num = snap.num(request.queue)
     starts: list[int] = []
     row = _limits(snap, num, request.queue, starts)
     groups = {name: _group(snap, num, name)[0] for name in request.groups}
@@ -51,13 +53,11 @@ def _limits(snap: ReadSnapshot, num: int, name: str, starts: list[int]) -> Queue
 
 
 def _group(snap: ReadSnapshot, num: int, name: str) -> tuple[GroupRow, Usage]:
-    return group_of(next(iter(snap.all("grp", num, name)), None), name)
+    return group_of(next((row[1:] for row in snap.listed("grp_find", [name], num)), None), name)
 
 
 def list_groups(snap: ReadSnapshot, request: lrq.ListGroups) -> lrq.GroupPage:
-    num = snap.queues.num(request.queue)
-    if num is None:
-        return lrq.GroupPage([])
+    num = snap.num(request.queue)
     every = _limits(snap, num, request.queue, []).every_group
     found: list[GroupInfo] = []
     name = request.cursor or ""
@@ -80,7 +80,7 @@ def _next_group(snap: ReadSnapshot, num: int, after: str) -> str | None:
 def _info(snap: ReadSnapshot, num: int, name: str, every: lm.GroupLimits) -> GroupInfo:
     row, usage = _group(snap, num, name)
     limits = every if row.own is None else row.own
-    ((_, *counts),) = snap.all("group_counts", num, _MANY, _MANY, encode_json([name]))
+    ((_, *counts),) = snap.listed("group_counts", [name], num, _MANY, _MANY)
     usage.waiting, usage.active, usage.parked, *_ = counts
     return GroupInfo(
         name=name,
@@ -99,28 +99,23 @@ def _opens_at(snap: ReadSnapshot, num: int, name: str, limits: lm.GroupLimits, u
         job = record(row, "")
         if limits.bucket is not None:
             ((usage.waiting_cost,),) = snap.all("group_cost", num, name)
-        if limits.ordered:
-            firsts = [first_place(snap.all, num, name, role) for role in lm.holds_up(limits)]
-            usage.first = min((place for place in firsts if place is not None), default=None)
-        return lm.opens_at(limits, usage, job.options.cost, snap.now_ms, place=job.place)
+        jobs = GroupJobs(usage, Ordered(), places(snap, num, name))
+        return jobs.opens_at(limits, job, snap.now_ms)
     return None
 
 
 def get_unique_key(snap: ReadSnapshot, request: lrq.GetUniqueKey) -> UniqueHolder | None:
-    num = snap.queues.num(request.queue)
-    found = [] if num is None else snap.all("unique_key", num, request.key)
+    found = snap.listed_texts("unique_key_find", [request.key], snap.num(request.queue))
     if not found:
         return None
-    job_id, until_ms = found[0]
+    _, job_id, until_ms, *_ = found[0]
     live = until_ms is None or until_ms > snap.now_ms
     return UniqueHolder(request.key, job_id, until_ms) if live else None
 
 
 def list_unique_keys(snap: ReadSnapshot, request: lrq.ListUniqueKeys) -> lrq.KeyPage:
-    num = snap.queues.num(request.queue)
-    if num is None:
-        return lrq.KeyPage([])
-    rows = snap.all("unique_key_list", num, request.cursor or "", snap.now_ms, request.limit + 1)
+    after = request.cursor or ""
+    rows = snap.all("unique_key_list", snap.num(request.queue), after, snap.now_ms, request.limit + 1)
     page = [UniqueHolder(*row) for row in rows[: request.limit]]
     return lrq.KeyPage(page, page[-1].key if len(rows) > request.limit else None)
 
@@ -131,10 +126,7 @@ def list_unique_keys(snap: ReadSnapshot, request: lrq.ListUniqueKeys) -> lrq.Key
 def get_dependencies(snap: ReadSnapshot, request: fl.GetDependencies) -> list[fl.Dependencies]:
     answers = []
     for ref in request.refs:
-        num = snap.queues.num(ref.queue)
-        if num is None:
-            answers.append(fl.Dependencies([], []))
-            continue
+        num = snap.num(ref.queue)
         below = _edges(snap, snap.all("edges_of", num, ref.id), request.values)
         rows = snap.all("edges_to", num, ref.id, request.limit + 1) if request.limit else []
         above = _edges(snap, rows, request.values)
@@ -151,12 +143,12 @@ def _edges(snap: ReadSnapshot, rows: list[Row], values: bool) -> list[Edge]:
 
 
 def read_stream(snap: ReadSnapshot, request: sm.ReadStream) -> sm.StreamPage:
-    num = snap.queues.num(request.ref.queue)
-    rows = [] if num is None else snap.all("job_codec", num, request.ref.id)
+    key = (snap.num(request.ref.queue), request.ref.id)
+    rows = snap.all("job_codec", *key)
     if not rows:
         return sm.StreamPage([], _EMPTY.last, _EMPTY.oldest, None)
     seq, state, codec, result_codec = rows[0]
-    found = snap.all("stream", seq)
+    found = snap.all("stream_of", *key)
     head = StreamHead(*found[0]) if found else _EMPTY
     chunks = [Chunk(*row) for row in snap.all("chunk_read", seq, request.after, request.limit)]
     return sm.StreamPage(chunks, head.last, head.oldest, JobState(state), result_codec or codec)
@@ -172,17 +164,14 @@ def progress(snap: ReadSnapshot, request: mq.MetricsProgress) -> list[MetricsCur
             continue
         _, newest, _, floor = snap.logs(num)
         if newest:
-            rows = snap.all("metrics_cursors", num)
+            rows = snap.all("metrics_cursor_find", num)
             at = rows[0][0] if rows else 0
             found.append(MetricsCursor(queue=name, at=at, newest=newest, oldest=floor + 1))
     return sorted(found, key=lambda cursor: cursor.queue)
 
 
 def read_metrics(snap: ReadSnapshot, request: mq.ReadMetrics) -> mq.MetricsPage:
-    num = snap.queues.num(request.queue)
-    if num is None:
-        return mq.MetricsPage([])
-    after = _after(request)
+    num, after = snap.num(request.queue), _after(request)
     rows = snap.all(
         "metrics_read",
         num,

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
 from windlass.backends.sqlite.rows import Row, encode_json
 from windlass.core import bad_records
 from windlass.core.limit_rules import GroupLimits, QueueLimits, Usage
 from windlass.engine.effects import GroupRow, QueueRow
-
-Select = Callable[..., list[Row]]
 
 #: Bits of a queue's ``special``: it has had groups; it has a row of limits.
 GROUPED, LIMITED = 1, 2

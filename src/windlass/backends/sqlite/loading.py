@@ -73,7 +73,7 @@ def _load_ids(step: RequestState, refs: Iterable[tuple[str, str]], work: UnitOfW
         return
     for queue, ids in by_queue(refs).items():
         num = step.queues.num(queue) or 0
-        for job_id, until_ms in step.listed("kept_ids", ids, num):
+        for job_id, until_ms in step.listed("kept_id_find", ids, num):
             work.kept[queue, job_id] = until_ms
 
 
@@ -139,7 +139,7 @@ def load_groups(
         load_queue(step, queue, work)
         _load_line(step, queue, work)
         num = step.queues.num(queue) or 0
-        rows = {row[0]: row[1:] for row in step.listed("grps", names, num)}
+        rows = {row[0]: row[1:] for row in step.listed("grp_find", names, num)}
         every = work.queues[queue].row.every_group
         known = {name: group_of(rows.get(name), name) for name in names}
         limits = {name: row.own or every for name, (row, _) in known.items()}

@@ -148,7 +148,7 @@ def _load_event_log(step: RequestState, name: str, work: UnitOfWork) -> None:
     newest = floor = 0
     if stored is not None:
         newest = stored.last_event + step.tx.queue_log(name).noted
-        ((floor,),) = step.all("queue_event_floor", stored.num)
+        ((floor, _),) = step.all("queue_floors", stored.num)
     work.event_logs[name] = EventSpan(max(floor, newest - EVENTS_KEPT) + 1, newest)
 
 

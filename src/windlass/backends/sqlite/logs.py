@@ -7,16 +7,28 @@ MessagePack array of runs. The records of a chunk have consecutive ids that begi
 
 from __future__ import annotations
 
-from operator import itemgetter
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter, itemgetter
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import astuple
 
 from windlass.backends.sqlite.rows import pack
-from windlass.core.job import AlikeAttempts, AttemptOutcome, AttemptRecord, Event, EventType, OwnFields
+from windlass.core.job import (
+    AlikeAttempts,
+    AttemptOutcome,
+    AttemptRecord,
+    Event,
+    EventType,
+    OwnFields,
+    alike_records,
+)
 from windlass.core.queue_time import QueueTime
 from windlass.core.transitions import EventData
+
+R = TypeVar("R")
+Item = TypeVar("Item")
 
 #: The most records in one chunk. A reader has to unpack the whole chunk to get one of them.
 CHUNK = 1_000
@@ -56,52 +68,15 @@ class AttemptRun(msgspec.Struct, array_like=True):
     #: Added in version 3.
     queue_time: QueueTime | None = None
 
-    def records(self, start: int = 0, end: int | None = None) -> list[AttemptRecord]:
-        """Return the records of the attempts from index ``start`` up to ``end``."""
-        started_ms = self.started_ms
-        return [
-            AttemptRecord(
-                run_id,
-                job_id,
-                self.attempt,
-                self.delivery,
-                self.queue,
-                self.task,
-                self.group,
-                self.tags,
-                self.worker,
-                enqueued_ms,
-                ready_ms,
-                started_ms,
-                self.finished_ms,
-                None if started_ms is None else started_ms - ready_ms,
-                duration_ms,
-                self.outcome,
-                self.error_class,
-                self.error_fingerprint,
-                self.schema_version,
-                self.max_attempts,
-                self.worker_version,
-                self.worker_host,
-                self.error_message,
-                self.priority,
-                self.schedule,
-                self.slot_ms,
-                self.parent,
-                self.root,
-                self.cost,
-                self.queue_time,
-            )
-            for run_id, job_id, enqueued_ms, ready_ms, duration_ms in self.attempts[start:end]
-        ]
 
-
-#: ``_common`` and ``_own`` pick the fields that a run shares, and the fields that differ, from a record.
 _FIELDS = AttemptRecord.__struct_fields__
-_common = itemgetter(*(_FIELDS.index(name) for name in AttemptRun.__struct_fields__ if name != "attempts"))
+_STORED = AttemptRun.__struct_fields__
+_BEFORE = _STORED.index("attempts")
+#: ``_common`` and ``_own`` pick the fields that a run shares, and the fields that differ, from a record.
+_common = itemgetter(*(_FIELDS.index(name) for name in _STORED if name != "attempts"))
 _own = itemgetter(*map(_FIELDS.index, ("run_id", "job_id", "enqueued_ms", "ready_ms", "duration_ms")))
-#: The number of common fields before ``attempts`` in an ``AttemptRun``.
-_BEFORE = AttemptRun.__struct_fields__.index("attempts")
+#: Picks the fields of a record from a run. ``alike_records`` sets those that differ.
+_of_run = itemgetter(*(_STORED.index(name) if name in _STORED else _BEFORE for name in _FIELDS))
 
 
 def runs_of(ended: list[AlikeAttempts]) -> list[AttemptRun]:
@@ -122,11 +97,7 @@ def event_chunks(runs: list[EventRun], count: int) -> list[tuple[int, bytes]]:
     """Encode ``count`` events as chunks. Returns the number of events and the bytes of each chunk."""
     if count <= CHUNK:
         return [(count, pack(runs))]
-    single = [
-        (at_ms, kind, job_id, task, data)
-        for at_ms, kind, ids, task, data in runs
-        for job_id in ([ids] if isinstance(ids, str) else ids)
-    ]
+    single = [(run[0], run[1], job_id, run[3], run[4]) for run in runs for job_id in _ids_of(run)]
     return [(len(part), pack(part)) for part in _parts(single)]
 
 
@@ -140,8 +111,6 @@ def history_chunks(ended: list[AlikeAttempts]) -> list[tuple[int, bytes]]:
 
 
 def _parts(records: list[Any]) -> list[list[Any]]:
-    if len(records) <= CHUNK:
-        return [records]
     return [records[first : first + CHUNK] for first in range(0, len(records), CHUNK)]
 
 
@@ -160,21 +129,11 @@ def unpack_events(first_id: int, chunk: bytes, start: int = 0, count: int = CHUN
         runs = _event_runs(chunk)
     except msgspec.ValidationError:
         return _events(chunk)[start : start + count]
-    events: list[Event] = []
-    passed, end = 0, start + count
-    for at_ms, kind, ids, task, data in runs:
-        jobs = [ids] if isinstance(ids, str) else ids
-        begin, passed = passed, passed + len(jobs)
-        if passed <= start:
-            continue
-        skip = max(start - begin, 0)
-        events += [
-            Event(number, at_ms, kind, job_id, task, data)
-            for number, job_id in enumerate(jobs[skip : end - begin], first_id + begin + skip)
-        ]
-        if passed >= end:
-            break
-    return events
+    return [
+        Event(number, at_ms, kind, job_id, task, data)
+        for (at_ms, kind, _, task, data), first, ids in _between(runs, _ids_of, start, count)
+        for number, job_id in enumerate(ids, first_id + first)
+    ]
 
 
 def unpack_history(chunk: bytes, start: int = 0, count: int = CHUNK) -> list[AttemptRecord]:
@@ -183,13 +142,28 @@ def unpack_history(chunk: bytes, start: int = 0, count: int = CHUNK) -> list[Att
         runs = _attempt_runs(chunk)
     except msgspec.ValidationError:
         return _attempts(chunk)[start : start + count]
-    found: list[AttemptRecord] = []
-    passed, end = 0, start + count
+    return [
+        record
+        for run, _, own in _between(runs, attrgetter("attempts"), start, count)
+        for record in alike_records(list(_of_run(astuple(run))), own)
+    ]
+
+
+def _ids_of(run: EventRun) -> list[str]:
+    return [run[2]] if isinstance(run[2], str) else run[2]
+
+
+def _between(
+    runs: Iterable[R], items_of: Callable[[R], list[Item]], start: int, count: int
+) -> Iterator[tuple[R, int, list[Item]]]:
+    """Yield runs that have some of the ``count`` items from index ``start`` on: run, first index, items."""
+    begin, end = 0, start + count
     for run in runs:
-        begin, passed = passed, passed + len(run.attempts)
-        if passed <= start:
-            continue
-        found += run.records(max(start - begin, 0), end - begin)
-        if passed >= end:
-            break
-    return found
+        items = items_of(run)
+        skip = max(start - begin, 0)
+        part = items[skip : end - begin]
+        if part:
+            yield run, begin + skip, part
+        begin += len(items)
+        if begin >= end:
+            return

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 
-from windlass.backend.hub import Hub
 from windlass.backend.local import notify
 from windlass.backends.sqlite import statements
 from windlass.backends.sqlite.connection import connect
@@ -21,33 +20,23 @@ _BESIDE = "-wake"
 class SqliteNotifier(notify.Notifier):
     """The hints of one ``Database``."""
 
-    def __init__(self, settings: SqliteSettings, hub: Hub) -> None:
-        super().__init__(settings.path + _BESIDE, settings.namespace, hub, like=settings.path)
+    def __init__(self, settings: SqliteSettings) -> None:
+        super().__init__(settings.path + _BESIDE, settings.namespace, like=settings.path)
         self._settings = settings
+        self._sql = statements.load(settings.namespace)
         #: The part of the store's activity that this process caused. Increased before each commit.
         self.own_activity = 0
-        self._before = 0
+        #: The part that other processes caused, at the last check.
+        self._foreign = 0
+        self._conn: sqlite3.Connection | None = None
+        self._version = -1
 
     def open(self, activity: int) -> None:
         """Start listening. ``activity`` is the store's activity (``Meta.activity``) at this moment."""
-        self._before = activity
+        self._foreign = activity
         self.open_boxes()
 
-    def checker(self) -> notify.Checker:
-        return _Checker(self, self._settings, self._before)
-
-
-class _Checker(notify.Checker):
-    def __init__(self, wake: SqliteNotifier, settings: SqliteSettings, foreign: int) -> None:
-        self._wake = wake
-        self._settings = settings
-        self._sql = statements.load(settings.namespace)
-        self._conn: sqlite3.Connection | None = None
-        self._version = -1
-        self._foreign = foreign
-
     def foreign(self) -> bool:
-        """Whether another process has changed the store since the last check."""
         try:
             if self._conn is None:
                 self._conn = connect(self._settings, read_only=True)
@@ -60,9 +49,9 @@ class _Checker(notify.Checker):
             return False  # the next check may succeed, and callers get errors from their own requests
         # Read last: a commit of this process that ``activity`` contains is counted by now. If one that is not
         # committed yet is counted too, the commit changes the version, and the next check finds the rest.
-        before, self._foreign = self._foreign, activity - self._wake.own_activity
+        before, self._foreign = self._foreign, activity - self.own_activity
         return self._foreign > before
 
-    def close(self) -> None:
+    def end_checks(self) -> None:
         if self._conn is not None:
             self._conn.close()

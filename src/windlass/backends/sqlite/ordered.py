@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from windlass.backends.sqlite import tables
-from windlass.backends.sqlite.limits import Select
 from windlass.backends.sqlite.request import RequestState
 from windlass.backends.sqlite.rows import (
     PLAIN_OPTIONS,
@@ -19,6 +18,7 @@ from windlass.backends.sqlite.rows import (
     decode_options,
     decode_queue_time,
 )
+from windlass.backends.sqlite.statements import StatementRunner
 from windlass.backends.sqlite.tx import QueueState
 from windlass.core import bad_records
 from windlass.core.job import JobRecord
@@ -272,14 +272,9 @@ def parked(step: RequestState, work: UnitOfWork, queue: str, num: int, group: st
     return Ordered(read())
 
 
-def places(step: RequestState, num: int, group: str) -> dict[Role, Ordered[int]]:
+def places(runner: StatementRunner, num: int, group: str) -> dict[Role, Ordered[int]]:
     """Return, by role, the places of the jobs that an ordered group may have to wait for."""
-    return {role: Ordered(_places(step.all, num, group, role)) for role in _PLACES}
-
-
-def first_place(select: Select, num: int, group: str, role: Role) -> int | None:
-    """Return the first place of a role, or None."""
-    return next((place for _, _, place in _places(select, num, group, role)), None)
+    return {role: Ordered(_places(runner, num, group, role)) for role in _PLACES}
 
 
 #: The statements of each role, with their parameters after the group.
@@ -290,9 +285,11 @@ _PLACES: dict[Role, list[tuple[Any, ...]]] = {
 }
 
 
-def _places(select: Select, num: int, group: str, role: Role) -> Iterator[tuple[tuple[int], str, int]]:
+def _places(
+    runner: StatementRunner, num: int, group: str, role: Role
+) -> Iterator[tuple[tuple[int], str, int]]:
     def read(name: str, *params: Any) -> Iterator[Row]:
-        return pages(lambda *page: select(name, num, group, *params, *page), 2)
+        return pages(lambda *page: runner.all(name, num, group, *params, *page), 2)
 
     for place, job_id in merge(*(read(*found) for found in _PLACES[role])):
         yield (place,), job_id, place

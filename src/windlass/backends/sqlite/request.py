@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 
-from windlass.backends.sqlite.rows import Row, encode_json, record, storable
-from windlass.backends.sqlite.statements import LISTED, SPAN
-from windlass.backends.sqlite.tx import Share, Tx, tally_of
+from windlass.backends.sqlite.rows import Row, record, storable
+from windlass.backends.sqlite.statements import SPAN, StatementRunner
+from windlass.backends.sqlite.tx import Tx, tally_of
 from windlass.core import bad_records
 from windlass.core.clock import moment
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.states import JobState
+from windlass.engine.effects import Effects
 
 
 class Upkeep(msgspec.Struct):
@@ -35,15 +36,22 @@ class DamagedError(Exception):
         self.jobs = jobs
 
 
-class RequestState(Share):
+class RequestState(StatementRunner):
     """What one request has loaded and collected, with methods that run named statements."""
 
     def __init__(self, tx: Tx, now_ms: int | None) -> None:
-        super().__init__(tx, moment(now_ms, lambda: tx.now_ms))
         self.tx = tx
-        self.conn = tx.conn
-        self.sql = tx.sql
+        self.conn, self.sql = tx.conn, tx.sql
         self.queues = tx.queues
+        self.now_ms = moment(now_ms, lambda: tx.now_ms)
+        self.last_place = tx.last_place
+        #: The effects of its verbs. The transaction writes the logs and counts of all its requests together.
+        self.gathered: list[Effects] = []
+        #: By queue: by how much the numbers of its jobs in each state change.
+        self.tallies: dict[str, dict[JobState, int]] = {}
+        self.made: list[str] = []
+        #: Whether it only added jobs, and the last of them has the newest place and the current time.
+        self.plain = True
         #: Jobs that this request set aside, by number.
         self._aside: dict[int, JobRef] = {}
         self.begin()
@@ -57,6 +65,30 @@ class RequestState(Share):
         self.upkeep: Upkeep | None = None
         #: The last place that was assigned before this verb.
         self.first_place = self.last_place
+
+    def hand_over(self) -> None:
+        """Add what was collected to the transaction, because the request succeeded."""
+        tx, now_ms, logs = self.tx, self.now_ms, self.tx.queue_logs
+        tx.last_place = self.last_place
+        tx.plain = tx.plain and self.plain and now_ms == tx.now_ms
+        for effects in self.gathered:
+            for note in effects.pending_events:
+                log, ids = logs[note.queue], note.job_ids
+                log.events.append((now_ms, note.type, ids[0] if len(ids) == 1 else ids, note.task, note.data))
+                log.noted += len(ids)
+                if now_ms > log.at_ms:
+                    log.at_ms = now_ms
+            for alike in effects.attempts:
+                logs[alike.first.queue].history.append(alike)
+            for (name, task, outcome), by in effects.counts.items():
+                counts = logs[name].counts
+                counts[task, outcome] = counts.get((task, outcome), 0) + by
+            tx.topics |= effects.topics
+        for name, moved in self.tallies.items():
+            tallies = logs[name].tallies
+            for state, by in moved.items():
+                tallies[state] = tallies.get(state, 0) + by
+        tx.made += self.made
 
     def for_upkeep(self) -> Upkeep:
         """Return the upkeep of this verb, created on first use."""
@@ -116,25 +148,6 @@ class RequestState(Share):
         return num
 
     # --- statements -------------------------------------------------------------------------------
-
-    def all(self, name: str, *params: Any) -> list[Row]:
-        """Execute a named statement and return all its rows."""
-        return self.conn.execute(self.sql[name], params).fetchall()
-
-    def listed(self, name: str, items: Iterable[Any], *params: Any) -> list[Row]:
-        """Execute a named statement that takes a JSON list as its last parameter. Returns all its rows."""
-        return self.conn.execute(self.sql[name], (*params, encode_json(list(items)))).fetchall()
-
-    def listed_texts(self, name: str, items: list[Any], *params: Any) -> list[Row]:
-        """As ``listed``, for texts that may contain NUL: ``json_each`` ends a text there."""
-        ended = [item for item in items if isinstance(item, str) and "\0" in item]
-        if not ended:
-            return self.listed(name, items, *params)
-        rows = self.listed(name, [item for item in items if item not in ended], *params)
-        one = self.sql[name].replace(LISTED, "?")
-        for item in ended:
-            rows += self.conn.execute(one, (*params, item)).fetchall()
-        return rows
 
     def run(self, name: str, *params: Any) -> int:
         """Execute a named statement. Returns the number of rows that it changed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -17,13 +18,18 @@ from windlass.core.states import DUE_LATER, FINISHED, JobState
 
 Row = tuple[Any, ...]
 
+#: Columns that may change after the add and hold the value of the record's field.
+_COPIED = (
+    *("priority", "place", "ready_ms", "expires_ms", "started_ms", "finished_ms", "attempts", "deliveries"),
+    *("stalls", "manual_retries", "misses", "token", "settled_token", "lease_until_ms", "worker"),
+    *("cancel_reason", "progress", "result", "result_until_ms", "reason", "awaits", "turn"),
+)
+_copied = attrgetter(*_COPIED)
 #: The columns that ``changed_row`` writes, in order, without the row's number.
 JOB_CHANGED = (
-    *("state", "priority", "place", "options", "ready_ms", "due_ms", "expires_ms", "started_ms"),
-    *("finished_ms", "attempts", "deliveries", "stalls", "manual_retries", "misses", "token"),
-    *("settled_token", "lease_until_ms", "worker", "cancel_reason", "progress", "result"),
-    *("result_until_ms", "reason", "errors", "keep_until_ms", "spare_until_ms", "linked", "held_ms"),
-    *("awaits", "signals", "idle", "grp", "turn", "queue_time"),
+    *_COPIED,
+    *("state", "options", "due_ms", "errors", "keep_until_ms", "spare_until_ms", "linked", "held_ms"),
+    *("signals", "idle", "grp", "queue_time"),
 )
 #: The columns that do not change after the add. Only ``whole_row`` writes them.
 JOB_FIXED = ("queue", "id", "task", "payload", "codec", "request_id", "enqueued_ms")
@@ -353,39 +359,18 @@ def changed_row(job: JobRecord, *, grouped: bool) -> Row:
     held = job.state is JobState.BLOCKED  # keep its due time out of ``due_ms``, or it would be promoted
     options_text = encode_options(job.options)
     return (
+        *_copied(job),
         job.state.value,
-        job.priority,
-        job.place,
         options_text,
-        job.ready_ms,
         None if held else job.due_ms,
-        job.expires_ms,
-        job.started_ms,
-        finished_ms,
-        job.attempts,
-        job.deliveries,
-        job.stalls,
-        job.manual_retries,
-        job.misses,
-        job.token,
-        job.settled_token,
-        job.lease_until_ms,
-        job.worker,
-        job.cancel_reason,
-        job.progress,
-        job.result,
-        job.result_until_ms,
-        job.reason,
         encode_json(job.errors) if job.errors else None,
         too_old_from(options_text, job.state, finished_ms or 0) if ended else None,
         spare_until(job.options, finished_ms or 0) if ended else None,
         1 if job.linked else None,
         job.due_ms if held else None,
-        job.awaits,
         pack(job.signals) if job.signals else None,
         IDLE.get(job.state),
         job.options.group or ("" if grouped else None),
-        job.turn,
         None if job.queue_time is None else encode_json(job.queue_time),
         job.seq,
     )

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from windlass.backend import requests as rq
 from windlass.backend.calls import Answer, StoreCall
@@ -39,6 +41,8 @@ from windlass.core.clock import SYSTEM_CLOCK, SteadyClock
 from windlass.core.paths import took
 from windlass.core.probe import reach
 from windlass.engine import timing
+
+T = TypeVar("T")
 
 log = logging.getLogger("windlass.sqlite")
 
@@ -155,32 +159,38 @@ class SqliteSession:
 
         The commit is not on the disk yet, so do not deliver the answers before ``secure`` returns.
         """
-        tx: Tx | None = None
-        done = 0
         try:
-            reach("sqlite.begun")
-            meta = self._read_meta()
-            now_ms = self._clock.now_ms(meta.clock_ms)
-            tx = Tx(self._one, self._sql, self._queues, meta, now_ms)
-            if now_ms < meta.clock_ms:
-                self._set_back(tx, meta.clock_ms)
-            answers = self._run_calls(tx, calls)
-            self._meta, topics = tx.flush(), tx.topics
-            self._pages += tx.pages
-            done = self._meta.activity - meta.activity
-            self._wake.own_activity += done  # before the commit, or it would look like another process's
-            reach("sqlite.committing")
-            self._cursor.execute("COMMIT")
+            return self._commit(lambda tx: self._run_calls(tx, calls))
         except Exception as exc:
-            self._wake.own_activity -= done
-            self._roll_back(tx)
             if is_odd_text(self.conn, exc):
                 read_any_text(self.conn)
                 with suppress(sqlite3.Error, OSError):  # report the first error then
                     if self.begin():
                         return self.run(calls)
             return [self.failed(call, exc) for call in calls], set()
-        return answers, topics
+
+    def _commit(self, work: Callable[[Tx], T]) -> tuple[T, set[str]]:
+        """Do ``work`` in the open transaction and commit it. Returns its answer and the topics.
+
+        If this fails, the transaction is rolled back.
+        """
+        tx: Tx | None = None
+        done = 0
+        try:
+            meta = self._read_meta()
+            tx = Tx(self._one, self._sql, self._queues, meta, self._clock.now_ms(meta.clock_ms))
+            answer = work(tx)
+            self._meta = tx.flush()
+            self._pages += tx.pages
+            done = self._meta.activity - meta.activity
+            self._wake.own_activity += done  # before the commit, or it would look like another process's
+            reach("sqlite.committing")
+            self._cursor.execute("COMMIT")
+        except Exception:
+            self._wake.own_activity -= done
+            self._roll_back(tx)
+            raise
+        return answer, tx.topics
 
     def secure(self, answers: list[Answer]) -> list[Answer]:
         """Flush the commit to the disk. Call it with the lock released, so that other processes can write.
@@ -218,26 +228,22 @@ class SqliteSession:
                 self._queues.kept_longer.clear()
         return self._meta
 
-    def _set_back(self, tx: Tx, from_ms: int) -> None:
+    def _set_back(self, tx: Tx) -> None:
         """Adapt stored times to a clock that went back, before any request of the transaction runs."""
         step = RequestPort(tx, None)
-        step.carry_out(timing.set_back, from_ms)
-        tx.absorb(step)
+        step.carry_out(timing.set_back, tx.meta.clock_ms)
+        step.hand_over()
         self._queues.kept_longer.clear()
 
     def _run_calls(self, tx: Tx, calls: list[StoreCall[Any]]) -> list[Answer]:
+        reach("sqlite.begun")
+        if tx.now_ms < tx.meta.clock_ms:
+            self._set_back(tx)
         if len(calls) == 1:
             return [(calls[0], self._run_request(tx, calls[0].request), None)]
-        return [answer for group in joined_adds.group_calls(calls) for answer in self._run_group(tx, group)]
-
-    def _run_group(self, tx: Tx, calls: list[StoreCall[Any]]) -> list[Answer]:
-        """Run several adds as one request. If that fails, run each by itself."""
-        if len(calls) > 1:
-            took("sqlite.adds_together")
-            _, added, error = self._run_alone(tx, calls[0], joined_adds.join(calls))
-            if error is None:
-                return joined_adds.split_answers(calls, added)
-        return [self._run_alone(tx, call, call.request) for call in calls]
+        return joined_adds.answer_all(
+            calls, partial(self._run_alone, tx), lambda: took("sqlite.adds_together")
+        )
 
     def _run_alone(self, tx: Tx, call: StoreCall[Any], request: rq.Request[Any]) -> Answer:
         """Run a request in its own savepoint, so that a failure rolls back only this request."""
@@ -259,7 +265,7 @@ class SqliteSession:
         except BaseException:
             self._queues.rolled_back(step.made)
             raise
-        tx.absorb(step)
+        step.hand_over()
         return value
 
     def _roll_back(self, tx: Tx | None) -> None:
@@ -278,40 +284,30 @@ class SqliteSession:
 
         Returns False if another program is writing. The lock must be held.
         """
-        tx: Tx | None = None
-        done = 0
         try:
             if not self.begin():
                 return False
-            meta = self._read_meta()
-            tx = Tx(
-                self._one,
-                self._sql,
-                self._queues,
-                meta,
-                max(self._clock.now_ms(meta.clock_ms), meta.clock_ms),
-            )
-            if self._misfit is not None:
-                sweep.again(self._one, self._settings.namespace, self._misfit)
-            step = RequestPort(tx, None)
-            more = sweep.batch(step, self._settings.namespace)
-            tx.absorb(step)
-            self._meta = tx.flush()
-            self._pages += tx.pages
-            done = self._meta.activity - meta.activity
-            self._wake.own_activity += done
-            self._cursor.execute("COMMIT")
+            more, topics = self._commit(self._check_rows)
             self._misfit, self.sweep_due = None, more
-            self._wake.announce(tx.topics)
+            self._wake.announce(topics)
         except Exception as exc:
-            self._wake.own_activity -= done
-            self._roll_back(tx)
             if is_odd_text(self.conn, exc):
                 read_any_text(self.conn)
             else:
                 self.sweep_due = False  # until the store is opened again
                 log.exception("%s: could not check for values of a wrong type", self._settings.shown)
         return True
+
+    def _check_rows(self, tx: Tx) -> bool:
+        """Check the next batch of rows. Returns whether there may be more."""
+        # Requests adapt stored times to a clock that went back; this does not.
+        tx.now_ms = max(tx.now_ms, tx.meta.clock_ms)
+        if self._misfit is not None:
+            sweep.again(self._one, self._settings.namespace, self._misfit)
+        step = RequestPort(tx, None)
+        more = sweep.batch(step, self._settings.namespace)
+        step.hand_over()
+        return more
 
     # --- the log ------------------------------------------------------------------------------------
 

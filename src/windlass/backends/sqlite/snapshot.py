@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass
-from typing import Any
 
-from windlass.backends.sqlite.rows import LOG_KEY, Row
-from windlass.backends.sqlite.statements import Statements
+from windlass.backends.sqlite.rows import LOG_KEY
+from windlass.backends.sqlite.statements import StatementRunner, Statements
 from windlass.backends.sqlite.tx import Queues, tally_of
 from windlass.core.states import JobState
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSnapshot:
-    """A read transaction with the current time, and methods that run named statements."""
+class ReadSnapshot(StatementRunner):
+    """A read transaction with the current time."""
 
     conn: sqlite3.Connection
     sql: Statements
     queues: Queues
     now_ms: int
 
-    def all(self, name: str, *params: Any) -> list[Row]:
-        return self.conn.execute(self.sql[name], params).fetchall()
+    def num(self, queue: str) -> int:
+        """Return the number of a queue, or 0, which no row has, if it does not exist."""
+        return self.queues.num(queue) or 0
 
     def tally(self, num: int) -> dict[JobState, int]:
         return tally_of(self.conn, self.sql, num)

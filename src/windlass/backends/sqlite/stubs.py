@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
 from windlass.backends.sqlite.request import RequestState
-from windlass.backends.sqlite.rows import Row, by_queue
+from windlass.backends.sqlite.rows import by_queue
+from windlass.backends.sqlite.statements import StatementRunner
 from windlass.core import bad_records
 from windlass.core.job import JobRecord, JobRef
 from windlass.core.stubs import is_over
@@ -16,10 +17,10 @@ from windlass.engine.unit_of_work import UnitOfWork
 _unpack = msgspec.msgpack.Decoder(JobRecord).decode
 
 
-def find(select: Callable[..., list[Row]], num: int | None, ref: JobRef, now_ms: int) -> JobRecord | None:
+def find(runner: StatementRunner, num: int, ref: JobRef, now_ms: int) -> JobRecord | None:
     """Return the stub of the removed job ``ref`` of queue ``num``, or None if it is missing or too old."""
-    rows = [] if num is None else select("stub", num, ref.id)
-    return _read(rows[0][0], ref.id, now_ms) if rows else None
+    rows = runner.listed_texts("stub_find", [ref.id], num)
+    return _read(rows[0][-1], ref.id, now_ms) if rows else None
 
 
 def load(step: RequestState, refs: Iterable[tuple[str, str]], work: UnitOfWork) -> None:
@@ -28,7 +29,7 @@ def load(step: RequestState, refs: Iterable[tuple[str, str]], work: UnitOfWork) 
     if queues.nothing_kept() or queues.no_stubs:
         return
     for queue, some in by_queue(refs).items():
-        for job_id, packed in step.listed("stubs", some, queues.num(queue) or 0):
+        for job_id, _, packed in step.listed("stub_find", some, queues.num(queue) or 0):
             found = _read(packed, job_id, work.now_ms)
             if found is not None:
                 work.stubs[queue, job_id] = found

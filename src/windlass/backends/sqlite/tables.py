@@ -1,4 +1,4 @@
-"""Reads and writes entries of tables (``engine.effects.Table``). For queues and groups see ``limits``."""
+"""Reads and writes entries of tables (``engine.effects.Table``), except queues."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from windlass.backends.sqlite.limits import group_row
 from windlass.backends.sqlite.request import RequestState
 from windlass.backends.sqlite.rows import Row, decode_cursors, encode_json, pack, unpack_worker
 from windlass.core import bad_records
@@ -25,18 +26,17 @@ _STEPS = {ms: name for name, ms in STEP_MS.items()}
 
 
 class _Rows(NamedTuple):
-    """How the entries of one table are stored. The queue, with which most keys begin, is handled separately.
+    """How the entries of one table are stored, by its statements ``find``, ``save`` and ``drop`` (see
+    ``entries`` in ``statements``).
 
-    The statement ``find`` takes the queue's number, if the table has one, and a list of keys. It returns the
-    key columns and the stored columns.
+    The queue, with which most keys begin, is handled separately.
     """
 
-    find: str
-    save: str
-    drop: str
-    #: Convert stored columns to a value, and a value to stored columns.
-    read: Callable[..., Any]
+    table: str
+    #: Convert a value to stored columns, and a row (the rest of the key, then these columns) to a value.
+    #: The rows of groups and stubs are not read here.
     row: Callable[[Any], Row]
+    read: Callable[..., Any] = lambda *row: row
     of_queue: bool = True
     #: Convert the rest of a key (after the queue) to its columns, and back. ``width`` is their number.
     columns: Callable[[Row], Row] = lambda rest: rest
@@ -44,65 +44,50 @@ class _Rows(NamedTuple):
     width: int = 1
 
 
-def _key_of(job_id: str, until_ms: int | None, request_id: str, left: str) -> KeyEntry:
+def _key_of(key: str, job_id: str, until_ms: int | None, request_id: str, left: str) -> KeyEntry:
     return KeyEntry(job_id, until_ms, request_id, tuple(left.split(",")) if left else ())
 
 
+def read_archiver(name: str, seen_ms: int, cursors: str) -> ArchiverInfo:
+    return ArchiverInfo(name=name, cursors=decode_cursors(cursors), seen_ms=seen_ms)
+
+
 _TABLES: dict[Table, _Rows] = {
+    Table.GROUP: _Rows("grp", group_row),
     Table.KEY: _Rows(
-        *("unique_keys", "unique_key_save", "unique_key_free"),
-        read=_key_of,
-        row=lambda entry: (entry.job_id, entry.until_ms, entry.request_id, ",".join(entry.not_taken)),
+        "unique_key",
+        lambda entry: (entry.job_id, entry.until_ms, entry.request_id, ",".join(entry.not_taken)),
+        _key_of,
     ),
-    Table.KEPT_ID: _Rows(
-        *("kept_ids", "kept_id_save", "kept_id_delete"),
-        read=lambda until_ms: until_ms,
-        row=lambda until_ms: (until_ms,),
-    ),
+    Table.KEPT_ID: _Rows("kept_id", lambda until_ms: (until_ms,), lambda job_id, until_ms: until_ms),
     Table.WORKER: _Rows(
-        *("workers", "worker_save", "worker_delete"),
-        read=unpack_worker,
-        row=lambda worker: (worker.started_ms, worker.beat_ms, pack(worker)),
+        "worker",
+        lambda worker: (worker.started_ms, worker.beat_ms, pack(worker)),
+        lambda *row: unpack_worker(row[-1]),
         of_queue=False,
     ),
     Table.ARCHIVER: _Rows(
-        *("archivers", "archiver_save", "archiver_delete"),
-        read=lambda name, seen_ms, cursors: ArchiverInfo(
-            name=name, cursors=decode_cursors(cursors), seen_ms=seen_ms
-        ),
-        row=lambda info: (info.seen_ms, encode_json(info.cursors)),
+        "archiver",
+        lambda info: (info.seen_ms, encode_json(info.cursors)),
+        read_archiver,
         of_queue=False,
     ),
-    Table.LEADER: _Rows(
-        *("leaders", "leader_save", "leader_delete"),
-        read=lambda holder, until_ms: (holder, until_ms),
-        row=tuple,
-        of_queue=False,
-    ),
+    Table.LEADER: _Rows("leader", tuple, lambda role, *term: term, of_queue=False),
     Table.SCHEDULE: _Rows(
-        *("schedules", "schedule_save", "schedule_delete"),
-        read=unpack_schedule,
-        row=lambda record: (record.source, None if record.paused else record.next_ms, pack(record)),
+        "schedule",
+        lambda record: (record.source, None if record.paused else record.next_ms, pack(record)),
+        lambda *row: unpack_schedule(row[-1]),
     ),
-    Table.CURSOR: _Rows(
-        *("metrics_cursors", "metrics_cursor_save", "metrics_cursor_delete"),
-        read=Cursor,
-        row=tuple,
-        width=0,
-    ),
+    Table.CURSOR: _Rows("metrics_cursor", tuple, Cursor, width=0),
     Table.ROLLUP: _Rows(
-        *("metrics_rows", "metrics_save", "metrics_delete"),
-        read=unpack_metrics,
-        row=lambda row: (pack(row),),
+        "metrics",
+        lambda row: (pack(row),),
+        lambda *row: unpack_metrics(row[-1]),
         columns=lambda rest: (STEP_MS[rest[0]], *rest[1:]),
         key=lambda columns: (_STEPS[columns[0]], *columns[1:]),
         width=3,
     ),
-    Table.STUB: _Rows(
-        *("stubs", "stub_save", "stub_delete"),
-        read=lambda packed: packed,
-        row=lambda stub: (stub.finished_ms, pack(stub)),
-    ),
+    Table.STUB: _Rows("stub", lambda stub: (stub.finished_ms, pack(stub))),
 }
 
 
@@ -123,7 +108,8 @@ def load(step: RequestState, entries: Iterable[Entry], work: UnitOfWork) -> None
         columns = [how.columns(key) for key in keys]
         items = [key[0] if len(key) == 1 else key for key in columns if key]
         where = () if num is None else (num,)
-        rows = step.listed_texts(how.find, items, *where) if how.width else step.all(how.find, *where)
+        find = f"{how.table}_find"
+        rows = step.listed_texts(find, items, *where) if how.width else step.all(find, *where)
         put(work, table, queue, rows)
 
 
@@ -131,10 +117,10 @@ def put(work: UnitOfWork, table: Table, queue: str, rows: Iterable[Row]) -> None
     """Put rows of a table into ``work.rows``. Each row begins with its key, without the queue."""
     how = _TABLES[table]
     for row in rows:
-        key, stored = how.key(row[: how.width]), row[how.width :]
+        key = how.key(row[: how.width])
         whole = (queue, *key) if how.of_queue else key
         what = f"entry {whole} of table {table.name.lower()}"
-        value = bad_records.read_or_none(stored, lambda found: how.read(*found), what)
+        value = bad_records.read_or_none(row, lambda found: how.read(*found), what)
         if value is not None:
             work.rows[table, whole] = value
 
@@ -153,9 +139,9 @@ def write(step: RequestState, entries: dict[Entry, Any]) -> None:
         else:
             saved.setdefault(table, []).append((*columns, *how.row(value)))
     for table, rows in dropped.items():
-        step.many(_TABLES[table].drop, rows)
+        step.many(f"{_TABLES[table].table}_drop", rows)
     for table, rows in saved.items():
-        step.many(_TABLES[table].save, rows)
+        step.many(f"{_TABLES[table].table}_save", rows)
     if Table.STUB in saved:
         step.run("stub_trim", STUBS_KEPT)
     _remember(step, {*saved}, {*dropped})

@@ -43,8 +43,8 @@ def add_in_transaction(
     """Add ``jobs`` inside the transaction of ``connection``. The caller commits or rolls back.
 
     If no transaction is open, this begins one, as the ``sqlite3`` module does before a write. In autocommit
-    mode (``isolation_level=None``) the caller must begin it. If this raises, nothing was added and earlier
-    changes of the transaction are kept.
+    mode (``isolation_level=None`` or ``autocommit=True``) the caller must begin it. If this raises, nothing
+    was added and earlier changes of the transaction are kept.
     """
     return inside(connection, namespace, now_ms, lambda step: step.answer(rq.Add(jobs=jobs)))
 
@@ -66,7 +66,9 @@ def inside(
     """Run ``verb`` inside the transaction of ``connection``, in a savepoint. Returns its answer."""
     if not isinstance(connection, sqlite3.Connection):
         raise ConfigError("connection", "a sqlite3.Connection", connection)
-    if not connection.in_transaction and connection.isolation_level is None:
+    # Python 3.12 has a second autocommit mode, in which ``commit`` would not end our transaction.
+    autocommits = connection.isolation_level is None or getattr(connection, "autocommit", None) is True
+    if not connection.in_transaction and autocommits:
         raise ConfigError(
             "connection", message="the connection has no open transaction: execute BEGIN IMMEDIATE first"
         )
@@ -90,7 +92,7 @@ def _run(plain: _Plain, namespace: str, now_ms: int | None, verb: Callable[[Requ
         tx = Tx(plain, sql, Queues(plain, sql), meta, max(SYSTEM_CLOCK.now_ms(), meta.clock_ms))
         step = RequestPort(tx, now_ms)
         answer = verb(step)
-        tx.absorb(step)
+        step.hand_over()
         tx.flush()
     except BaseException:
         if plain.in_transaction:

@@ -2,8 +2,8 @@
 
 Events, history and counts are collected while requests run and written once, before the commit: one chunk
 per queue and log. A chunk of events also holds the changes of the queue's job counts and lifetime counters.
-From time to time ``fold`` adds these to the tables that hold the totals. If a request fails, only its own
-``Share`` is dropped.
+From time to time ``fold`` adds these to the tables that hold the totals. If a request fails, only what
+it collected itself is dropped (see ``request``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from windlass.backends.sqlite.statements import Statements
 from windlass.core import bad_records
 from windlass.core.job import EVENTS_KEPT, AlikeAttempts, JobRecord
 from windlass.core.states import JobState
-from windlass.engine.effects import Effects, QueueRow
+from windlass.engine.effects import QueueRow
 
 #: The number of chunks, and of events in them, after which their counts are added to the totals.
 FOLD_CHUNKS = 64
@@ -95,6 +95,8 @@ class Queues:
         self.kept_longer: dict[tuple[int, JobState], tuple[int, int]] = {}
         #: The number of the last job whose state was checked in this round.
         self.last_checked = 0
+        #: The last group (queue number, name) that a prune checked in this round.
+        self.groups_checked: tuple[int, str] = (0, "")
 
     def num(self, name: str) -> int | None:
         """Return the number of a queue, or None if it does not exist."""
@@ -173,21 +175,6 @@ class Queues:
         return num
 
 
-class Share:
-    """What one request collects. The ``Tx`` absorbs it when the request succeeds."""
-
-    def __init__(self, tx: Tx, now_ms: int) -> None:
-        self.now_ms = now_ms
-        self.last_place = tx.last_place
-        #: The effects of its verbs. The transaction writes the logs and counts of all its requests together.
-        self.gathered: list[Effects] = []
-        #: By queue: by how much the numbers of its jobs in each state change.
-        self.tallies: dict[str, dict[JobState, int]] = {}
-        self.made: list[str] = []
-        #: Whether it only added jobs, and the last of them has the newest place and the current time.
-        self.plain = True
-
-
 class Tx:
     """One transaction. It collects what its requests did, and ``flush`` writes it."""
 
@@ -199,51 +186,28 @@ class Tx:
         self.now_ms = now_ms
         self.last_place = meta.last_place
         #: What ``flush`` will write, by queue.
-        self._queue_logs: collections.defaultdict[str, _QueueLog] = collections.defaultdict(_QueueLog)
+        self.queue_logs: collections.defaultdict[str, QueueLog] = collections.defaultdict(QueueLog)
         self.topics: set[str] = set()
         self.made: list[str] = []
-        self._plain = True
+        #: Whether all requests only added jobs (see ``Meta``).
+        self.plain = True
         #: Rows that this transaction changed. Valid after ``flush``, which adds the new ``total_changes``.
         self._changes = -conn.total_changes
-
-    def absorb(self, share: Share) -> None:
-        """Take over what a successful request collected."""
-        self.last_place = share.last_place
-        self._plain = self._plain and share.plain and share.now_ms == self.now_ms
-        now_ms, logs = share.now_ms, self._queue_logs
-        for effects in share.gathered:
-            for note in effects.pending_events:
-                log, ids = logs[note.queue], note.job_ids
-                log.events.append((now_ms, note.type, ids[0] if len(ids) == 1 else ids, note.task, note.data))
-                log.noted += len(ids)
-                if now_ms > log.at_ms:
-                    log.at_ms = now_ms
-            for alike in effects.attempts:
-                logs[alike.first.queue].history.append(alike)
-            for (name, task, outcome), by in effects.counts.items():
-                counts = logs[name].counts
-                counts[task, outcome] = counts.get((task, outcome), 0) + by
-            self.topics |= effects.topics
-        for name, moved in share.tallies.items():
-            tallies = logs[name].tallies
-            for state, by in moved.items():
-                tallies[state] = tallies.get(state, 0) + by
-        self.made += share.made
 
     @property
     def pages(self) -> float:
         """Approximate number of database pages that this transaction changed. Valid after ``flush``."""
         return 4 + 0.4 * self._changes
 
-    def queue_log(self, queue: str) -> _QueueLog:
+    def queue_log(self, queue: str) -> QueueLog:
         """Return what has been collected for a queue so far."""
-        return self._queue_logs.get(queue) or _QueueLog()
+        return self.queue_logs.get(queue) or QueueLog()
 
     # --- writing ------------------------------------------------------------------------------------
 
     def flush(self) -> Meta:
         """Write everything that was collected. Returns the new state of the store."""
-        for name, log in self._queue_logs.items():
+        for name, log in self.queue_logs.items():
             queue = self.queues.find(name)
             if queue is None:
                 self.queues.make(name)
@@ -256,14 +220,14 @@ class Tx:
         self._changes += self.conn.total_changes
         if not self._changes:
             return self.meta  # nothing was written
-        if self._plain:
+        if self.plain:
             return Meta(self.last_place, self.now_ms, self.meta.serial)
         meta = Meta(self.last_place, self.now_ms, self.meta.serial + bool(self.topics))
         self.conn.execute(self.sql["meta_save"], meta)
         return meta
 
 
-class _QueueLog:
+class QueueLog:
     """The events, history and counts that one transaction writes for one queue."""
 
     __slots__ = ("at_ms", "counts", "events", "history", "noted", "tallies")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec.structs import astuple
 
 from windlass.backends.sqlite import edges, tables
-from windlass.backends.sqlite.limits import GROUPED, LIMITED, group_row, is_limited, limits_row
+from windlass.backends.sqlite.limits import GROUPED, LIMITED, is_limited, limits_row
 from windlass.backends.sqlite.request import RequestState, Upkeep
 from windlass.backends.sqlite.rows import (
     INLINE_PAYLOAD,
@@ -23,6 +23,7 @@ from windlass.backends.sqlite.rows import (
     too_old_from,
     whole_row,
 )
+from windlass.backends.sqlite.statements import ONE
 from windlass.backends.sqlite.tx import QueueState, fold
 from windlass.core.job import LOGS_KEPT, JobRecord, LogLine
 from windlass.core.paths import took
@@ -52,7 +53,7 @@ def write(step: RequestState, effects: Effects) -> None:
         _delete(step, effects.gone)
     kinds = _write_jobs(step, effects) if effects.jobs or effects.moves else set()
     if effects.rows:
-        _write_rows(step, effects)
+        tables.write(step, effects.rows)
     if effects.relayed or step.upkeep is not None:
         _write_upkeep(step, effects, step.for_upkeep())
     if not effects.plain:
@@ -244,7 +245,7 @@ def _complete(step: RequestState, jobs: list[JobRecord]) -> None:
             single.append((*params, first.seq))
         else:
             done += step.among("job_complete", [job.seq for job in some], *params).rowcount
-    done += step.many("job_complete_one", single) if single else 0
+    done += step.many("job_complete" + ONE, single) if single else 0
     if done != len(jobs):  # a bug: some change of an active job did not pop it from ``Queues.leased``
         missing = len(jobs) - done
         raise StorageError(
@@ -285,15 +286,6 @@ def _write_queue(step: RequestState, name: str, row: QueueRow) -> None:
         step.run("limits_save", num, *limits_row(row))
     else:
         step.run("limits_forget", num)
-
-
-def _write_rows(step: RequestState, effects: Effects) -> None:
-    for (table, key), row in effects.rows.items():
-        if table is Table.GROUP and row is None:
-            step.run("grp_delete", step.queue(key[0]), key[1])
-        elif table is Table.GROUP:
-            step.run("grp_save", step.queue(key[0]), key[1], *group_row(row))
-    tables.write(step, effects.rows)
 
 
 # --- effects that few requests have ---------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -44,6 +45,11 @@ from windlass.core.probe import reach
 
 R = TypeVar("R")
 Verb = Callable[[ValkeySession, Any, str], Awaitable[Any]]
+
+log = logging.getLogger("windlass.valkey")
+
+#: How long a close waits for the connections of another event loop, which may be blocked.
+_CLOSE_S = 5.0
 
 _VERBS: dict[type[Any], Verb] = {
     rq.Restore: restoring.restore,
@@ -137,6 +143,7 @@ class ValkeyBackend:
         self._keys = Keys(settings.namespace)
         self._barrier = barrier or SubscribeBarrier(settings.timeout_s)
         self._lock = threading.Lock()
+        #: By the address of the event loop, which is kept, so that no other one has its address.
         self._loops: dict[int, _PerLoop] = {}
         #: State of event loops that are gone; the next request closes it.
         self._stale: list[_PerLoop] = []
@@ -161,7 +168,7 @@ class ValkeyBackend:
         here = self._here()
         if self._stale:
             await self._close_stale()
-        if self._barrier.is_closed:
+        if self._barrier.is_closed and type(request) is not rq.Extend:  # a renewal must not be late
             await self._barrier.wait()
         reach("valkey.execute", request=request)
         if request.now_ms is None:  # '' makes the server read its own clock
@@ -189,14 +196,13 @@ class ValkeyBackend:
     def _here(self) -> _PerLoop:
         loop = asyncio.get_running_loop()
         found = self._loops.get(id(loop))
-        if found is None or found.loop is not loop:
+        if found is None:
             session = ValkeySession(self._settings, self._keys)
             found = _PerLoop(loop, session, Adder(session), Subscriber(session, self._barrier))
             with self._lock:
-                stale = self._loops.get(id(loop))
-                self._loops[id(loop)] = found
-            if stale is not None:
-                self._stale.append(stale)
+                known = [*self._loops.values(), found]
+                self._loops = {id(one.loop): one for one in known if not one.loop.is_closed()}
+                self._stale += [one for one in known if one.loop.is_closed()]
         return found
 
 
@@ -215,7 +221,12 @@ async def _close(one: _PerLoop) -> None:
         await one.session.close()  # its tasks ended with the loop
     else:
         with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(one.close(), one.loop))
+            closing = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(one.close(), one.loop))
+            await asyncio.wait([closing], timeout=_CLOSE_S)
+            if closing.done():
+                await (one.session.close() if closing.cancelled() else closing)  # a loop that ends cancels it
+            else:
+                log.warning("another event loop of this client is blocked: it closes its connections later")
 
 
 def from_url(url: BackendUrl) -> ValkeyBackend:

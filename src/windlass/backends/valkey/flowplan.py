@@ -165,11 +165,11 @@ class FlowPlan:
     async def _with_stored(
         self, session: ValkeySession, graph: dict[JobRef, list[JobRef]]
     ) -> dict[JobRef, list[JobRef]]:
-        """The graph with stored edges that could close a cycle: if a stored job gets a new child."""
+        """The graph with stored edges that could close a cycle: paths from the new child of a stored job."""
         if graph.keys() <= self._fresh.keys():
             return graph
         whole = {ref: list(children) for ref, children in graph.items()}
-        ahead = list({*graph, *(one for row in graph.values() for one in row)})
+        ahead = [one for row in graph.values() for one in row]
         seen = set(self._fresh)
         while ahead := [ref for ref in dict.fromkeys(ahead) if ref not in seen]:
             seen.update(ahead)

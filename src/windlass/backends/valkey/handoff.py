@@ -42,6 +42,7 @@ _CLOSE_TIMEOUT_S = 1.0
 Begin = Callable[[JobRecord, float], bool]
 
 _TAKEN = ord(str(TAKEN))
+_leased = records.wrap_unreadable(records.leased)
 
 
 class OfferedJob(NamedTuple):
@@ -104,7 +105,10 @@ class WorkerHandoff:
             return True  # too old to use: the next claim returns the job with a new lease
         lease = records.Lease(now_ms, self.worker, now_ms + registration.lease_ms)
         token = claim_id + GIVEN
-        (record,) = records.leased(self.queue, [news[at + 2 : start]], [news[start:]], [token], lease)
+        try:
+            (record,) = _leased(self.queue, [news[at + 2 : start]], [news[start:]], [token], lease)
+        except StorageError:
+            return True  # the next claim returns the job and fails it
         del self.registrations[claim_id]
         if self.begin is not None and self.begin(record, since_ms):
             took("valkey.handoff_begun")

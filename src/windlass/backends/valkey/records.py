@@ -65,8 +65,6 @@ class _Common(NamedTuple):
 
 
 _commons: dict[bytes, _Common] = {}
-#: The last one that was used. At first its bytes match no record.
-_last_common = _Common(b"\xff" * 300, 1, None)
 
 
 def _read_meta(packed: bytes) -> RecordMeta:
@@ -191,6 +189,11 @@ def _read_head(packed: bytes) -> Head:
     return head
 
 
+def token(packed_head: bytes) -> str:
+    """The token in the head of a leased job. It raises what decoding raises."""
+    return _read_head(packed_head).token
+
+
 def lean(packed: bytes, at: int) -> tuple[int, int, int, str, str, str, int]:
     """Sequence, enqueued, started, token, worker and task of the head of a plain job, and where they end."""
     seq = int.from_bytes(packed[at : at + 7], "big")
@@ -220,27 +223,24 @@ def leased(
     It raises what decoding raises; callers use ``wrap_unreadable``.
     """
     found: list[JobRecord] = []
-    common = _last_common
-    now_ms, worker, until_ms = lease
+    common = None
     for job_id, text, token in zip(ids, stored, tokens, strict=True):
         # The common part contains its own length, so no other record starts with it.
-        if not text.startswith(common.text, 14):
-            common = _read_common(text)
-        record: JobRecord = common.model.__copy__()  # takes a third of the time of a new record
-        record.queue, record.worker, record.started_ms, record.lease_until_ms = (
-            queue,
-            worker,
-            now_ms,
-            until_ms,
-        )
+        if common is None or not text.startswith(common.text, 14):
+            common = _common_of(text)
+            model = common.model.__copy__()
+            model.queue, model.worker = queue, lease.worker
+            model.started_ms, model.lease_until_ms = lease.now_ms, lease.until_ms
+            model.errors, model.signals = [], {}  # shared by the jobs of this claim
+            body = 14 + len(common.text)
+        record: JobRecord = model.__copy__()  # takes a third of the time of a new record
         record.id = record.request_id = job_id.decode()
         if common.request_id != 1:
             record.request_id = str(common.request_id)
         number, enqueued_1, enqueued_2 = _numbers(text)
         record.seq = record.place = number & _SEQ
         record.enqueued_ms = record.ready_ms = enqueued_1 << 32 | enqueued_2
-        record.payload, record.token = text[14 + len(common.text) :], token
-        record.errors, record.signals = [], {}
+        record.payload, record.token = text[body:], token
         found.append(record)
     return found
 
@@ -258,9 +258,8 @@ def _leased_model(task: str, meta: RecordMeta) -> JobRecord:
     )
 
 
-def _read_common(stored: bytes) -> _Common:
+def _common_of(stored: bytes) -> _Common:
     """The part that the record shares with others of the same task and options, from a cache."""
-    global _last_common
     at = 15 + stored[14]
     end = at + 4 + int.from_bytes(stored[at : at + 4], "big")
     text = stored[14:end]
@@ -273,8 +272,6 @@ def _read_common(stored: bytes) -> _Common:
             if len(_commons) >= _CACHED:
                 _commons.clear()
             _commons[text] = found
-    if found.request_id == 1:
-        _last_common = found
     return found
 
 

@@ -2,7 +2,8 @@
 
 Server functions publish on a sharded channel for each queue and kind of hint, in the slot of the queue. A
 listener misses nothing that happens after ``listen``: requests wait until its subscriptions are confirmed
-(``subscribe_barrier.py``). After a lost connection all listeners are woken, because hints may have been lost.
+(``subscribe_barrier.py``). After a lost connection, and after a subscription for which a request could not
+wait, all listeners are woken, because hints may have been lost.
 """
 
 from __future__ import annotations
@@ -117,14 +118,18 @@ class _SubscriberConnection:
         return channel in self.channels and not self._joining[channel]
 
     async def ping(self) -> None:
-        """Return when every message that was published before has been read. Raises ``TimeoutError``."""
+        """Return when every message that was published before has been read.
+
+        Raises ``TimeoutError``, or the reason if the connection is lost.
+        """
         pong: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.pongs.append(pong)
         await self.send("PING")
         timeout_s = self._subscriber.timeout_s
         await asyncio.wait([pong, self.reader], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if not pong.done():
-            raise TimeoutError("the connection for hints went silent")
+            lost = self.reader.done() and not self.reader.cancelled() and self.reader.exception()
+            raise lost or TimeoutError("the connection for hints went silent")
 
     async def close(self) -> None:
         self.reader.cancel()
@@ -147,14 +152,21 @@ class _SubscriberConnection:
             self._left(answer[1].decode())
 
     def _joined(self, channel: str) -> None:
-        self._joining[channel] -= 1
+        _take_one(self._joining, channel)
         if self.is_joined(channel):
             self._subscriber.confirmed(channel)
 
     def _left(self, channel: str) -> None:
         if not self._leaving[channel]:
             raise OSError("a slot moved away")  # the server ended the subscription
-        self._leaving[channel] -= 1
+        _take_one(self._leaving, channel)
+
+
+def _take_one(counts: Counter[str], channel: str) -> None:
+    """Count one less, and forget a channel that is counted no more."""
+    counts[channel] -= 1
+    if not counts[channel]:
+        del counts[channel]
 
 
 class Subscriber:
@@ -217,11 +229,9 @@ class Subscriber:
         for topic in listener.subscriptions:
             channel = self._keys.channel(topic)
             self._listeners[channel].remove(listener)
-            if not self._listeners[channel]:
-                del self._listeners[channel]
             self._wanted[channel] -= 1
             if self._wanted[channel] <= 0:
-                del self._wanted[channel]
+                del self._wanted[channel], self._listeners[channel], self._topics[channel]
                 self.confirmed(channel)
         self._changed.set()
 
@@ -257,8 +267,8 @@ class Subscriber:
     def confirmed(self, channel: str) -> None:
         """Note that a channel is subscribed to or not wanted any more; open the barrier with the last one."""
         self._pending.discard(channel)
-        if not self._pending:
-            self._barrier.open(self)
+        if not self._pending and self._barrier.open(self):
+            self.hub.wake_all()  # a request did not wait long enough, so its hint may be lost
 
     def _open_barrier(self) -> None:
         self._pending.clear()
@@ -272,7 +282,8 @@ class Subscriber:
                 await self._serve()
             except (RedisError, OSError, NotSentError, TlsError, TimeoutError) as exc:
                 log.info("hints from the server are interrupted: %s", exc)
-                await self._topology.learn(exc)
+                with contextlib.suppress(RedisError, TlsError):  # the servers refuse this, too
+                    await self._topology.learn(exc)
             finally:
                 connections, self._connections = self._connections, {}
                 for connection in connections.values():
@@ -289,6 +300,7 @@ class Subscriber:
             self._changed.clear()
             await self._subscribe()
             if self._failures:
+                await self._ping()  # the server answers when it has the subscriptions
                 self._failures = 0
                 self.hub.wake_all()
             readers = {connection.reader for connection in self._connections.values()}
@@ -302,9 +314,13 @@ class Subscriber:
                 if reader.done():
                     reader.result()
             if self._loop.time() >= asked + 2 * self.timeout_s:
-                for connection in list(self._connections.values()):
-                    await connection.ping()  # a dead connection may look like a quiet one
+                await self._ping()  # a dead connection may look like a quiet one
                 asked = self._loop.time()
+
+    async def _ping(self) -> None:
+        """Return when every server has carried out what was sent to it. Raises as ``ping`` does."""
+        for connection in list(self._connections.values()):
+            await connection.ping()
 
     async def _subscribe(self) -> None:
         """Open connections and send what is missing: new subscriptions, and ends of unwanted ones."""

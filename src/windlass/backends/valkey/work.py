@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from windlass.backend import requests as rq
 from windlass.backends.valkey import records, relay, settlements
@@ -22,6 +22,8 @@ from windlass.core.job import JobRecord
 from windlass.core.outcome import Extended, Outcome, Settled, Settlement
 from windlass.core.paths import took
 from windlass.errors import StorageError
+
+_COMPLETE: Final = Outcome.COMPLETE  # members of an enum are slow to look up
 
 
 async def settle(session: ValkeySession, request: rq.Settle, now: str) -> rq.SettleResult:
@@ -123,7 +125,7 @@ def _ends(items: list[Settlement], indexes: list[int]) -> list[Any]:
 
 def _is_plain(end: Settlement) -> bool:
     """Whether it is a completion that neither holds its group nor fills in options."""
-    return end.outcome is Outcome.COMPLETE and not end.hold_ms and end.filled is None
+    return end.outcome is _COMPLETE and not end.hold_ms and end.filled is None
 
 
 def _claim(claim: rq.Claim, claim_id: str, limit: int, lines: list[Any]) -> tuple[Any, ...]:
@@ -149,8 +151,14 @@ async def _read(
         except StorageError as exc:
             root = group.roots[abs(one[0]) - 1]
             job_id = one[1][0] if one[0] > 0 else one[1]
-            await _set_aside(session, root, job_id, f"{claim_id}.{number}", exc, now)
+            await _set_aside(session, root, job_id, _token(one, f"{claim_id}.{number}"), exc, now)
     return jobs
+
+
+def _token(one: list[Any], of_claim: str) -> str:
+    """The token of a leased job: that of its head, which a handoff may have given, or else ``of_claim``."""
+    known = bad_records.read_or_none(one[3], records.token, "the head of a job") if one[0] <= 0 else None
+    return known or of_claim
 
 
 def _single_jobs(leased: list[Any]) -> Iterator[list[Any]]:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from windlass.backend.urls import default_url
 from windlass.cli.output import Out
-from windlass.cli.store_commands import carry_out, examples_epilog
+from windlass.cli.reach import check_reachable
+from windlass.cli.store_commands import carry_out, check_exists, examples_epilog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,6 +84,14 @@ def pipeline_command(name: str, *, examples: str) -> Callable[[Work], click.Comm
         return made
 
     return decorate
+
+
+def existing_store(url: str | None) -> str:
+    """The URL of the store, which must exist: the commands of the pipeline read it, and create none."""
+    chosen = url or default_url()
+    check_exists(chosen)
+    check_reachable(chosen)
+    return chosen
 
 
 @contextmanager

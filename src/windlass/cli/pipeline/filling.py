@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from windlass.backend.urls import DEFAULT_URL
 from windlass.cli.output import Out
 from windlass.cli.pipeline.common import (
     conf_option,
+    existing_store,
     lake_option,
     master_option,
     payload_options,
@@ -99,13 +99,21 @@ def _opened(
     values: dict[str, Any],
 ) -> Iterator[Pipeline]:
     """A pipeline with its own Spark session."""
+    _require_packages()
     from windlass.pipeline.run import Pipeline, RunOptions
 
-    options = RunOptions(url=url or DEFAULT_URL, mask=(*DEFAULT_MASK, *mask), **values)
+    options = RunOptions(url=existing_store(url), mask=(*DEFAULT_MASK, *mask), **values)
     with spark_session(out, master, conf) as spark:
         pipeline = Pipeline(spark, options)
         pipeline.open()
         yield pipeline
+
+
+def _require_packages() -> None:
+    """Raise ``ConfigError`` if the packages are missing that the modules of the pipeline import."""
+    from windlass.pipeline.session import require_packages
+
+    require_packages()
 
 
 def _run_once(pipeline: Pipeline, out: Out) -> int:
@@ -203,6 +211,7 @@ def backfill(
     **values: Any,
 ) -> int:
     """Rebuild silver and gold from bronze, day by day. The store is read for --payloads only."""
+    _require_packages()
     from windlass.pipeline.backfill import bronze_dates, rebuild
 
     stored = _stored_payloads(**values) if payloads else None
@@ -225,7 +234,7 @@ def _stored_payloads(
     from windlass.pipeline.store_requests import absolute_url
 
     kept = Payloads((*DEFAULT_MASK, *mask), payload_bytes)
-    return StoredPayloads(absolute_url(url or DEFAULT_URL), source, kept)
+    return StoredPayloads(absolute_url(existing_store(url)), source, kept)
 
 
 def _open_lake(lake: str, spark: SparkSession) -> Lake:

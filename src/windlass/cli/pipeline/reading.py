@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from windlass.backend.urls import DEFAULT_URL
 from windlass.cli.output import Column, Out
 from windlass.cli.pipeline.common import (
     conf_option,
+    existing_store,
     lake_option,
     master_option,
     pipeline_command,
@@ -163,7 +163,7 @@ def replay(out: Out, *, url: str | None, lake: str, source: str, where: str, dry
     from windlass.pipeline.replay import select_failed
     from windlass.pipeline.store_requests import absolute_url
 
-    store = absolute_url(url or DEFAULT_URL)
+    store = absolute_url(existing_store(url))
     chosen = select_failed(lake, where, source, store)
     with out.progress("retrying", len(chosen)) as advance:
         result = run_again(store, chosen, dry_run=dry_run, progress=advance)
@@ -174,4 +174,6 @@ def replay(out: Out, *, url: str | None, lake: str, source: str, where: str, dry
         f"pruned, {counts['changed']:,} are not failed any more.",
         {"chosen": len(chosen), **counts, "pruned_ids": [job.job_id for job in result.pruned]},
     )
+    if chosen and counts["pruned"] == len(chosen):
+        out.note(f"The store has none of these jobs: is --url the store of source {source!r}?")
     return 0

@@ -11,13 +11,14 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import Any, Final, overload
 
 from windlass.api.app import Windlass
 from windlass.api.task import caller_module, default_name
 from windlass.compat.celery import canvas, schedules
-from windlass.compat.celery.calls import job_options
+from windlass.compat.celery.calls import job_options, options_of
 from windlass.compat.celery.conf import Settings, settings_of
 from windlass.compat.celery.current import app_or_current, running, set_current_app, wait_for
 from windlass.compat.celery.exceptions import NotRegistered
@@ -30,6 +31,8 @@ from windlass.errors import ConfigError
 from windlass.jobs.job import Job
 
 _apps: Final[weakref.WeakSet[Celery]] = weakref.WeakSet()
+#: How long results are kept that do not expire.
+_FOR_EVER: Final = timedelta(days=36_500)
 #: Tasks of ``shared_task``, which every app has.
 _shared: Final[list[tuple[Callable[..., Any], dict[str, Any]]]] = []
 
@@ -113,6 +116,7 @@ class Celery:
         self._windlass: Windlass | None = None
         self._discover: list[tuple[Any, str | None]] = []
         self._declared: set[str] = set()
+        self._declaring = False
         self.control = Control(self)
         self.on_configure = Signal("on_configure")
         self.on_after_configure = Signal("on_after_configure")
@@ -253,18 +257,19 @@ class Celery:
         """Several results as one."""
         return GroupResult(id, results, **options)
 
-    def route(self, name: str, task: Any, options: dict[str, Any], call: tuple[Any, Any]) -> str:
-        """The queue of a call: from its options, from ``task_routes``, or the default."""
-        queue = options.get("queue")
-        if queue is None:
-            queue = _routed(self.conf.task_routes, name, (*call, options, task))
-        return _queue_name(queue or self.conf.task_default_queue)
+    def route(
+        self, name: str, task: Any, options: dict[str, Any], call: tuple[Any, Any]
+    ) -> tuple[str, int | None]:
+        """The queue and priority of a call: from its options, from ``task_routes``, or the default."""
+        where: Any = _routed(self.conf.task_routes, name, (*call, options, task)) or {}
+        queue = options.get("queue") or where.get("queue") or where.get("routing_key")
+        return _queue_name(queue or self.conf.task_default_queue), where.get("priority")
 
     def queue_names(self) -> list[str]:
         """The queues of its tasks, its routes and ``task_queues``."""
         found = [self.conf.task_default_queue, *(one for one in self.conf.task_queues or ())]
         found += [
-            self.route(task.name, task, {"queue": task.queue}, ((), {})) for task in self._tasks.values()
+            self.route(task.name, task, {"queue": task.queue}, ((), {}))[0] for task in self._tasks.values()
         ]
         found += _static_routes(self.conf.task_routes)
         return list(dict.fromkeys(map(_queue_name, found)))
@@ -315,8 +320,10 @@ class Celery:
                     got=task,
                 )
             rule = schedules.to_windlass(entry["schedule"], self.conf.zone_name())
-            queue = self.route(task, self._tasks[task], options, (entry.get("args"), entry.get("kwargs")))
-            bound = made.tasks[task].options(**job_options(self, options))
+            call = (entry.get("args"), entry.get("kwargs"))
+            queue, priority = self.route(task, self._tasks[task], options, call)
+            merged = {**options_of(self._tasks[task], self, priority), **options}
+            bound = made.tasks[task].options(**job_options(self, merged))
             if queue != bound.task.queue_name:
                 raise ConfigError(
                     f"beat_schedule[{name!r}]",
@@ -337,7 +344,12 @@ class Celery:
                 self._windlass = self._make()
                 self.on_after_configure.send(self)
                 self.on_after_finalize.send(self)
-            self._declare_schedules(self._windlass)
+            if not self._declaring:  # the options of a schedule need this app, too
+                self._declaring = True
+                try:
+                    self._declare_schedules(self._windlass)
+                finally:
+                    self._declaring = False
             return self._windlass
 
     def finalize(self, auto: bool = False) -> None:
@@ -348,7 +360,7 @@ class Celery:
         self.on_configure.send(self)
         self._import_modules()
         expires = self.conf.result_expires
-        kept = {"keep_completed": True} if expires is None else {"result_ttl": expires}
+        kept = {"result_ttl": expires} if expires else {"keep_completed": True, "result_ttl": _FOR_EVER}
         url = self.conf.broker_url
         made = Windlass(
             _store_url(url[0] if isinstance(url, (list, tuple)) else url),
@@ -364,7 +376,7 @@ class Celery:
         def run(*args: Any, **kwargs: Any) -> Any:
             return run_job(task, args, kwargs)
 
-        queue = self.route(task.name, task, {"queue": task.queue}, ((), {}))
+        queue, _ = self.route(task.name, task, {"queue": task.queue}, ((), {}))
         made.task(name=task.name, queue=queue, **task.job_options())(run)
 
     def _import_modules(self) -> None:
@@ -422,11 +434,11 @@ def _by_pattern(pairs: Iterable[tuple[Any, Any]], name: str) -> Any:
     return None
 
 
-def _destination(where: Any) -> Any:
+def _destination(where: Any) -> Mapping[str, Any] | None:
     if where is None or isinstance(where, str):
-        return where
+        return {"queue": where} if where else None
     check_known(where, ("queue", "priority", "routing_key", "exchange"), "key of a route")
-    return where.get("queue") or where.get("routing_key")
+    return where  # type: ignore[no-any-return]
 
 
 def _static_routes(routes: Any) -> list[Any]:
@@ -434,10 +446,15 @@ def _static_routes(routes: Any) -> list[Any]:
     if routes is None or callable(routes):
         return []
     if isinstance(routes, Mapping):
-        return [found for where in routes.values() if (found := _destination(where))]
+        return [found for where in routes.values() if (found := _queue_of(where))]
     if _is_pair(routes):
-        return [found] if (found := _destination(routes[1])) else []
+        return [found] if (found := _queue_of(routes[1])) else []
     return [name for one in routes for name in _static_routes(one)]
+
+
+def _queue_of(where: Any) -> Any:
+    found = _destination(where) or {}
+    return found.get("queue") or found.get("routing_key")
 
 
 def _packages(packages: Any) -> list[str]:
@@ -458,11 +475,12 @@ def _import_if_there(module: str) -> None:
 class _SharedTask:
     """A proxy for a task of the current app."""
 
-    def __init__(self, fn: Callable[..., Any], name: str) -> None:
-        self.__dict__.update({"_name": name, "__doc__": fn.__doc__, "__wrapped__": fn})
+    def __init__(self, fn: Callable[..., Any], name: str | None) -> None:
+        self.__dict__.update({"_given": name, "__doc__": fn.__doc__, "__wrapped__": fn})
 
     def _get(self) -> Task:
-        return app_or_current().tasks[self._name]  # type: ignore[no-any-return]
+        app: Any = app_or_current()
+        return app.tasks[self._given or app.gen_task_name(self.__wrapped__)]  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._get(), name)
@@ -471,7 +489,7 @@ class _SharedTask:
         return self._get()(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<shared task {self._name}>"
+        return f"<shared task {self._given or self.__wrapped__.__name__}>"
 
 
 @overload
@@ -486,8 +504,7 @@ def shared_task(*args: Any, **options: Any) -> Any:
     _shared.append((fn, options))
     for app in list(_apps):
         app._make_task(fn, options)
-    module = default_name(fn).removesuffix(fn.__qualname__)
-    return _SharedTask(fn, options.get("name") or f"{module}{fn.__name__}")
+    return _SharedTask(fn, options.get("name"))
 
 
 class _Current:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from windlass.compat.celery.current import CeleryApp
 from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.ids import new_id
-from windlass.core.option_values import check_known
+from windlass.core.option_values import check_known, seconds_to_ms
 from windlass.errors import ConfigError, shown
 from windlass.flows import Step
 from windlass.jobs.payload import pack_call
@@ -19,6 +19,14 @@ from windlass.jobs.payload import pack_call
 PASSING: Final = "celery.passing"
 ERRBACK: Final = "celery.errback"
 GROUP: Final = "celery.group"
+#: Whether an errback takes its own arguments only.
+IMMUTABLE: Final = "celery.immutable"
+#: Whether the return value is dropped; set where the call says so. KEPT: another step takes it in any case.
+IGNORED: Final = "celery.ignored"
+KEPT: Final = "celery.kept"
+#: Seconds from the end of the previous steps until a step starts, or expires.
+COUNTDOWN: Final = "celery.countdown"
+EXPIRES: Final = "celery.expires"
 PARENT: Final = "celery.parent"
 HEADERS: Final = "celery.headers"
 
@@ -63,17 +71,27 @@ def make_step(
     kwargs: dict[str, Any],
     options: Mapping[str, Any],
     trace: Mapping[str, str],
+    *,
+    later: bool = False,
 ) -> Step:
-    """One call as a step. Options that it does not set are left to the worker's task."""
+    """One call as a step. Options that it does not set are left to the worker's task.
+
+    ``later``: it follows other steps, so its countdown and expiry begin when they have ended.
+    """
     check_options(options)
     task = app.tasks.get(name)
-    merged = {**_options_of(task, app), **{key: one for key, one in options.items() if one is not None}}
-    queue = app.route(name, task, dict(merged), (args, kwargs))
+    given = {key: one for key, one in options.items() if one is not None}
+    queue, priority = app.route(name, task, {**options_of(task, app), **given}, (args, kwargs))
+    merged = {**options_of(task, app, priority), **given}
+    texts = dict(trace)
+    if later:
+        texts |= _pauses(merged)
     said = job_options(app, merged)
     if getattr(task, "rate_limit", None):
         said["group"] = name
     said["job_id"] = str(merged.get("task_id") or new_id())
-    texts = dict(trace)
+    if "ignore_result" in given:
+        texts[IGNORED] = "yes" if given["ignore_result"] else "no"
     if merged.get("headers"):
         texts[HEADERS] = json.dumps(merged["headers"])
     if merged.get("group_id"):
@@ -83,9 +101,26 @@ def make_step(
     return Step(name, queue, pack_call(args, kwargs), said)
 
 
-def _options_of(task: Any, app: CeleryApp) -> dict[str, Any]:
-    """The options that the task itself sets for each of its calls."""
-    found: dict[str, Any] = {"priority": app.conf.task_default_priority}
+def _pauses(options: dict[str, Any]) -> dict[str, str]:
+    """Take a countdown and a relative expiry out of ``options``; returns them for the trace of the job."""
+    texts: dict[str, str] = {}
+    if options.get("countdown"):
+        options.pop("eta", None)  # as in Celery, the countdown counts
+        texts[COUNTDOWN] = _seconds("countdown", max(options.pop("countdown"), 0))
+    expires = options.get("expires")
+    if expires is not None and not isinstance(expires, datetime):
+        texts[EXPIRES] = _seconds("expires", max(_number(expires), 0.001))
+        del options["expires"]
+    return texts
+
+
+def _seconds(option: str, value: float) -> str:
+    return str(seconds_to_ms(value, option) / 1000)
+
+
+def options_of(task: Any, app: CeleryApp, routed: int | None = None) -> dict[str, Any]:
+    """The options that the task itself sets for each of its calls. ``routed``: the priority of its route."""
+    found: dict[str, Any] = {"priority": app.conf.task_default_priority if routed is None else routed}
     for option in ("queue", "expires", "priority"):
         value = getattr(task, option, None)
         if value is not None:
@@ -96,13 +131,12 @@ def _options_of(task: Any, app: CeleryApp) -> dict[str, Any]:
 def job_options(app: CeleryApp, options: Mapping[str, Any]) -> dict[str, Any]:
     """The job options of a call."""
     said: dict[str, Any] = {}
-    if options.get("countdown") is not None:
+    if options.get("countdown"):  # as in Celery, it counts more than an eta
         said["delay"] = max(options["countdown"], 0)
-    if options.get("eta") is not None:
-        said.pop("delay", None)
+    elif options.get("eta") is not None:
         said["run_at"] = aware(app, options["eta"], "eta")
     if options.get("expires") is not None:
-        said["expires_in"] = max(_seconds_until(app, options["expires"]), 0.001)
+        said["expires_total"] = max(_seconds_until(app, options["expires"]), 0.001)
     if options.get("priority") is not None:
         said["priority"] = priority_of(app, options["priority"])
     limits = [options[name] for name in ("time_limit", "soft_time_limit") if options.get(name)]
@@ -126,11 +160,17 @@ def aware(app: CeleryApp, moment: Any, option: str) -> datetime:
 
 
 def _seconds_until(app: CeleryApp, expires: Any) -> float:
+    if isinstance(expires, datetime):
+        return (aware(app, expires, "expires") - now()).total_seconds()
+    return _number(expires)
+
+
+def _number(expires: Any) -> float:
     if isinstance(expires, timedelta):
         return expires.total_seconds()
     if isinstance(expires, (int, float)) and not isinstance(expires, bool):
         return float(expires)
-    return (aware(app, expires, "expires") - now()).total_seconds()
+    raise ConfigError("expires", "a number of seconds, a timedelta or a datetime", expires)
 
 
 def now() -> datetime:

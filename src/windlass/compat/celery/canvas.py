@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from windlass.compat.celery import calls, signals
 from windlass.compat.celery.current import CeleryApp, app_or_current, wait_for
@@ -18,13 +18,16 @@ from windlass.core.ids import new_id
 from windlass.errors import ConfigError
 from windlass.flows import FlowProducer, Step
 
+#: Options of a chain, group or chord that are not those of its first tasks.
+_AT_THE_END: Final = ("link", "link_error", "task_id")
+
 
 @dataclass
 class LastSteps:
     """The last steps of a part of a flow, and how the next part receives their results."""
 
     steps: list[Step]
-    passing: Literal["value", "list"]
+    passing: Literal["value", "list"] | None
 
 
 @dataclass
@@ -47,15 +50,18 @@ class Flow:
         """Add one call after ``before``."""
         texts = dict(trace)
         passed: tuple[Any, ...] = ()
-        if before is not None and not sig.immutable:
+        if before is not None and before.passing is not None and not sig.immutable:
             texts[calls.PASSING] = before.passing
             passed = (None,)
+            for one in before.steps:
+                one.options.setdefault("trace", {})[calls.KEPT] = "yes"
         if parent is not None:
             texts[calls.PARENT] = parent.id
         task = self.app.tasks.get(sig.task)
         if task is not None:
             task.check_call((*passed, *sig.args), sig.kwargs)
-        made = calls.make_step(self.app, sig.task, sig.args, sig.kwargs, sig.options, texts)
+        later = before is not None
+        made = calls.make_step(self.app, sig.task, sig.args, sig.kwargs, sig.options, texts, later=later)
         if before is not None:
             made.after(*before.steps)
         self.steps.append(made)
@@ -192,6 +198,7 @@ class Signature:
         """Send it and return its result."""
         sig = self.clone(args, kwargs, **options)
         if self.app.conf.task_always_eager:
+            sig.check()
             return sig.apply()
         flow = Flow(self.app)
         _, result = sig.place(flow, None, None, {})
@@ -206,6 +213,12 @@ class Signature:
         result = self.app.tasks[self.task].apply(sig.args, sig.kwargs, **sig.options)
         return result
 
+    def check(self) -> None:
+        """Refuse options and arguments that cannot be sent."""
+        if type(self) is Signature:
+            calls.check_options(self.options)
+            self.app.tasks[self.task].check_call(self.args, self.kwargs)
+
     def place(
         self, flow: Flow, before: LastSteps | None, parent: Any, trace: Mapping[str, str]
     ) -> tuple[LastSteps, Any]:
@@ -218,10 +231,10 @@ class Signature:
             if type(errback) is not Signature:
                 raise ConfigError("link_error", "the signature of one task", errback)
             texts = {calls.ERRBACK: step.options["job_id"]}
-            flow.steps.append(
-                calls.make_step(flow.app, errback.task, errback.args, errback.kwargs, errback.options, texts)
-            )
-            flow.steps[-1].after(step, on_failure="ignore")
+            if errback.immutable:
+                texts[calls.IMMUTABLE] = "yes"
+            call = (errback.task, errback.args, errback.kwargs, errback.options, texts)
+            flow.steps.append(calls.make_step(flow.app, *call, later=True).after(step, on_failure="ignore"))
         return LastSteps([step], "value"), result
 
 
@@ -232,7 +245,7 @@ class chain(Signature):
         parts = tasks[0] if len(tasks) == 1 and not isinstance(tasks[0], Signature) else tasks
         self.tasks: list[Any] = []
         for one in parts:
-            self.tasks += one.tasks if isinstance(one, chain) else [one]
+            self.tasks += one.unchained() if isinstance(one, chain) else [one]
         if not self.tasks:
             raise ConfigError("chain", message="a chain needs at least one task")
         super().__init__("celery.chain", options=options, app=self.tasks[0]._app)
@@ -258,22 +271,26 @@ class chain(Signature):
     def place(
         self, flow: Flow, before: LastSteps | None, parent: Any, trace: Mapping[str, str]
     ) -> tuple[LastSteps, Any]:
-        """Add its tasks one after the other. The last one takes the chain's own options."""
-        errbacks = as_list(self.options.get("link_error"))
-        result = parent
-        for number, one in enumerate(self.tasks):
-            part = one.clone()
-            if number == len(self.tasks) - 1:
-                part = part.clone(**_without(self.options, "link_error", "countdown", "eta"))
-            if number == 0:
-                part = part.clone(
-                    **{key: self.options[key] for key in ("countdown", "eta") if key in self.options}
-                )
-            for errback in errbacks:
-                part.link_error(errback)
+        """Add its tasks one after the other. As in Celery, the first one takes the chain's own options; the
+        last one its id."""
+        parts, result = self.unchained(), parent
+        parts[0] = parts[0].clone(**_without(self.options, *_AT_THE_END))
+        if "task_id" in self.options:
+            parts[-1] = parts[-1].clone(task_id=self.options["task_id"])
+        for part in parts:
             before, result = part.place(flow, before, result, trace)
         assert before is not None
         return before, result
+
+    def unchained(self) -> list[Any]:
+        """Copies of its tasks: the last one with the chain's links, all with its errbacks."""
+        parts = [one.clone() for one in self.tasks]
+        for callback in as_list(self.options.get("link")):
+            parts[-1].link(callback)
+        for errback in as_list(self.options.get("link_error")):
+            for part in parts:
+                part.link_error(errback)
+        return parts
 
     def apply(
         self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
@@ -331,13 +348,16 @@ class group(Signature):
     def place(
         self, flow: Flow, before: LastSteps | None, parent: Any, trace: Mapping[str, str]
     ) -> tuple[LastSteps, Any]:
-        """Add its tasks in parallel, all after ``before``."""
+        """Add its tasks in parallel, all after ``before``. A chain goes past an empty group."""
+        if not self.tasks and before is not None:
+            return before, parent
         group_id = str(self.options.get("task_id") or new_id())
-        own = _without(self.options, "task_id")
+        own = _without(self.options, *_AT_THE_END)
         steps: list[Step] = []
         results: list[Any] = []
         for one in self.tasks:
-            ends, result = one.clone(**own).place(flow, before, parent, {**trace, calls.GROUP: group_id})
+            part = _with_callbacks(one.clone(**own), self.options)
+            ends, result = part.place(flow, before, parent, {**trace, calls.GROUP: group_id})
             if len(ends.steps) != 1:
                 raise ConfigError(
                     "group", message=f"{one!r} cannot be in a group: it does not end with one task", got=one
@@ -399,11 +419,14 @@ class chord(Signature):
     def place(
         self, flow: Flow, before: LastSteps | None, parent: Any, trace: Mapping[str, str]
     ) -> tuple[LastSteps, Any]:
-        """Add the header, then the body, which takes the chord's own options."""
-        body = self._whole_body().clone(**self.options)
+        """Add the header, then the body. Both take the chord's own options; the body its id and callbacks."""
+        own = _without(self.options, "link", "link_error", "countdown", "eta")
+        body = _with_callbacks(self._whole_body().clone(**own), self.options)
         if not self.header.tasks:  # as Celery does: the body gets an empty list
-            return body.clone(([],)).place(flow, before, parent, trace)  # type: ignore[no-any-return]
-        ends, result = self.header.place(flow, before, parent, trace)
+            waits = None if before is None else LastSteps(before.steps, None)
+            return body.clone(([],)).place(flow, waits, parent, trace)  # type: ignore[no-any-return]
+        header = self.header.clone(**_without(self.options, *_AT_THE_END))
+        ends, result = header.place(flow, before, parent, trace)
         return body.place(flow, ends, result, trace)  # type: ignore[no-any-return]
 
     def apply(
@@ -412,6 +435,15 @@ class chord(Signature):
         """Run it in this process."""
         made = self.clone(args, kwargs, **options)
         return made._whole_body().apply((made.header.apply().get(),))
+
+
+def _with_callbacks(part: Any, options: Mapping[str, Any]) -> Any:
+    """``part`` with the links and errbacks of ``options`` in addition to its own."""
+    for callback in as_list(options.get("link")):
+        part.link(callback)
+    for errback in as_list(options.get("link_error")):
+        part.link_error(errback)
+    return part
 
 
 def _without(options: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -366,10 +367,18 @@ def _rebuilt(app: CeleryApp, job: Job[Any], info: ErrorInfo) -> BaseException:
     kind = _known_class(app, job.name, info.error_class)
     if kind is not None:
         try:
-            return kind(info.message)
+            return kind(_key(info.message) if kind is KeyError else info.message)
         except Exception:  # its constructor takes more than a message
             pass
     return remote_errors.of_record(info)
+
+
+def _key(message: str) -> Any:
+    """The key of a ``KeyError``, whose message is its representation."""
+    try:
+        return ast.literal_eval(message)
+    except (ValueError, SyntaxError):
+        return message
 
 
 def _known_class(app: CeleryApp, task_name: str, error_class: str) -> type[Exception] | None:

@@ -39,6 +39,7 @@ def run_job(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args = _errback_arguments(task, job, args)
     elif calls.PASSING in job.trace:
         args = (_passed(job), *args)
+    _pause(job)
     request = _request(task, job, args, kwargs)
     try:
         value = perform(task, request)
@@ -49,7 +50,7 @@ def run_job(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise Cancel(states.IGNORED_REASON) from None
     except exceptions.Reject as reject:
         raise (Snooze(0) if reject.requeue else Cancel(states.REJECTED_REASON)) from None
-    return None if task.ignores_result else value
+    return None if _is_dropped(task, job) else value
 
 
 def run_here(
@@ -94,7 +95,7 @@ def perform(task: Any, request: Context) -> Any:
             return value
         except exceptions.Retry as retry:
             state, value, info = states.RETRY, retry, ExceptionInfo(retry)
-            task.on_retry(retry, task_id, args, kwargs, info)
+            task.on_retry(retry.exc, task_id, args, kwargs, info)
             signals.task_retry.send(task, request=request, reason=retry, einfo=info)
             raise
         except exceptions.TaskPredicate as said:
@@ -111,7 +112,8 @@ def perform(task: Any, request: Context) -> Any:
             raise
         finally:
             signals.task_postrun.send(task, **call, retval=value, state=state)
-            task.after_return(state, value, task_id, args, kwargs, info)
+            if state in (states.SUCCESS, states.FAILURE):
+                task.after_return(state, value, task_id, args, kwargs, info)
 
 
 def _request(task: Any, job: Job[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Context:
@@ -142,22 +144,59 @@ def _passed(job: Job[Any]) -> Any:
     return values if job.trace[calls.PASSING] == "list" else values[0]
 
 
+def _pause(job: Job[Any]) -> None:
+    """Apply the countdown and the expiry of a step that follows others, on its first delivery."""
+    if job.deliveries > 1:
+        return
+    expires, countdown = job.trace.get(calls.EXPIRES), job.trace.get(calls.COUNTDOWN)
+    record = job.record
+    waited = ((record.started_ms or record.ready_ms) - record.ready_ms) / 1000
+    if expires is not None and waited > float(expires):
+        raise Cancel("expired")
+    if countdown is not None and waited < float(countdown):
+        raise Snooze(float(countdown) - waited)
+
+
+def _is_dropped(task: Any, job: Job[Any]) -> bool:
+    """Whether nothing needs the return value: no later step, and not the caller."""
+    if calls.KEPT in job.trace:
+        return False
+    said = job.trace.get(calls.IGNORED)
+    return bool(task.ignores_result) if said is None else said == "yes"
+
+
 def _errback_arguments(task: Any, job: Job[Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of an errback: (request, exception, traceback) if it takes them, else the task's id.
 
-    Raises ``Cancel`` if the task did not fail itself: it succeeded, or an earlier task of its chain failed.
+    Raises ``Cancel`` if the task did not fail itself: it succeeded, was revoked, ignored or rejected, or an
+    earlier task of its chain failed.
     """
     failed = job.sync.get_failed_children()
     if not failed:
         raise Cancel("not needed: its task has succeeded")
     (reference, reason), task_id = next(iter(failed.items())), job.trace[calls.ERRBACK]
     before = task.app.AsyncResult(task_id, queue=reference.partition(":")[0])
+    if before.state in (states.REVOKED, states.IGNORED, states.REJECTED):
+        raise Cancel("not needed: its task has not failed, it was revoked, ignored or rejected")
     error = before.result
     if reason.startswith("dependency_failed") and not isinstance(error, exceptions.ChordError):
         raise Cancel("not needed: an earlier task of the chain has failed, and its errback was called")
-    if task.takes(3 + len(args)):
-        return (Context(id=task_id, task=before.name), error, before.traceback, *args)
-    return (task_id, *args)
+    if calls.IMMUTABLE in job.trace:
+        return args
+    return errback_arguments(task, (task_id, before.name), (error, before.traceback), args, job.kwargs)
+
+
+def errback_arguments(
+    task: Any,
+    failed: tuple[str, str | None],
+    why: tuple[Any, str | None],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[Any, ...]:
+    """All arguments of an errback, for the id and name of a failed task, and its exception and traceback."""
+    if task.takes(3 + len(args), kwargs):
+        return (Context(id=failed[0], task=failed[1]), *why, *args)
+    return (failed[0], *args)
 
 
 def _delay(retry: exceptions.Retry) -> float:

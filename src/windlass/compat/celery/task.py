@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from windlass.compat.celery import exceptions, states
 from windlass.compat.celery.calls import aware
-from windlass.compat.celery.canvas import Signature
+from windlass.compat.celery.canvas import Signature, as_list
 from windlass.compat.celery.current import CeleryApp, Context, run_as, running
 from windlass.compat.celery.result import AsyncResult, EagerResult
-from windlass.compat.celery.running import run_here
+from windlass.compat.celery.running import errback_arguments, run_here
 from windlass.core.limit_rules import Rate
 from windlass.errors import ConfigError, JobSignal
 from windlass.jobs.context import current_job
@@ -101,15 +101,26 @@ class Task:
         task_id: str | None = None,
         throw: bool | None = None,
         link: Any = None,
+        link_error: Any = None,
         **options: Any,
     ) -> EagerResult:
         """Run it in this process; returns an ``EagerResult``."""
         throws = self.app.conf.task_eager_propagates if throw is None else throw
         result = run_here(self, tuple(args or ()), dict(kwargs or {}), task_id, bool(throws))
         if result.successful():
-            for callback in link if isinstance(link, (list, tuple)) else [link] if link else []:
+            for callback in as_list(link):
                 callback.apply((result.get(),))
+        if result.failed():
+            for errback in as_list(link_error):
+                self._call_errback(errback, result)
         return result
+
+    def _call_errback(self, errback: Signature, result: EagerResult) -> None:
+        task, args = errback.app.tasks[errback.task], errback.args
+        if not errback.immutable:
+            failed, why = (result.id, self.name), (result.result, result.traceback)
+            args = errback_arguments(task, failed, why, args, errback.kwargs)
+        task.apply(args, errback.kwargs, **errback.options)
 
     def signature(
         self, args: Iterable[Any] | None = None, kwargs: Mapping[str, Any] | None = None, **options: Any
@@ -170,7 +181,7 @@ class Task:
                 f"Can't retry {call}", task_args=request.args, task_kwargs=request.kwargs
             )
         pause = self.default_retry_delay if countdown is None else countdown
-        when = pause if eta is None else aware(self.app, eta, "eta")
+        when = pause if eta is None or countdown else aware(self.app, eta, "eta")
         raise exceptions.Retry(exc=exc, when=when)
 
     def update_state(
@@ -246,10 +257,10 @@ class Task:
         if self.typing:
             inspect.signature(self.run).bind(*args, **kwargs)
 
-    def takes(self, count: int) -> bool:
-        """Whether it can be called with this number of arguments."""
+    def takes(self, count: int, kwargs: Mapping[str, Any]) -> bool:
+        """Whether it can be called with this number of arguments, and ``kwargs``."""
         try:
-            inspect.signature(self.run).bind(*[None] * count)
+            inspect.signature(self.run).bind(*[None] * count, **kwargs)
         except TypeError:
             return False
         return True

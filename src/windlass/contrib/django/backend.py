@@ -26,7 +26,7 @@ from windlass.core.ids import check_queue_name, new_id
 from windlass.core.job import NewJob
 from windlass.core.option_values import check_known
 from windlass.core.options import DEFAULT_OPTIONS, JobOptions
-from windlass.errors import Cancel, ConfigError, JobSignal, UnrecoverableError, WindlassError
+from windlass.errors import Cancel, ConfigError, JobSignal, Retry, UnrecoverableError, WindlassError
 from windlass.handlers.registry import job_handler
 from windlass.jobs.job import Job
 from windlass.jobs.payload import pack_call
@@ -190,6 +190,9 @@ def run_task(job: Job[Any]) -> Any:
             _finish(backend, result, dt.TaskResultStatus.FAILED)
         raise
     else:
+        if not _is_storable(job, value):  # the worker will end the job as failed
+            _finish(backend, result, dt.TaskResultStatus.FAILED)
+            return value
         _set(result, "_return_value", value)
         _finish(backend, result, dt.TaskResultStatus.SUCCESSFUL)
         return value
@@ -199,9 +202,19 @@ def run_task(job: Job[Any]) -> Any:
 
 def _is_final(job: Job[Any], error: BaseException) -> bool:
     """Whether the job has ended after ``error`` and will not be retried automatically."""
+    spent = job.attempt >= job.max_attempts
     if isinstance(error, JobSignal):
-        return isinstance(error, Cancel)
-    return job.attempt >= job.max_attempts or isinstance(error, UnrecoverableError)
+        return isinstance(error, Cancel) or (isinstance(error, Retry) and spent)
+    return spent or isinstance(error, UnrecoverableError)
+
+
+def _is_storable(job: Job[Any], value: Any) -> bool:
+    """Whether the store can hold a return value."""
+    app = job.queue.app
+    try:
+        return len(app.codecs.write_result(job.record, value)) <= app.max_payload_bytes
+    except Exception:  # a codec may raise anything
+        return False
 
 
 def _finish(backend: TaskBackend, result: Any, status: Any) -> None:

@@ -156,7 +156,7 @@ def _line(record: JobRecord, mask: Mask, edges: list[Edge], store_view: StoreVie
     if not all(store_view.shows(edge.child.queue) for edge in edges):
         return _named(record, "incomplete")  # without its edges it would be added as ready to run
     try:
-        line = export_job(_shown(record, mask), edges, store_view.app.codecs, store_view.now_ms())
+        line = export_job(_shown(record, mask), edges, store_view.mask.codecs, store_view.now_ms())
         return line if mask.nothing else line | _hidden_arguments(line, mask)
     except (ValueError, TypeError, KeyError, ConfigError):
         return _named(record, "unreadable")

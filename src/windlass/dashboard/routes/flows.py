@@ -20,6 +20,7 @@ from windlass.dashboard.access import of_queue, of_queues
 from windlass.dashboard.audit import named, note
 from windlass.dashboard.injected import TheStoreView
 from windlass.dashboard.lists import counted, holding, listing
+from windlass.dashboard.masking import Mask
 from windlass.dashboard.paging import BUDGET_MS, READ_AT_ONCE
 from windlass.dashboard.params import Cursor, JobId, QueueName, Queues, States, Text, versioned
 from windlass.dashboard.problems import ApiError, not_found
@@ -145,6 +146,7 @@ async def _end_of(store_view: StoreView, ref: JobRef) -> JobRef:
 
 
 def _graph(store_view: StoreView, top: JobNode, asked: JobRef) -> Flow:
+    mask = store_view.mask.brief()
     numbers: dict[JobRef, int] = {}
     nodes: list[FlowNode] = []
     edges: dict[tuple[int, int], FlowEdge] = {}
@@ -152,7 +154,7 @@ def _graph(store_view: StoreView, top: JobNode, asked: JobRef) -> Flow:
     for node in shown:
         if node.ref not in numbers:
             numbers[node.ref] = len(nodes)
-            nodes.append(_node(store_view, node))
+            nodes.append(_node(node, mask))
         elif node.truncated:
             nodes[numbers[node.ref]].truncated = True
     for node in shown:
@@ -174,14 +176,14 @@ def _graph(store_view: StoreView, top: JobNode, asked: JobRef) -> Flow:
     )
 
 
-def _node(store_view: StoreView, node: JobNode) -> FlowNode:
+def _node(node: JobNode, mask: Mask) -> FlowNode:
     record = node.job.record
     return FlowNode(
         queue=node.queue_name,
         id=node.id,
         task=record.task,
         state=JobState(node.state),
-        progress=views.progress_of(record, store_view.mask),
+        progress=views.progress_of(record, mask),
         started_ms=record.started_ms,
         finished_ms=record.finished_ms,
         duration_ms=views.duration_of(record),

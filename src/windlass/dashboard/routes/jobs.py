@@ -241,8 +241,9 @@ async def get_output(
     store_view.store.capabilities.require(store_view.store.name, "streams")
     ref = (await store_view.job(queue, jid)).record.ref
     page = await store_view.store.execute(sm.ReadStream(ref=ref, after=after, limit=limit))
+    brief = store_view.mask.brief()
     return Output(
-        chunks=[views.output_chunk(ref, page.codec, chunk, store_view.mask) for chunk in page.chunks],
+        chunks=[views.output_chunk(ref, page.codec, chunk, brief) for chunk in page.chunks],
         next=page.chunks[-1].index if page.chunks else after,
         last=page.last,
         oldest=page.oldest if page.last else 0,

@@ -247,6 +247,7 @@ class JobFollower:
     def __init__(self, store_view: StoreView, record: JobRecord) -> None:
         self._view = store_view
         self._ref = record.ref
+        self._brief = store_view.mask.brief()
         self._shown: bytes | None = None
         self._lines: list[LogLine] = []
         self._after: int | None = None
@@ -259,7 +260,7 @@ class JobFollower:
             self.ended = True
             return [frame("gone", {"queue": self._ref.queue, "id": self._ref.id})]
         frames = []
-        view = views.item(record, self._view.mask)
+        view = views.item(record, self._brief)
         shown = msgspec.json.encode(view)
         if shown != self._shown:
             self._shown = shown
@@ -293,7 +294,7 @@ class JobFollower:
         if not page.chunks:
             return []
         self._after = page.chunks[-1].index
-        shown = [views.output_chunk(self._ref, page.codec, chunk, self._view.mask) for chunk in page.chunks]
+        shown = [views.output_chunk(self._ref, page.codec, chunk, self._brief) for chunk in page.chunks]
         return [frame("output", {"chunks": shown, "last": page.last})]
 
 

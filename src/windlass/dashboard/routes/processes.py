@@ -30,12 +30,13 @@ async def _running(store_view: StoreView, infos: list[QueueInfo]) -> dict[str, l
     """Running jobs by worker."""
     names = holding(infos, [JobState.ACTIVE])
     running: dict[str, list[WorkerJob]] = {}
+    mask = store_view.mask.brief()
     found = await listing(store_view, Search(state=JobState.ACTIVE)).page(names, None, _LOOKED)
     for record in found.records:
         if record.worker is not None:
             mine = running.setdefault(record.worker, [])
             if len(mine) < _SHOWN:
-                mine.append(views.running_job(record, store_view.mask))
+                mine.append(views.running_job(record, mask))
     return running
 
 

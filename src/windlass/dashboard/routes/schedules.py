@@ -37,8 +37,8 @@ def _entry(store_view: StoreView, info: ScheduleInfo) -> ScheduleEntry:
     )
     template = record.template
     try:
-        data = views.plain(info.data)
-    except (ValueError, ConfigError):
+        data = views.plain(ScheduleInfo(record, store_view.mask.codecs).data)
+    except (ValueError, TypeError, ConfigError):
         data = views.raw(template.codec, template.payload, store_view.mask)
     return ScheduleEntry(
         queue=info.queue,
@@ -77,7 +77,10 @@ def _upcoming(store_view: StoreView, info: ScheduleInfo) -> list[int]:
         found.append(slot)
         if record.rule.strategy is not None and record.rule.strategy not in strategies:
             break
-        slot = next_slot(record.rule, slot, grid_ms=slot, strategies=strategies)
+        try:
+            slot = next_slot(record.rule, slot, grid_ms=slot, strategies=strategies)
+        except Exception:  # a damaged rule, or a strategy that raises: the list shows the other schedules
+            break
     return found
 
 

@@ -225,7 +225,7 @@ class Cause(Shape):
     ``kind``: ``queue_paused``, ``no_worker``, ``workers_quiet``, ``workers_busy``, ``behind``,
     ``queue_concurrency``, ``queue_rate``, ``queue_hold``, ``group_paused``, ``group_concurrency``,
     ``group_rate``, ``group_bucket``, ``group_ordered``, ``group_hold``, ``group``, ``dependencies``,
-    ``scheduled``, ``retry_later``, ``signal``, ``running``, ``finished``.
+    ``scheduled``, ``retry_later``, ``unknown_task``, ``signal``, ``running``, ``finished``.
     """
 
     kind: str

@@ -69,9 +69,6 @@ INSERT INTO [outbox] ("end") VALUES (?)
 -- name: outbox_delete
 DELETE FROM [outbox] WHERE num IN (SELECT value FROM json_each(?))
 
--- name: stream
-SELECT last, oldest, size, delivery, base FROM [stream] WHERE job = ?
-
 -- name: stream_of
 SELECT last, oldest, size, delivery, base FROM [stream]
 WHERE job = (SELECT seq FROM [job] WHERE queue = ? AND id = ?)

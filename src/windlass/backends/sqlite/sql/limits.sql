@@ -13,12 +13,7 @@ UPDATE [limits] SET starts = ? WHERE queue = ?
 -- name: limits_forget
 DELETE FROM [limits] WHERE queue = ?
 
--- name: grp
-SELECT own, paused, hold_until_ms, starts, level, level_ms, next_ms FROM [grp] WHERE queue = ? AND name = ?
-
--- name: grps
-SELECT name, own, paused, hold_until_ms, starts, level, level_ms, next_ms FROM [grp]
-WHERE queue = ? AND name IN (SELECT value FROM json_each(?))
+-- entries: grp (queue, name) own, paused, hold_until_ms, starts, level, level_ms, next_ms
 
 -- name: grp_names
 SELECT name FROM [grp] WHERE queue = ? ORDER BY name
@@ -37,6 +32,7 @@ UNION
 SELECT name FROM [grp] WHERE queue = ?1 AND own IS NULL
 ORDER BY name
 
+-- Keeps the start times, which grp_starts writes.
 -- name: grp_save
 INSERT INTO [grp] (queue, name, own, paused, hold_until_ms, level, level_ms, next_ms)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -50,18 +46,15 @@ ON CONFLICT DO UPDATE SET starts = excluded.starts
 -- name: grp_no_starts
 UPDATE [grp] SET starts = NULL WHERE queue = ? AND name = ? AND starts IS NOT NULL
 
--- name: grp_delete
-DELETE FROM [grp] WHERE queue = ? AND name = ?
-
 -- name: grp_next
 SELECT next_ms, name FROM [grp] WHERE queue = ? AND next_ms IS NOT NULL ORDER BY next_ms, name LIMIT ?
 
 -- name: grp_idle
 SELECT queue, name FROM [grp]
-WHERE own IS NULL AND NOT paused AND next_ms IS NULL
+WHERE (queue, name) > (?, ?) AND own IS NULL AND NOT paused AND next_ms IS NULL
     AND NOT EXISTS (
         SELECT 1 FROM [job] WHERE [job].queue = [grp].queue AND grp = [grp].name AND finished_ms IS NULL)
-LIMIT ?
+ORDER BY queue, name LIMIT ?
 
 -- name: grp_after
 SELECT min(name) FROM [grp] WHERE queue = ? AND name > ? AND (own IS NOT NULL OR paused OR hold_until_ms > ?)
@@ -144,12 +137,7 @@ WHERE EXISTS (
     WHERE queue = ?1 AND grp = ?2 AND state = value AND finished_ms IS NULL AND priority = 0 AND place < 0
 )
 
--- name: unique_key
-SELECT job_id, until_ms FROM [unique_key] WHERE queue = ? AND key = ?
-
--- name: unique_keys
-SELECT key, job_id, until_ms, request_id, not_taken FROM [unique_key]
-WHERE queue = ? AND key IN (SELECT value FROM json_each(?))
+-- entries: unique_key (queue, key) job_id, until_ms, request_id, not_taken
 
 -- name: unique_keys_after
 SELECT key, job_id, until_ms, request_id, not_taken FROM [unique_key]
@@ -157,13 +145,6 @@ WHERE queue = ? AND until_ms IS NOT NULL AND until_ms > ?
 
 -- name: unique_key_names
 SELECT key FROM [unique_key] WHERE queue = ?
-
--- name: unique_key_save
-INSERT OR REPLACE INTO [unique_key] (queue, key, job_id, until_ms, request_id, not_taken)
-VALUES (?, ?, ?, ?, ?, ?)
-
--- name: unique_key_free
-DELETE FROM [unique_key] WHERE queue = ? AND key = ?
 
 -- name: unique_key_free_job
 DELETE FROM [unique_key] WHERE queue = ? AND job_id = ?

@@ -45,9 +45,6 @@ WHERE num = ?
 -- name: queue_events_from
 UPDATE [queue] SET event_floor = ? WHERE num = ?
 
--- name: queue_event_floor
-SELECT event_floor FROM [queue] WHERE num = ?
-
 -- name: queue_nums
 SELECT num, name FROM [queue] ORDER BY num
 
@@ -151,12 +148,6 @@ SET state = 'completed', finished_ms = ?, result = ?, result_until_ms = ?, keep_
     spare_until_ms = ?, settled_token = token, token = NULL, lease_until_ms = NULL, expires_ms = NULL, reason = ''
 WHERE token IS NOT NULL AND /*among*/
 
--- name: job_complete_one
-UPDATE [job]
-SET state = 'completed', finished_ms = ?1, result = ?2, result_until_ms = ?3, keep_until_ms = ?4,
-    spare_until_ms = ?5, settled_token = token, token = NULL, lease_until_ms = NULL, expires_ms = NULL, reason = ''
-WHERE token IS NOT NULL AND seq = ?6
-
 -- Only one column, because the sqlite3 module describes every column each time it executes a statement.
 -- name: job_any_due
 SELECT 1 FROM [job] WHERE queue = ? AND due_ms IS NOT NULL AND due_ms < '' LIMIT 1
@@ -234,75 +225,28 @@ WHERE lease_until_ms IS NOT NULL AND queue = ? AND (enqueued_ms <= ? OR enqueued
 SELECT /*job*/ FROM [job]
 WHERE queue = ? AND idle = ? AND (enqueued_ms <= ? OR enqueued_ms >= '') ORDER BY enqueued_ms, seq LIMIT ?
 
--- name: list_edge_up
-SELECT seq FROM [job] WHERE seq > ? ORDER BY seq LIMIT 1 OFFSET ?
+-- name: list_edge_{way}
+SELECT seq FROM [job] WHERE seq {after} ? ORDER BY seq {order} LIMIT 1 OFFSET ?
 
--- name: list_edge_down
-SELECT seq FROM [job] WHERE seq < ? ORDER BY seq DESC LIMIT 1 OFFSET ?
-
--- name: list_walk_up
+-- name: list_walk_{way}
 SELECT /*job*/ FROM [job]
-WHERE seq > ? AND seq <= ? AND +queue = ? AND +state IN (SELECT value FROM json_each(?)) /*also*/
-ORDER BY seq
-
--- name: list_walk_down
-SELECT /*job*/ FROM [job]
-WHERE seq < ? AND seq >= ? AND +queue = ? AND +state IN (SELECT value FROM json_each(?)) /*also*/
-ORDER BY seq DESC
+WHERE seq {after} ? AND seq {upto} ? AND +queue = ? AND +state IN (SELECT value FROM json_each(?)) /*also*/
+ORDER BY seq {order}
 
 -- name: list_passed
 SELECT count(*) FROM [job]
 WHERE seq > ? AND seq <= ? AND +queue = ? AND +state IN (SELECT value FROM json_each(?))
 
--- name: list_error_edge_up
-SELECT seq FROM [job] INDEXED BY [job_errors]
-WHERE queue = ? AND errors IS NOT NULL AND seq > ? ORDER BY seq LIMIT 1 OFFSET ?
+-- name: list_{index}_edge_{way}
+SELECT seq FROM [job] INDEXED BY {by} WHERE {such} AND queue = ? AND seq {after} ? ORDER BY seq {order} LIMIT 1 OFFSET ?
 
--- name: list_error_edge_down
-SELECT seq FROM [job] INDEXED BY [job_errors]
-WHERE queue = ? AND errors IS NOT NULL AND seq < ? ORDER BY seq DESC LIMIT 1 OFFSET ?
-
--- name: list_error_walk_up
-SELECT /*job*/ FROM [job] INDEXED BY [job_errors]
-WHERE errors IS NOT NULL AND seq > ? AND seq <= ? AND queue = ?
+-- name: list_{index}_walk_{way}
+SELECT /*job*/ FROM [job] INDEXED BY {by} WHERE {such} AND seq {after} ? AND seq {upto} ? AND queue = ?
     AND +state IN (SELECT value FROM json_each(?)) /*also*/
-ORDER BY seq
+ORDER BY seq {order}
 
--- name: list_error_walk_down
-SELECT /*job*/ FROM [job] INDEXED BY [job_errors]
-WHERE errors IS NOT NULL AND seq < ? AND seq >= ? AND queue = ?
-    AND +state IN (SELECT value FROM json_each(?)) /*also*/
-ORDER BY seq DESC
-
--- name: list_error_passed
-SELECT count(*) FROM [job] INDEXED BY [job_errors]
-WHERE queue = ? AND errors IS NOT NULL AND seq > ? AND seq <= ?
-
--- name: list_top_edge_up
-SELECT seq FROM [job] INDEXED BY [job_tops]
-WHERE queue = ? AND instr(options, '"root":') AND instr(options, '/' || id || '"') AND seq > ?
-ORDER BY seq LIMIT 1 OFFSET ?
-
--- name: list_top_edge_down
-SELECT seq FROM [job] INDEXED BY [job_tops]
-WHERE queue = ? AND instr(options, '"root":') AND instr(options, '/' || id || '"') AND seq < ?
-ORDER BY seq DESC LIMIT 1 OFFSET ?
-
--- name: list_top_walk_up
-SELECT /*job*/ FROM [job] INDEXED BY [job_tops]
-WHERE instr(options, '"root":') AND instr(options, '/' || id || '"') AND seq > ? AND seq <= ? AND queue = ?
-    AND +state IN (SELECT value FROM json_each(?)) /*also*/
-ORDER BY seq
-
--- name: list_top_walk_down
-SELECT /*job*/ FROM [job] INDEXED BY [job_tops]
-WHERE instr(options, '"root":') AND instr(options, '/' || id || '"') AND seq < ? AND seq >= ? AND queue = ?
-    AND +state IN (SELECT value FROM json_each(?)) /*also*/
-ORDER BY seq DESC
-
--- name: list_top_passed
-SELECT count(*) FROM [job] INDEXED BY [job_tops]
-WHERE queue = ? AND instr(options, '"root":') AND instr(options, '/' || id || '"') AND seq > ? AND seq <= ?
+-- name: list_{index}_passed
+SELECT count(*) FROM [job] INDEXED BY {by} WHERE {such} AND queue = ? AND seq > ? AND seq <= ?
 
 -- A part of a statement: the payload of a job as text.
 -- name: payload_text
@@ -315,23 +259,15 @@ SELECT /*job*/ FROM [job] WHERE seq IN (SELECT value FROM json_each(?)) /*also*/
 SELECT seq FROM [job] INDEXED BY [job_finished]
 WHERE queue = ? AND state = ? AND finished_ms >= ? AND finished_ms < ? LIMIT ?
 
--- name: list_due_up
+-- name: list_due_{way}
 SELECT due_ms, seq FROM [job] INDEXED BY [job_due]
-WHERE queue = ? AND due_ms IS NOT NULL AND (due_ms, seq) > (?, ?) ORDER BY due_ms, seq LIMIT ?
+WHERE queue = ? AND due_ms IS NOT NULL AND (due_ms, seq) {after} (?, ?)
+ORDER BY due_ms {order}, seq {order} LIMIT ?
 
--- name: list_due_down
-SELECT due_ms, seq FROM [job] INDEXED BY [job_due]
-WHERE queue = ? AND due_ms IS NOT NULL AND (due_ms, seq) < (?, ?) ORDER BY due_ms DESC, seq DESC LIMIT ?
-
--- name: list_finished_up
+-- name: list_finished_{way}
 SELECT finished_ms, seq FROM [job] INDEXED BY [job_finished]
-WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL AND (finished_ms, seq) > (?, ?)
-ORDER BY finished_ms, seq LIMIT ?
-
--- name: list_finished_down
-SELECT finished_ms, seq FROM [job] INDEXED BY [job_finished]
-WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL AND (finished_ms, seq) < (?, ?)
-ORDER BY finished_ms DESC, seq DESC LIMIT ?
+WHERE queue = ? AND state = ? AND finished_ms IS NOT NULL AND (finished_ms, seq) {after} (?, ?)
+ORDER BY finished_ms {order}, seq {order} LIMIT ?
 
 -- name: event_insert
 INSERT INTO [event] (key, first_id, at_ms, deltas, records) VALUES (?, ?, ?, ?, ?)
@@ -360,8 +296,8 @@ SELECT key, first_id, at_ms FROM [history] WHERE key > ? AND key <= ? ORDER BY k
 -- name: history_chunk
 SELECT records FROM [history] WHERE key = ?
 
--- name: queue_floor
-SELECT history_floor FROM [queue] WHERE num = ?
+-- name: queue_floors
+SELECT event_floor, history_floor FROM [queue] WHERE num = ?
 
 -- name: history_floor
 UPDATE [queue] SET history_floor = ?, last_history = ? WHERE num = ?
@@ -373,20 +309,13 @@ ON CONFLICT DO UPDATE SET total = total + excluded.total
 -- name: counter_list
 SELECT task, outcome, total FROM [counter] WHERE queue = ?
 
+-- entries: kept_id (queue, id) until_ms
+
 -- name: kept_id_any
 SELECT 1 FROM [kept_id] LIMIT 1
 
--- name: kept_ids
-SELECT id, until_ms FROM [kept_id] WHERE queue = ? AND id IN (SELECT value FROM json_each(?))
-
--- name: kept_id_save
-INSERT OR REPLACE INTO [kept_id] (queue, id, until_ms) VALUES (?, ?, ?)
-
 -- name: kept_id_past
 SELECT queue, id FROM [kept_id] WHERE until_ms <= ? ORDER BY until_ms LIMIT ?
-
--- name: kept_id_delete
-DELETE FROM [kept_id] WHERE queue = ? AND id = ?
 
 -- name: log_insert
 INSERT OR REPLACE INTO [log] (job, n, line, at_ms, level, attempt, run) VALUES (?, ?, ?, ?, ?, ?, ?)
@@ -409,50 +338,21 @@ SELECT line, at_ms, level, attempt, run FROM [log] WHERE job = ? ORDER BY n LIMI
 -- name: job_seq
 SELECT seq FROM [job] WHERE queue = ? AND id = ?
 
--- name: workers
-SELECT id, info FROM [worker] WHERE id IN (SELECT value FROM json_each(?))
+-- entries: worker (id) started_ms, beat_ms, info
+-- entries: archiver (name) seen_ms, cursors
+-- entries: leader (role) holder, until_ms
 
 -- name: workers_after
-SELECT id, info FROM [worker] WHERE beat_ms > ?
-
--- name: worker_save
-INSERT OR REPLACE INTO [worker] (id, started_ms, beat_ms, info) VALUES (?, ?, ?, ?)
-
--- name: worker_delete
-DELETE FROM [worker] WHERE id = ?
+SELECT id, started_ms, beat_ms, info FROM [worker] WHERE beat_ms > ? ORDER BY id
 
 -- name: worker_past
 SELECT id FROM [worker] WHERE beat_ms <= ? ORDER BY id LIMIT ?
 
--- name: worker_list
-SELECT id, info FROM [worker] WHERE beat_ms > ? ORDER BY id
-
--- name: archivers
-SELECT name, name, seen_ms, cursors FROM [archiver] WHERE name IN (SELECT value FROM json_each(?))
-
--- name: archivers_all
-SELECT name, name, seen_ms, cursors FROM [archiver]
-
--- name: archiver_delete
-DELETE FROM [archiver] WHERE name = ?
-
--- name: archiver_save
-INSERT OR REPLACE INTO [archiver] (name, seen_ms, cursors) VALUES (?, ?, ?)
-
--- name: archiver_list
-SELECT name, cursors, seen_ms FROM [archiver] WHERE seen_ms > ? ORDER BY name
-
--- name: leaders
-SELECT role, holder, until_ms FROM [leader] WHERE role IN (SELECT value FROM json_each(?))
+-- name: archivers_after
+SELECT name, seen_ms, cursors FROM [archiver] WHERE seen_ms > ? ORDER BY name
 
 -- name: leaders_after
 SELECT role, holder, until_ms FROM [leader] WHERE until_ms > ?
-
--- name: leader_save
-INSERT OR REPLACE INTO [leader] (role, holder, until_ms) VALUES (?, ?, ?)
-
--- name: leader_delete
-DELETE FROM [leader] WHERE role = ?
 
 -- name: list_seqs_idle
 SELECT seq FROM [job] WHERE queue = ? AND idle = ?
@@ -482,21 +382,14 @@ SELECT min(ready_ms) FROM (
 -- name: next_priority
 SELECT priority FROM [job] WHERE queue = ? AND state = 'waiting' AND priority < ? ORDER BY priority DESC LIMIT 1
 
--- name: stub
-SELECT record FROM [stub] WHERE queue = ? AND id = ?
+-- entries: stub (queue, id) finished_ms, record
 
 -- name: stub_any
 SELECT 1 FROM [stub] LIMIT 1
 
--- name: stubs
-SELECT id, record FROM [stub] WHERE queue = ? AND id IN (SELECT value FROM json_each(?))
-
 -- name: stub_save
 INSERT OR REPLACE INTO [stub] (num, queue, id, finished_ms, record)
 VALUES ((SELECT coalesce(max(num), 0) + 1 FROM [stub]), ?, ?, ?, ?)
-
--- name: stub_delete
-DELETE FROM [stub] WHERE queue = ? AND id = ?
 
 -- name: stub_trim
 DELETE FROM [stub] WHERE num <= (SELECT max(num) FROM [stub]) - ?

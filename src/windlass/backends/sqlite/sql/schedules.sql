@@ -1,13 +1,6 @@
 -- Statements about schedules; see statements.py.
 
--- name: schedules
-SELECT name, record FROM [schedule] WHERE queue = ? AND name IN (SELECT value FROM json_each(?))
-
--- name: schedule_save
-INSERT OR REPLACE INTO [schedule] (queue, name, source, due_ms, record) VALUES (?, ?, ?, ?, ?)
-
--- name: schedule_delete
-DELETE FROM [schedule] WHERE queue = ? AND name = ?
+-- entries: schedule (queue, name) source, due_ms, record
 
 -- name: schedule_names
 SELECT name FROM [schedule] WHERE queue = ?

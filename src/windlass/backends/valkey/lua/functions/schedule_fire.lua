@@ -11,14 +11,14 @@ if not state or (slot >= 0 and (state[SCHEDULE.PAUSED] == 1 or state[SCHEDULE.NE
   return { 0, 0, 0 }
 end
 local amount = slot >= 0 and schedules.room(q, state, #jobs) or #jobs
-local known = schedules.add(q, jobs, args, amount)
+local known, added, last = schedules.add(q, jobs, args, amount)
 if slot >= 0 then
-  state[SCHEDULE.FIRED], state[SCHEDULE.SKIPPED] = state[SCHEDULE.FIRED] + amount, state[SCHEDULE.SKIPPED] + #slots - amount
+  state[SCHEDULE.FIRED], state[SCHEDULE.SKIPPED] = state[SCHEDULE.FIRED] + added, state[SCHEDULE.SKIPPED] + #slots - added
   state[SCHEDULE.NEXT] = schedules.bounded(state, next_ms)
 end
-if amount > 0 then
-  state[SCHEDULE.LAST], state[SCHEDULE.LAST_JOB_ID] = slot >= 0 and slots[amount] or q.now, jobs[amount][2]
+if last then
+  state[SCHEDULE.LAST], state[SCHEDULE.LAST_JOB_ID] = slot >= 0 and slots[last] or q.now, jobs[last][2]
 end
 schedules.save(q, args[2], state, record)
 close(q)
-return { 1, amount, known }
+return { 1, added, known }

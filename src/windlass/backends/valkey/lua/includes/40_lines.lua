@@ -221,7 +221,7 @@ local function drop(q, id, head)
   if head[HEAD.LINKED] then
     flow.drop(q, id, head)
   end
-  unique.free(q, id, head)
+  unique.free(q, id, head, head[HEAD.STATE] == STATE.BLOCKED)
   for _, key in ipairs({ q.i, q.I, q.J }) do
     put(q.zrem, key, id)
   end

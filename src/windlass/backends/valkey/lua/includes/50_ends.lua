@@ -19,6 +19,7 @@ local function drop_lease(head, settled)
 end
 
 local function finish(q, id, head, state, reason)
+  local blocked = head[HEAD.STATE] == STATE.BLOCKED
   leave(q, id, head)
   if head[HEAD.TOKEN] ~= '' then
     drop_lease(head, true)
@@ -26,7 +27,7 @@ local function finish(q, id, head, state, reason)
   head[HEAD.STATE], head[HEAD.DUE], head[HEAD.FINISHED], head[HEAD.REASON] = state, 0, q.now, reason
   head[HEAD.EXPIRES] = 0
   enter(q, id, head)
-  unique.free(q, id, head)
+  unique.free(q, id, head, blocked)
   if head[HEAD.LINKED] == 1 then
     flow.note_end(q, id, head)
   end
@@ -141,8 +142,8 @@ local function lease(q, id, head, token, worker, lease_ms)
   end
   local own = options_of(head)[OPTION.LEASE]
   if head[HEAD.EXPIRES] ~= 0 and head[HEAD.DELIVERIES] == 0 then -- `expires_in` only limits the time to the first start
-    local total = line.total_of(head[HEAD.OPTIONS])
-    head[HEAD.EXPIRES] = total and head[HEAD.ENQUEUED] + total or 0
+    local total = line.total_of(head[HEAD.OPTIONS]) -- a retry by hand or a later add may have restarted this time
+    head[HEAD.EXPIRES] = total and math.max(head[HEAD.ENQUEUED] + total, head[HEAD.EXPIRES]) or 0
   end
   line.forget_stale(head)
   head[HEAD.STATE], head[HEAD.TOKEN], head[HEAD.WORKER], head[HEAD.STARTED] = STATE.ACTIVE, token, worker, q.now

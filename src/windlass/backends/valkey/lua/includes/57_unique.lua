@@ -38,13 +38,35 @@ function unique.take(q, id, wanted)
   unique.put(q, wanted[UNIQUE.KEY], { id, unique.until_of(q, wanted), '' })
 end
 
--- Frees the key of a job that has ended, is removed, or (`until_start`) has started.
-function unique.free(q, id, head)
+-- The id of the job behind which `keep_last` keeps a job, or nil.
+function unique.followed(q, id, wanted)
+  if wanted[UNIQUE.MODE] ~= MODE.KEEP_LAST then
+    return nil
+  end
+  local name, found, first = name_of(q) .. ':', nil, nil
+  for _, child in ipairs(redis.call('SMEMBERS', q.root .. ':O:' .. id)) do
+    local before = string.sub(child, 1, #name) == name and head_of(q, string.sub(child, #name + 1))
+    local its = before and not ENDS[before[HEAD.STATE]] and unique.of(before[HEAD.OPTIONS])
+    if its and its[UNIQUE.KEY] == wanted[UNIQUE.KEY] and its[UNIQUE.MODE] == MODE.KEEP_LAST and (not first or before[HEAD.SEQ] < first) then
+      found, first = string.sub(child, #name + 1), before[HEAD.SEQ]
+    end
+  end
+  return found
+end
+
+-- Frees the key of a job that has ended, is removed, or (`until_start`) has started. If `keep_last` kept it behind a job that has
+-- not ended yet, that job holds the key again. `blocked`: the job was blocked before.
+function unique.free(q, id, head, blocked)
   local wanted = unique.of(head[HEAD.OPTIONS])
   if wanted and wanted[UNIQUE.MODE] ~= MODE.THROTTLE then
     local entry = unique.get(q, wanted[UNIQUE.KEY], true)
     if entry and entry[ENTRY.HOLDER] == id then
-      unique.drop(q, wanted[UNIQUE.KEY])
+      local before = blocked and unique.followed(q, id, wanted)
+      if before then
+        unique.put(q, wanted[UNIQUE.KEY], { before, entry[ENTRY.UNTIL], '' })
+      else
+        unique.drop(q, wanted[UNIQUE.KEY])
+      end
     end
   end
 end

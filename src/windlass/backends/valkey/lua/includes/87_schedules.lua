@@ -79,17 +79,22 @@ function schedules.room(q, state, wanted)
   return wanted
 end
 
--- Adds the first `amount` of `jobs` (as `add` takes them), whose tails start at args[4]; returns 1 if the queue was new.
+-- Adds the first `amount` of `jobs` (as `add` takes them), whose tails start at args[4]; returns 1 if the queue was new, how many
+-- jobs were added, and the number of the last of them.
 function schedules.add(q, jobs, args, amount)
   if amount == 0 then
-    return 0
+    return 0, 0, nil
   end
   local chosen = { unpack(jobs, 1, amount) }
   adds.prepare_add({ q }, chosen)
   local first, new = take_numbers({ q }, amount, true)
+  local added, last = 0, nil
   for index, job in ipairs(chosen) do
-    adds.add_one(q, job, args[index + 3], first + index - 1)
+    local answer = adds.add_one(q, job, args[index + 3], first + index - 1)
+    if answer == 0 or answer[1] == ADDED.QUEUED then
+      added, last = added + 1, index
+    end
   end
   write_plain(q)
-  return #new
+  return #new, added, last
 end
