@@ -120,6 +120,15 @@ async def reaches(job: Job[Any], *states: JobState) -> None:
     await eventually(there)
 
 
+async def run_ends(job: Job[Any]) -> None:
+    """Wait until the worker's task for a run of the job has ended, also after its worker was closed."""
+
+    async def over() -> bool:
+        return all(task.get_name() != job.id for task in asyncio.all_tasks())
+
+    await eventually(over)
+
+
 class Tally:
     """Counts how many run at once."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.app.support import DrivenClock, WaitingHandler, eventually, turns, watched, work_off, working
+from tests.unit.app.support import DrivenClock, WaitingHandler, eventually, run_ends, turns, watched, work_off, working
 from windlass import ClosedError, ConfigError, Job, JobState, Queue, Windlass, Worker, current_job
 from windlass.backend import requests as rq
 from windlass.worker.attempt import Attempt
@@ -101,12 +101,11 @@ async def test_closing_again_with_force_hurries_a_close(app: Windlass, queue: Qu
 async def test_a_thread_that_does_not_stop_gives_its_job_back_and_its_late_end_does_not_count(
     app: Windlass, queue: Queue
 ) -> None:
-    started, go, ended = threading.Event(), threading.Event(), threading.Event()
+    started, go = threading.Event(), threading.Event()
 
     def handler(job: Job[Any]) -> str:
         started.set()
         go.wait(20)
-        ended.set()
         return "too late"
 
     job = await queue.add("work")
@@ -117,7 +116,7 @@ async def test_a_thread_that_does_not_stop_gives_its_job_back_and_its_late_end_d
     assert worker.abandoned == 1
     assert await job.get_state() is JobState.WAITING
     go.set()
-    await asyncio.to_thread(ended.wait)
+    await run_ends(job)
     assert await job.get_state() is JobState.WAITING
 
 
@@ -221,6 +220,7 @@ async def test_a_handler_that_awaited_its_signal_on_a_loop_of_its_own_does_not_d
         await worker.close()
     finally:
         go.set()
+    await run_ends(job)
     assert await job.get_state() is JobState.WAITING
 
 
