@@ -13,7 +13,16 @@ from typing import Any
 
 import pytest
 
-from tests.unit.app.support import DrivenClock, WaitingHandler, eventually, run_ends, turns, watched, work_off, working
+from tests.unit.app.support import (
+    DrivenClock,
+    WaitingHandler,
+    eventually,
+    run_ends,
+    turns,
+    watched,
+    work_off,
+    working,
+)
 from windlass import ClosedError, ConfigError, Job, JobState, Queue, Windlass, Worker, current_job
 from windlass.backend import requests as rq
 from windlass.worker.attempt import Attempt
