@@ -48,10 +48,12 @@ class Reads(msgspec.Struct, kw_only=True, gc=False):
 class MoreReads(Reads, kw_only=True, gc=False):
     """A batch with data that few verbs read."""
 
-    #: All groups of this queue that have no limits of their own, with their number of ranked jobs.
-    groups_of: str | None = None
-    #: One group, with its number of ranked jobs.
-    ranked: tuple[str, str] | None = None
+    #: The next ``STEP`` groups of a queue after this name, by name: ``work.groups``, their names in
+    #: ``work.next_groups``.
+    next_groups: tuple[str, str] | None = None
+    #: Whether this group of a queue has ranked jobs (None: any group that has no limits of its own). The name
+    #: of the first such group: ``work.ranked``.
+    ranked: tuple[str, str | None] | None = None
     #: All queues that the store knows: ``work.queues``.
     every_queue: bool = False
     #: The jobs that a worker has leased: ``work.found``.

@@ -85,7 +85,6 @@ function groups.set_every(q, l)
     redis.call('HDEL', q.root, 'every')
   end
   q.refit, q.ready = '', true
-  groups.refit_some(q)
   groups.advance_timed(q, STEP)
 end
 
