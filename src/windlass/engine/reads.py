@@ -89,8 +89,8 @@ class MoreReads(Reads, kw_only=True, gc=False):
     past_keep: int = 0
     #: Entries whose retention has passed, at most this many of each table: ``work.past``, with their groups.
     past_time: int = 0
-    #: The history logs of all queues, with the first record that is younger than this time: ``work.logs``.
-    #: Also all archivers and cursors: ``work.rows``.
+    #: The history logs of all queues, or of some if ``work.past.cut`` is set, with the first record that is
+    #: younger than this time: ``work.logs``. Also all archivers and cursors: ``work.rows``.
     history: int | None = None
     #: Everything that ends by itself after this time: active jobs (``work.found``), leaders, workers and
     #: unique keys (``work.rows``), and all queues and groups.
