@@ -13,6 +13,7 @@ from windlass.core.option_values import StoredUnique, UniqueMode
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Outcome
 from windlass.core.states import JobState
+from windlass.errors import OrderedGroupError
 from windlass_conformance.group_support import P, W, add, claimed, limit, settle, states
 from windlass_conformance.harness import QUEUE, START_MS, Harness, settlement
 
@@ -299,6 +300,61 @@ async def test_an_obliterated_queue_forgets_its_groups(harness: Harness) -> None
     found = await harness.do(lrq.GetLimits(queue=QUEUE, groups=("g",)))
     assert (found.every_group, found.groups) == (GroupLimits(), {"g": GroupSettings()})
     assert (await harness.do(lrq.ListGroups(queue=QUEUE))).groups == []
+
+
+# --- very many groups -------------------------------------------------------------------------------
+
+
+async def _add_to_groups(harness: Harness, count: int, each: int = 1) -> None:
+    """Add ``each`` jobs to every one of ``count`` groups, and two jobs to a group after them."""
+    names = [f"a{n:04}" for n in range(count)]
+    jobs = [(name, f"{name}.{n}") for name in names for n in range(each)] + [("b", "b.0"), ("b", "b.1")]
+    for start in range(0, len(jobs), 500):
+        part = jobs[start : start + 500]
+        new = [harness.new(job_id, options=StoredOptions(group=name)) for name, job_id in part]
+        await harness.do(rq.Add(jobs=new))
+
+
+@pytest.mark.feature("H6")
+@pytest.mark.parametrize("step", ["claim", "promote"])
+async def test_a_new_limit_of_every_group_reaches_groups_beyond_the_first_thousand(
+    harness: Harness, step: str
+) -> None:
+    """One request applies it to a thousand groups, the next claim or promote to others."""
+    await limit(harness, concurrency=1)
+    await _add_to_groups(harness, 1_000, each=2)
+    await limit(harness, concurrency=2)
+    assert await states(harness, "a0000.1", "a0999.1", "b.1") == [W, W, P]
+    await harness.reopen()
+    if step == "claim":
+        await claimed(harness, 1)
+    else:
+        await harness.do(rq.Promote())
+    assert await harness.state("b.1") is W
+
+
+@pytest.mark.feature("H6")
+async def test_a_worker_asks_again_at_once_while_a_new_limit_reaches_more_groups(harness: Harness) -> None:
+    await limit(harness, concurrency=1)
+    await _add_to_groups(harness, 2_000)
+    for _ in range(2):
+        assert len((await claimed(harness, 1_000))[0]) == 1_000
+    assert await claimed(harness) == (["b.0"], None)
+    await limit(harness, concurrency=2)
+    assert await claimed(harness) == ([], 0)
+    assert await claimed(harness) == (["b.1"], None)
+
+
+@pytest.mark.feature("H5", "H6")
+async def test_one_group_with_a_priority_among_very_many_keeps_all_from_being_ordered(
+    harness: Harness,
+) -> None:
+    await _add_to_groups(harness, 1_000)
+    await harness.add("high", priority=5, options=StoredOptions(group="b"))
+    with pytest.raises(OrderedGroupError, match="'b'"):
+        await limit(harness, ordered=True)
+    await limit(harness, "b", concurrency=1)
+    await limit(harness, ordered=True)
 
 
 # --- keys of parked jobs ----------------------------------------------------------------------------

@@ -180,7 +180,7 @@ class BulkVerbs:
             request = rq.Purge(queue=self.name, states=states, force=force, forget=forget, limit=_CHUNK)
             purged = await self.store.execute(request)
             total += purged.count
-            if purged.count < _CHUNK:
+            if purged.count < _CHUNK and not purged.more:
                 return total
 
 

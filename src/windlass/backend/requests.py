@@ -433,6 +433,8 @@ class Purged(msgspec.Struct):
 
     count: int
     ids: list[str]
+    #: Whether the queue has no jobs, but more settings than one step deletes: send the request again.
+    more: bool = False
 
 
 class Purge(Request[Purged], kw_only=True):

@@ -252,10 +252,10 @@ def refuses(limits: GroupLimits, new: NewJob | JobRecord, size: int) -> AddOutco
     return AddOutcome.REFUSED if limits.max_size is not None and size >= limits.max_size else None
 
 
-def check_switch(queue: str, group: str, before: GroupLimits, after: GroupLimits, ranked: bool) -> None:
-    """Raise if a group becomes ordered while any of its jobs has a priority or is ``lifo``."""
+def check_switch(queue: str, before: GroupLimits, after: GroupLimits, ranked: list[str]) -> None:
+    """Raise if groups become ordered of which some are ``ranked``: have jobs with a priority or ``lifo``."""
     if after.ordered and not before.ordered and ranked:
-        raise OrderedGroupError.at_switch(queue, group)
+        raise OrderedGroupError.at_switch(queue, ranked[0])
 
 
 def take_place(limits: GroupLimits, job: JobRecord) -> None:

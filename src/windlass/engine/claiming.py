@@ -11,6 +11,7 @@ from windlass.core.job import EventType, JobRecord
 from windlass.core.states import JobState
 from windlass.engine import leases, timing
 from windlass.engine.effects import Kind
+from windlass.engine.groups import refit_some
 from windlass.engine.reads import STEP, Reads, Verb
 from windlass.engine.saving import is_prepared, limits_of, prepare, save, save_alike
 from windlass.engine.unit_of_work import QueueView, UnitOfWork
@@ -24,7 +25,10 @@ _WAITING, _ACTIVE, _LEASED = JobState.WAITING, JobState.ACTIVE, Kind.LEASED
 
 
 def claim(work: UnitOfWork, request: rq.Claim) -> Verb[rq.Claimed]:
-    """Lease the next jobs of some queues to a worker. Reads: 1, with groups 2; at most ``FURTHER`` more."""
+    """Lease the next jobs of some queues to a worker.
+
+    Reads: 1, with groups 2, 1 more while new limits of every group are applied; at most ``FURTHER`` more.
+    """
     yield reads(request)
     return (yield from pick(work, request))
 
@@ -83,10 +87,11 @@ class _Claim:
 
     def _bring_in(self) -> Verb[int]:
         work, names = self._work, [queue.name for queue, _ in self.queues]
+        yield from refit_some(work, names)
         grouped = [work.lines[queue.name] for queue, _ in self.queues if queue.row.grouped]
         due, timed = timing.due_by_queue(work, names, STEP), timing.timed_now(work, names)
         ahead = [job for line in grouped for job in line.ahead(self._request.limit)]
-        return timing.bring_in(work, due, timed, names, STEP, ahead=ahead)
+        return (yield from timing.bring_in(work, due, timed, names, STEP, ahead=ahead))
 
     def take(self, queue: QueueView, bound: int) -> bool:
         """Lease jobs of a queue, up to ``bound`` in this claim. False: the caller must read further first."""

@@ -59,6 +59,8 @@ class QueueRow(msgspec.Struct, array_like=True):
     every_group: GroupLimits = GroupLimits()
     #: Whether the queue has ever had a group. If so, its jobs have turns.
     grouped: bool = False
+    #: The last group that ``every_group`` was applied to ("": none yet); None: it applies to all.
+    refit: str | None = None
 
 
 #: A faster ``copy.copy``: it calls ``__copy__`` directly.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from windlass.backend import limit_requests as lrq
 from windlass.core import limit_rules as lm
 from windlass.core.limit_rules import EVERY_GROUP, GroupLimits
-from windlass.engine.reads import MoreReads, Reads, Verb
+from windlass.engine.reads import STEP, MoreReads, Reads, Verb
 from windlass.engine.saving import advance, limits_of, wait_until
 from windlass.engine.unit_of_work import GroupView, QueueView, UnitOfWork
 
@@ -32,22 +34,17 @@ def set_queue_limits(work: UnitOfWork, request: lrq.SetQueueLimits) -> Verb[None
 
 
 def set_group_limits(work: UnitOfWork, request: lrq.SetGroupLimits) -> Verb[None]:
-    """Set the limits of one group, or of every group without limits of its own. Reads: 1."""
+    """Set the limits of one group, or of every group without limits of its own.
+
+    Reads: 1, for every group 2.
+    """
     if request.group == EVERY_GROUP:
-        yield MoreReads(queues=[request.queue], groups_of=request.queue)
-        groups = sorted((g for g in work.groups.values() if g.own is None), key=lambda group: group.name)
-        after = request.limits or lm.NO_GROUP_LIMITS
-        _check_switch(work, groups, after)
-        _known(work, request.queue).row.every_group = after
-        for group in groups:
-            _refit(work, group)
-        for group in groups:
-            if work.moves and group.usage.parked:
-                advance(work, group)
+        yield from _set_every_group(work, request.queue, request.limits or lm.NO_GROUP_LIMITS)
     else:
-        yield MoreReads(queues=[request.queue], ranked=(request.queue, request.group))
-        group = work.groups[request.queue, request.group]
-        _check_switch(work, [group], request.limits or work.queues[request.queue].row.every_group)
+        key = (request.queue, request.group)
+        yield MoreReads(queues=[request.queue], groups=[key], ranked=key)
+        group, every = work.groups[key], work.queues[request.queue].row.every_group
+        lm.check_switch(request.queue, limits_of(work, group), request.limits or every, work.ranked)
         _known(work, request.queue)
         group.own = request.limits
         work.put_group(group)
@@ -56,10 +53,38 @@ def set_group_limits(work: UnitOfWork, request: lrq.SetGroupLimits) -> Verb[None
     work.wake(request.queue)
 
 
-def _check_switch(work: UnitOfWork, groups: list[GroupView], after: GroupLimits) -> None:
-    for group in groups:
-        ranked = group.usage.ranked > 0
-        lm.check_switch(group.queue, group.name, limits_of(work, group), after, ranked)
+def _set_every_group(work: UnitOfWork, name: str, limits: GroupLimits) -> Verb[None]:
+    yield MoreReads(queues=[name], ranked=(name, None))
+    row = work.queues[name].row
+    lm.check_switch(name, row.every_group, limits, work.ranked)
+    row.every_group, row.refit = limits, "" if row.grouped else None
+    _known(work, name)
+    yield from refit_some(work, [name])
+    for group in work.next_groups:
+        if work.moves and work.groups[name, group].usage.parked:
+            advance(work, work.groups[name, group])
+
+
+def refit_some(work: UnitOfWork, names: Iterable[str]) -> Iterable[Reads]:
+    """Apply new limits of every group to the next groups of one of these queues.
+
+    Groups with parked jobs become due at once. Later claims and promotes continue with the other groups.
+    Reads: 1, none if no queue has new limits. Use it with ``yield from``.
+    """
+    queue = next((work.queues[name] for name in names if work.queues[name].row.refit is not None), None)
+    return () if queue is None else _refit_some(work, queue)
+
+
+def _refit_some(work: UnitOfWork, queue: QueueView) -> Verb[None]:
+    assert queue.row.refit is not None, "the caller has checked it"
+    yield MoreReads(next_groups=(queue.name, queue.row.refit))
+    found = work.next_groups
+    for name in found:
+        group = work.groups[queue.name, name]
+        if group.own is None:
+            _refit(work, group)
+    queue.row.refit = found[-1] if len(found) == STEP else None
+    work.put_queue(queue)
 
 
 def _refit(work: UnitOfWork, group: GroupView) -> None:

@@ -48,10 +48,12 @@ class Reads(msgspec.Struct, kw_only=True, gc=False):
 class MoreReads(Reads, kw_only=True, gc=False):
     """A batch with data that few verbs read."""
 
-    #: All groups of this queue that have no limits of their own, with their number of ranked jobs.
-    groups_of: str | None = None
-    #: One group, with its number of ranked jobs.
-    ranked: tuple[str, str] | None = None
+    #: The next ``STEP`` groups of a queue after this name, by name: ``work.groups``, their names in
+    #: ``work.next_groups``.
+    next_groups: tuple[str, str] | None = None
+    #: Whether this group of a queue has ranked jobs (None: any group that has no limits of its own). The name
+    #: of the first such group: ``work.ranked``.
+    ranked: tuple[str, str | None] | None = None
     #: All queues that the store knows: ``work.queues``.
     every_queue: bool = False
     #: The jobs that a worker has leased: ``work.found``.
@@ -87,8 +89,8 @@ class MoreReads(Reads, kw_only=True, gc=False):
     past_keep: int = 0
     #: Entries whose retention has passed, at most this many of each table: ``work.past``, with their groups.
     past_time: int = 0
-    #: The history logs of all queues, with the first record that is younger than this time: ``work.logs``.
-    #: Also all archivers and cursors: ``work.rows``.
+    #: The history logs of all queues, or of some if ``work.past.cut`` is set, with the first record that is
+    #: younger than this time: ``work.logs``. Also all archivers and cursors: ``work.rows``.
     history: int | None = None
     #: Everything that ends by itself after this time: active jobs (``work.found``), leaders, workers and
     #: unique keys (``work.rows``), and all queues and groups.

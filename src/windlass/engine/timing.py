@@ -15,6 +15,7 @@ from windlass.core import limit_rules as lm
 from windlass.core import transitions
 from windlass.core.job import JobRecord
 from windlass.engine.effects import Kind, Table
+from windlass.engine.groups import refit_some
 from windlass.engine.reads import STEP, MoreReads, Reads, Verb
 from windlass.engine.saving import advance, prepare, save, wait_until
 from windlass.engine.unit_of_work import QueueView, UnitOfWork
@@ -23,12 +24,13 @@ from windlass.engine.unit_of_work import QueueView, UnitOfWork
 def promote(work: UnitOfWork, request: rq.Promote) -> Verb[rq.Promoted]:
     """Promote due jobs of all queues. The answer says when the next job is due.
 
-    Reads: 2, with groups or unique keys 3.
+    Reads: 2, with groups or unique keys 3, 1 more while new limits of every group are applied.
     """
     yield MoreReads(every_queue=True)
     names = sorted(name for name, queue in work.queues.items() if queue.exists)
     limits = dict.fromkeys(names, request.limit)
     yield Reads(due=limits, timed=limits, lines=dict.fromkeys(names, 1))
+    yield from refit_some(work, names)
     due = _due_now(work, names, request.limit)
     count = yield from bring_in(work, due, timed_now(work, names), names, request.limit)
     return rq.Promoted(count, next_due_in(work, [work.queues[name] for name in names]))
@@ -126,6 +128,8 @@ def next_due_in(work: UnitOfWork, queues: Iterable[QueueView]) -> int | None:
         if not (due.whole and timed.whole) and (due.is_cut or timed.is_cut):
             first.append(work.now_ms)
         row = queue.row
+        if row.refit is not None:
+            first.append(work.now_ms)
         if row.limits.rate is None and row.hold_until_ms <= work.now_ms:
             continue  # time does not limit its starts
         room, at_ms = lm.queue_room(row.limits, queue.starts, queue.active, row.hold_until_ms, work.now_ms)

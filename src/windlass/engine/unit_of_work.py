@@ -215,6 +215,9 @@ class UnitOfWork(ChangeRecorder):
     past = LazyPart[Past](Past)
     logs = LazyPart[dict[str, LogSpan]](dict)
     event_logs = LazyPart[Loaded[EventSpan]](Loaded)
+    next_groups = LazyPart[list[str]](list)
+    #: The first group of those that were asked about that has ranked jobs, if any.
+    ranked = LazyPart[list[str]](list)
     #: Jobs whose records cannot be read. They were set aside before this request was decided.
     aside = LazyPart[list[JobRef]](list)
 

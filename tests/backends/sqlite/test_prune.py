@@ -94,6 +94,25 @@ async def test_more_jobs_that_stay_than_one_prune_looks_at(tmp_path: Path) -> No
         assert await left(store, "later", *kept) == kept
 
 
+async def test_a_prune_checks_a_bounded_number_of_queues_and_the_next_one_the_others(tmp_path: Path) -> None:
+    names = [f"q{n:03}" for n in range(600)]
+    async with opened(tmp_path / "jobs.db") as store:
+        await add(store, *(new(name, id="j") for name in names), now_ms=T0)
+        for name in (names[0], names[-1]):
+            await settle(store, *(ended(job) for job in await claim(store, name, now_ms=T0)), now_ms=T0)
+        rounds = [await prune(store, T0 + DAY) for _ in range(6)]
+        assert [(found.jobs, found.more) for found in rounds[:3]] == [(1, True), (0, True), (1, False)]
+        assert [found.more for found in rounds[3:]] == [True, True, False]
+
+
+async def test_queues_wait_for_those_before_them_that_have_more_to_prune(tmp_path: Path) -> None:
+    async with opened(tmp_path / "jobs.db") as store:
+        await complete(store, T0, *(f"j{n}" for n in range(5)))
+        await add(store, *(new(f"q{n:03}", id="j") for n in range(300)), now_ms=T0)
+        rounds = [await prune(store, T0 + DAY, limit=2) for _ in range(4)]
+        assert [(found.jobs, found.more) for found in rounds] == [(2, True), (2, True), (1, True), (0, False)]
+
+
 async def test_jobs_that_an_older_release_finished_go_as_well(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     async with opened(path) as store:

@@ -322,6 +322,24 @@ async def test_very_many_idle_groups_are_forgotten_in_bounded_steps() -> None:
         assert not _kinds("valkey", namespace).keys() & {"s", "G", "A"}
 
 
+@pytest.mark.feature("H14")
+async def test_very_many_groups_are_obliterated_in_bounded_steps() -> None:
+    """One step deletes a thousand groups, until nothing of them is left."""
+    async with opened(valkey_server().url, namespace := new_id(), timeout=30) as store:
+        await _limit(store, rate=Rate(1, 60_000))
+        for part in range(5):
+            await add(store, *(new(options=_group(f"g{part}.{n}")) for n in range(500)), now_ms=START_MS)
+            await complete(store, *await claim(store, now_ms=START_MS), now_ms=START_MS)
+        await store.execute(rq.Purge(queue="q", states=list(JobState), limit=2_500, now_ms=START_MS))
+        assert _kinds("valkey", namespace)["s"] == 2_500
+        purge = rq.Purge(queue="q", states=list(JobState), forget=True, now_ms=START_MS)
+        assert await store.execute(purge) == rq.Purged(0, [], more=True)
+        assert _kinds("valkey", namespace)["s"] == 1_500
+        async with Windlass(f"{valkey_server().url}?namespace={namespace}") as app:
+            assert await app.queue("q").obliterate() == 0
+        assert not _kinds("valkey", namespace).keys() & {"G", "A", "H", "Q", "R", "V", "W", "s"}
+
+
 _GIVEN = os.environ.get("WINDLASS_FAIR_JOBS")
 
 

@@ -26,7 +26,17 @@ from windlass.engine import timing
 from windlass.engine.drive import run
 from windlass.engine.effects import Effects, GroupRow, Table, copy_row
 from windlass.engine.ordered import Ordered
-from windlass.engine.reads import EventSpan, LogSpan, MoreReads, PurgeReads, Reads, Verb, Verbs, state_since
+from windlass.engine.reads import (
+    STEP,
+    EventSpan,
+    LogSpan,
+    MoreReads,
+    PurgeReads,
+    Reads,
+    Verb,
+    Verbs,
+    state_since,
+)
 from windlass.engine.unit_of_work import HOLDING, GroupView, QueueView, UnitOfWork
 from windlass.engine.verbs import VERBS
 
@@ -210,18 +220,30 @@ class MemoryStore(State):
         if reads.every_queue:
             for name in self.queues:
                 self._load_queue(name, work)
-        if reads.groups_of is not None:
-            for one in self.look(reads.groups_of).groups:
-                if one.row.own is None:
-                    self._load_group(reads.groups_of, one.name, work)
+        if reads.next_groups is not None:
+            self._load_next_groups(*reads.next_groups, work)
         if reads.ranked is not None:
-            self._load_group(*reads.ranked, work)
+            work.ranked = self._ranked(*reads.ranked)
         if reads.past_time:
             self._load_past(work, reads.past_time)
         if reads.settings_of is not None:
             self._load_settings(work, reads.settings_of)
         if reads.time_back is not None:
             self._load_ending(work)
+
+    def _load_next_groups(self, queue: str, after: str, work: UnitOfWork) -> None:
+        later = (group.name for group in self.look(queue).groups if group.name > after)
+        work.next_groups = list(islice(later, STEP))
+        for name in work.next_groups:
+            self._load_group(queue, name, work)
+
+    def _ranked(self, queue: str, name: str | None) -> list[str]:
+        found = (
+            group.name
+            for group in self.look(queue).groups
+            if group.usage.ranked and (group.name == name if name is not None else group.row.own is None)
+        )
+        return list(islice(found, 1))
 
     def _load_logs(self, reads: MoreReads, work: UnitOfWork) -> None:
         if reads.history is not None:

@@ -19,6 +19,8 @@ from windlass.engine.unit_of_work import UnitOfWork
 
 #: The most chunks of a log that one prune reads.
 SCAN = 10_000
+#: How many queues one prune checks. The next one continues with the queues after them.
+QUEUES = 250
 
 _DEFAULTS = StoredOptions()
 
@@ -31,11 +33,11 @@ def past_keep(step: RequestState, work: UnitOfWork, limit: int) -> list[JobRecor
 
     Jobs with an age of their own are found through one index. Jobs with the default age, and jobs beyond a
     maximum count, are found from the oldest of each queue and state. The number of candidates is bounded, so
-    if very many jobs are too old at once, their order is approximate.
+    if very many jobs are too old at once, or there are very many queues, their order is approximate.
     """
     now_ms, candidates = work.now_ms, max(2 * limit, 1_000)
     found = set(step.all("prune_old", now_ms, candidates))
-    for num, name in step.all("prune_queues", LOG_KEY):
+    for num, name in _queues(step)[0]:
         totals = step.totals(name)
         for state in FINISHED:
             if totals[state]:
@@ -44,8 +46,15 @@ def past_keep(step: RequestState, work: UnitOfWork, limit: int) -> list[JobRecor
                 found.update(plain)
                 found.update(_surplus(step, num, state, totals[state], now_ms, limit))
     seqs = [seq for _, _, seq in sorted(found)[:limit]]
+    work.past.cut = work.past.cut or len(seqs) == limit
     rows = {row[0]: row for row in step.among("job_ends", seqs)} if seqs else {}
     return [_ended(step, rows[seq]) for seq in seqs]
+
+
+def _queues(step: RequestState) -> tuple[list[Row], int]:
+    """Return the queues that this prune checks, and the last of them if there may be more (else 0)."""
+    rows = step.all("prune_queues", LOG_KEY, step.queues.pruned, QUEUES)
+    return [row[:2] for row in rows if row[2]], rows[-1][0] if len(rows) == QUEUES else 0
 
 
 def _ended(step: RequestState, row: Row) -> JobRecord:
@@ -118,8 +127,14 @@ def _idle_groups(step: RequestState, limit: int) -> list[Row]:
 
 
 def load_history(step: RequestState, work: UnitOfWork, since_ms: int) -> None:
-    """Load the extent of each queue's history, and the positions of archivers and roll-ups."""
-    for num, name in step.all("prune_queues", LOG_KEY):
+    """Load the extent of the queues' histories, and the positions of archivers and roll-ups.
+
+    Call it last: the next prune continues with the queues after these, unless this one was cut.
+    """
+    queues, last_num = _queues(step)
+    if not work.past.cut:
+        step.queues.pruned, work.past.cut = last_num, last_num > 0
+    for num, name in queues:
         ((_, floor),) = step.all("queue_floors", num)
         last = step.queues.get(name).last_history
         work.logs[name] = LogSpan(floor + 1, last, _young(step, num, floor, last, since_ms))

@@ -22,7 +22,7 @@ def read_limits(row: QueueRow, starts: list[int], stored: Row | None, name: str)
     """Add the limits and start times of a queue (``stored``, None: it has none) to ``row`` and ``starts``."""
     if stored is None:
         return
-    own, every, row.hold_until_ms, times = stored
+    own, every, row.hold_until_ms, row.refit, times = stored
     what = f"the limits of queue {name}"
     row.limits = bad_records.read_or_none(own, _queue_limits, what) or _NO_QUEUE_LIMITS
     row.every_group = bad_records.read_or_none(every, _group_limits, what) or _NO_GROUP_LIMITS
@@ -35,12 +35,17 @@ def read_starts(times: bytes | None, what: str) -> list[int]:
 
 def is_limited(row: QueueRow) -> bool:
     """Whether a queue needs a row of limits."""
-    return row.limits != _NO_QUEUE_LIMITS or row.every_group != _NO_GROUP_LIMITS or row.hold_until_ms > 0
+    return (
+        row.limits != _NO_QUEUE_LIMITS
+        or row.every_group != _NO_GROUP_LIMITS
+        or row.hold_until_ms > 0
+        or row.refit is not None
+    )
 
 
 def limits_row(row: QueueRow) -> Row:
     """Return the columns of a queue's row of limits, without its start times."""
-    return encode_json(row.limits), encode_json(row.every_group), row.hold_until_ms
+    return encode_json(row.limits), encode_json(row.every_group), row.hold_until_ms, row.refit
 
 
 def group_of(stored: Row | None, name: str) -> tuple[GroupRow, Usage]:

@@ -9,7 +9,7 @@ from windlass.backends.sqlite.limits import GROUPED, group_of
 from windlass.backends.sqlite.request import RequestState
 from windlass.backends.sqlite.rows import Row, by_queue
 from windlass.core.limit_rules import GroupLimits, Usage
-from windlass.core.states import FINISHED, JobState
+from windlass.core.states import JobState
 from windlass.engine.effects import copy_row
 from windlass.engine.ordered import Ordered
 from windlass.engine.reads import Reads
@@ -19,7 +19,6 @@ from windlass.engine.unit_of_work import GroupView, QueueView, UnitOfWork
 MARGIN = 10_000
 #: Jobs of a group are counted up to this many if no limit needs the count.
 SOME = 1_000
-_COUNTED = [state.value for state in JobState if state not in FINISHED]
 
 
 def load(step: RequestState, reads: Reads, work: UnitOfWork) -> None:
@@ -131,10 +130,8 @@ def _load_line(step: RequestState, name: str, work: UnitOfWork, count: int = 0) 
 # --- groups ---------------------------------------------------------------------------------------
 
 
-def load_groups(
-    step: RequestState, keys: Iterable[tuple[str, str]], work: UnitOfWork, *, ranks: bool = False
-) -> None:
-    """Load groups with their usage, and their queues' waiting jobs. ``ranks``: also ``Usage.ranked``."""
+def load_groups(step: RequestState, keys: Iterable[tuple[str, str]], work: UnitOfWork) -> None:
+    """Load groups with their usage, and their queues' waiting jobs."""
     for queue, names in by_queue(key for key in keys if key not in work.groups).items():
         load_queue(step, queue, work)
         _load_line(step, queue, work)
@@ -147,8 +144,6 @@ def load_groups(
         for name, (row, usage) in known.items():
             if limits[name].bucket is not None and usage.waiting:
                 ((usage.waiting_cost,),) = step.all("group_cost", num, name)
-            if ranks:
-                usage.ranked = len(step.listed("group_ranked", _COUNTED, num, name))
             parked, places = ordered.parked(step, work, queue, num, name), ordered.places(step, num, name)
             work.groups[queue, name] = GroupView(queue, name, row, usage, parked, places)
 

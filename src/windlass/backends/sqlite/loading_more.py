@@ -13,7 +13,7 @@ from windlass.core.rollups import Mark
 from windlass.core.states import JobState
 from windlass.core.stream_rules import StreamHead
 from windlass.engine.effects import Table
-from windlass.engine.reads import EventSpan, MoreReads, PurgeReads, state_since
+from windlass.engine.reads import STEP, EventSpan, MoreReads, PurgeReads, state_since
 from windlass.engine.unit_of_work import UnitOfWork
 
 #: How many jobs one ``Recover`` checks for an unknown state.
@@ -35,12 +35,10 @@ def load(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
     if reads.every_queue:
         for _, name in step.all("queue_nums"):
             loading.load_queue(step, name, work)
-    if reads.groups_of is not None:
-        names = [name for (name,) in step.all("group_names", step.queues.num(reads.groups_of) or 0)]
-        keys = [(reads.groups_of, name) for name in names]
-        loading.load_groups(step, keys, work, ranks=True)
+    if reads.next_groups is not None:
+        _load_next_groups(step, *reads.next_groups, work)
     if reads.ranked is not None:
-        loading.load_groups(step, [reads.ranked], work, ranks=True)
+        work.ranked = _ranked(step, *reads.ranked)
     if reads.settings_of is not None:
         _load_settings(step, reads.settings_of, work)
     if reads.past_time:
@@ -48,6 +46,18 @@ def load(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
     if reads.time_back is not None:
         _load_time_back(step, work, reads.time_back)
     _load_logs(step, reads, work)
+
+
+def _load_next_groups(step: RequestState, queue: str, after: str, work: UnitOfWork) -> None:
+    num = step.queues.num(queue) or 0
+    work.next_groups = [name for (name,) in step.all("group_names", num, after, STEP)]
+    loading.load_groups(step, [(queue, name) for name in work.next_groups], work)
+
+
+def _ranked(step: RequestState, queue: str, group: str | None) -> list[str]:
+    num = step.queues.num(queue) or 0
+    rows = step.all("group_any_ranked", num) if group is None else step.all("group_ranked", num, group)
+    return [name for (name,) in rows]
 
 
 def _load_logs(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:

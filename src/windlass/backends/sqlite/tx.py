@@ -95,6 +95,8 @@ class Queues:
         self.kept_longer: dict[tuple[int, JobState], tuple[int, int]] = {}
         #: The number of the last job whose state was checked in this round.
         self.last_checked = 0
+        #: The number of the last queue that a prune checked in this round.
+        self.pruned = 0
         #: The last group (queue number, name) that a prune checked in this round.
         self.groups_checked: tuple[int, str] = (0, "")
 

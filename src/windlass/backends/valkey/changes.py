@@ -174,9 +174,9 @@ async def pause(session: ValkeySession, request: rq.PauseQueue, now: str) -> boo
 async def purge(session: ValkeySession, request: rq.Purge, now: str) -> rq.Purged:
     states = sorted({STATE_NUMBERS[state] for state in request.states})
     what = (states, request.grace_ms, request.limit, int(request.force), int(request.forget))
-    names, *found = await session.functions.purge(session.keys.queue(request.queue), now, what)
+    more, names, *found = await session.functions.purge(session.keys.queue(request.queue), now, what)
     await relay.after(session, [name.decode() for name in names], now)
-    return rq.Purged(len(found), [job_id.decode() for job_id in found])
+    return rq.Purged(len(found), [job_id.decode() for job_id in found], bool(more))
 
 
 async def set_result_ttl(session: ValkeySession, request: rq.SetResultTtl, now: str) -> rq.ChangeResult:

@@ -20,7 +20,7 @@ from windlass.backends.valkey import words
 
 VERSION = 2
 #: The digest of the source of this version, which ``python -m windlass.backends.valkey.check`` compares.
-DIGEST = "214c47b76d8193d34851da50788fce68"
+DIGEST = "52ac62e7b2bd2385686beb3084cb4370"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")

@@ -1,11 +1,12 @@
 -- Statements about groups, limits and unique keys.
 
 -- name: limits
-SELECT own, every, hold_until_ms, starts FROM [limits] WHERE queue = ?
+SELECT own, every, hold_until_ms, refit, starts FROM [limits] WHERE queue = ?
 
 -- name: limits_save
-INSERT INTO [limits] (queue, own, every, hold_until_ms) VALUES (?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET own = excluded.own, every = excluded.every, hold_until_ms = excluded.hold_until_ms
+INSERT INTO [limits] (queue, own, every, hold_until_ms, refit) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET own = excluded.own, every = excluded.every, hold_until_ms = excluded.hold_until_ms,
+    refit = excluded.refit
 
 -- name: limits_starts
 UPDATE [limits] SET starts = ? WHERE queue = ?
@@ -18,19 +19,19 @@ DELETE FROM [limits] WHERE queue = ?
 -- name: grp_names
 SELECT name FROM [grp] WHERE queue = ? ORDER BY name
 
--- All groups without limits of their own that have unfinished jobs or a row.
+-- The next groups after a name, by name, that have unfinished jobs or a row.
 -- name: group_names
-WITH RECURSIVE named (name) AS (
-    SELECT min(grp) FROM [job] WHERE queue = ?1 AND grp > '' AND finished_ms IS NULL
+WITH RECURSIVE busy (name) AS (
+    SELECT min(grp) FROM [job] WHERE queue = ?1 AND grp > ?2 AND finished_ms IS NULL
     UNION ALL
     SELECT (SELECT min(grp) FROM [job] WHERE queue = ?1 AND grp > name AND finished_ms IS NULL)
-    FROM named WHERE name IS NOT NULL
+    FROM busy WHERE name IS NOT NULL
+    LIMIT ?3
 )
-SELECT name FROM named
-WHERE name IS NOT NULL AND name NOT IN (SELECT name FROM [grp] WHERE queue = ?1 AND own IS NOT NULL)
+SELECT name FROM busy WHERE name IS NOT NULL
 UNION
-SELECT name FROM [grp] WHERE queue = ?1 AND own IS NULL
-ORDER BY name
+SELECT name FROM (SELECT name FROM [grp] WHERE queue = ?1 AND name > ?2 ORDER BY name LIMIT ?3)
+ORDER BY name LIMIT ?3
 
 -- Keeps the start times, which grp_starts writes.
 -- name: grp_save
@@ -125,17 +126,17 @@ FROM json_each(?4) AS asked
 SELECT coalesce(sum(CASE WHEN json_valid(options) THEN coalesce(options ->> '$.cost', 1) ELSE 1 END), 0)
 FROM [job] WHERE queue = ? AND grp = ? AND state = 'waiting' AND finished_ms IS NULL
 
--- Those states of the list in which a job of the group has a priority or is lifo.
+-- Whether a job of the group has a priority or is lifo.
 -- name: group_ranked
-SELECT value FROM json_each(?3)
-WHERE EXISTS (
-    SELECT 1 FROM [job] WHERE queue = ?1 AND grp = ?2 AND state = value AND finished_ms IS NULL AND priority > 0
-) OR EXISTS (
-    SELECT 1 FROM [job] WHERE queue = ?1 AND grp = ?2 AND state = value AND finished_ms IS NULL AND priority < 0
-) OR EXISTS (
-    SELECT 1 FROM [job]
-    WHERE queue = ?1 AND grp = ?2 AND state = value AND finished_ms IS NULL AND priority = 0 AND place < 0
-)
+SELECT grp FROM [job]
+WHERE queue = ? AND grp = ? AND finished_ms IS NULL AND (priority <> 0 OR place < 0) LIMIT 1
+
+-- The first group without limits of its own that has such a job.
+-- name: group_any_ranked
+SELECT grp FROM [job]
+WHERE queue = ?1 AND grp > '' AND finished_ms IS NULL AND (priority <> 0 OR place < 0)
+    AND grp NOT IN (SELECT name FROM [grp] WHERE queue = ?1 AND own IS NOT NULL)
+ORDER BY grp LIMIT 1
 
 -- entries: unique_key (queue, key) job_id, until_ms, request_id, not_taken
 

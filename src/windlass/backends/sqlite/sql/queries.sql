@@ -171,10 +171,9 @@ WHERE lease_until_ms IS NOT NULL AND lease_until_ms <= ? ORDER BY lease_until_ms
 SELECT /*job*/ FROM [job] INDEXED BY [job_lease] WHERE lease_until_ms IS NOT NULL AND lease_until_ms > ?
 
 -- name: prune_queues
-SELECT num, name FROM [queue]
-WHERE completed + failed + cancelled > 0 OR last_history > history_floor
+SELECT num, name, completed + failed + cancelled > 0 OR last_history > history_floor
     OR EXISTS (SELECT 1 FROM [event] WHERE key > num * ?1 + folded AND key < (num + 1) * ?1)
-ORDER BY num
+FROM [queue] WHERE num > ?2 ORDER BY num LIMIT ?3
 
 -- name: prune_old
 SELECT queue, finished_ms, seq FROM [job]

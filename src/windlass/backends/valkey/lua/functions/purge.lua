@@ -1,7 +1,7 @@
 -- purge: removes jobs of a queue by state, oldest first; can remove the queue itself.
 -- KEYS: queue root
 -- ARGV: now or '', packed {{state, ...}, grace, limit, force, forget}
--- returns: queues whose outbox got entries, then ids of removed jobs
+-- returns: 1 if the queue has more groups to remove (call again), queues whose outbox got entries, then ids of removed jobs
 -- emits: removed
 -- flags: allow-oom
 local q = open(keys[1], now_from(args[1]))
@@ -34,17 +34,22 @@ for _, id in ipairs(ids) do
   q.done = true
 end
 apply_pending(q)
+local more = 0
 if forget == 1 and redis.call('HLEN', q.j) == 0 then
-  redis.call('HDEL', q.root, 'paused', 'known', 'revoked')
-  local last = redis.call('HGET', q.root, 'ev')
-  if last then
-    redis.call('HSET', q.root, 'ev0', last + 1)
+  more = groups.forget_some(q) and 1 or 0
+  if more == 0 then
+    redis.call('HDEL', q.root, 'paused', 'known', 'revoked')
+    local last = redis.call('HGET', q.root, 'ev')
+    if last then
+      redis.call('HSET', q.root, 'ev0', last + 1)
+    end
+    redis.call('UNLINK', q.v)
+    schedules.forget(q)
+    redis.call('UNLINK', q.K, q.Y, q.E, q.Z, q.U, q.M, q.n)
+    limits.forget(q)
   end
-  redis.call('UNLINK', q.v)
-  schedules.forget(q)
-  redis.call('UNLINK', q.K, q.Y, q.E, q.Z, q.U, q.M, q.n)
-  groups.forget_all(q)
 end
 local queues = close(q) -- the log starts again with the events of this call
 table.insert(ids, 1, flow.open_outboxes(queues))
+table.insert(ids, 1, more)
 return ids

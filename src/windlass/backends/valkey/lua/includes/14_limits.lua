@@ -225,3 +225,10 @@ function limits.prune(q)
     redis.call('ZREMRANGEBYSCORE', limits.starts_key(q, ''), '-inf', text(q.now - math.max(own[LIMIT.PER], STARTS_KEPT_MS)))
   end
 end
+
+-- Removes the limits of a queue that is removed; its groups are gone.
+function limits.forget(q)
+  redis.call('UNLINK', limits.starts_key(q, ''), q.G, q.A, q.H, q.R)
+  redis.call('HDEL', q.root, 'limits', 'every', 'groups', 'turns', 'refit', 'tidy')
+  q.marked, q.turns, q.groups, q.touched = nil, nil, nil, nil
+end

@@ -270,7 +270,8 @@ local function any_waiting(q)
   return redis.call('ZCARD', q.w) > 0 or #next_fresh(q, 1) > 0
 end
 
--- Milliseconds until the next job of `q` is due, or a limit of the queue or a group allows one to start; nil if none.
+-- Milliseconds until the next job of `q` is due, or a limit of the queue or a group allows one to start; nil if none. 0 while
+-- new limits are applied to its groups.
 local function next_due_in(q)
   local at = q.first_due
   if at == nil then
@@ -280,7 +281,7 @@ local function next_due_in(q)
   local marks = limits.settings(q)
   if marks.has_groups then
     local opens = tonumber(redis.call('ZRANGE', q.H, 0, 0, 'WITHSCORES')[2])
-    at = opens and math.min(at or opens, opens) or at
+    at = marks.refit and q.now or opens and math.min(at or opens, opens) or at
   end
   if marks.own and any_waiting(q) then
     local room, opens = limits.room(q)

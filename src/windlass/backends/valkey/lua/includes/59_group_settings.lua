@@ -85,7 +85,6 @@ function groups.set_every(q, l)
     redis.call('HDEL', q.root, 'every')
   end
   q.refit, q.ready = '', true
-  groups.refit_some(q)
   groups.advance_timed(q, STEP)
 end
 
@@ -164,12 +163,12 @@ function groups.prune(q)
   return #names == STEP
 end
 
--- Removes limits and groups of a queue that is removed; it has no jobs.
-function groups.forget_all(q)
-  for _, name in ipairs(redis.call('ZRANGE', q.A, 0, 10 * STEP - 1)) do
-    redis.call('UNLINK', limits.starts_key(q, name))
+-- Removes up to 1,000 groups of a queue that is removed; it has no jobs. Returns whether there may be more.
+function groups.forget_some(q)
+  groups.write(q)
+  local names = groups.names(q, '')
+  for _, name in ipairs(names) do
+    groups.forget(q, groups.get(q, name))
   end
-  redis.call('UNLINK', limits.starts_key(q, ''), q.G, q.A, q.H, q.R)
-  redis.call('HDEL', q.root, 'limits', 'every', 'groups', 'turns', 'refit', 'tidy')
-  q.marked, q.turns, q.groups, q.touched = nil, nil, nil, nil
+  return #names == STEP
 end
