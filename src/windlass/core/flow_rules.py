@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 
 import msgspec
 
@@ -104,6 +104,31 @@ def look_again(edge: Edge, child: JobRecord | None, *, runs_again: bool) -> None
     edge.reason = edge.error = ""
     if child.state is JobState.COMPLETED and not runs_again:
         settle_edge(edge, end_of(child))
+
+
+class RetriedTogether:
+    """The jobs that one call retries, and which of them wait for each other again, without a circle.
+
+    Old edges can form one: a child's id was used again for a job that waits for the parent, or a parent that
+    ran in spite of a failed child became a child of it. One job of a circle does not wait for the next one.
+    """
+
+    def __init__(self, refs: Iterable[JobRef]) -> None:
+        self.refs = frozenset(refs)
+        self._waits: dict[JobRef, list[JobRef]] = {}
+
+    def may_wait(self, dependent: JobRef, child: JobRef) -> bool:
+        """Whether ``dependent`` waits for ``child`` again. If so, later answers take it into account."""
+        ahead, seen = [child], {child}
+        while ahead:
+            ref = ahead.pop()
+            if ref == dependent:
+                return False
+            new = [one for one in self._waits.get(ref, ()) if one not in seen]
+            seen.update(new)
+            ahead += new
+        self._waits.setdefault(dependent, []).append(child)
+        return True
 
 
 def wait_for_none(job: JobRecord, end: Settlement, children: int) -> Settlement:

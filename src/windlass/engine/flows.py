@@ -232,17 +232,18 @@ def load_missed(work: UnitOfWork, dependents: list[JobRef]) -> Verb[None]:
         yield Reads(jobs=absent)
 
 
-def look_again(work: UnitOfWork, dependent: JobRef, again: set[JobRef]) -> None:
+def look_again(work: UnitOfWork, dependent: JobRef, again: rules.RetriedTogether) -> None:
     """Settle the missed edges of a job again, because a caller retries the job.
 
     A child that has completed since then counts as met. A child that has not finished blocks the job again.
     A child that failed or is gone is ignored from now on. ``again``: jobs that the same request retries; as
-    children they count as not finished.
+    children they count as not finished, or as gone if they would wait for this job.
     """
     for stored in work.unmet[dependent]:
         if stored.missed:
-            edge, child = copy(stored), work.known(stored.child)
-            rules.look_again(edge, child, runs_again=stored.child in again)
+            waits = stored.child not in again.refs or again.may_wait(dependent, stored.child)
+            edge, child = copy(stored), work.known(stored.child) if waits else None
+            rules.look_again(edge, child, runs_again=stored.child in again.refs)
             _put(work, edge)
             if edge.status is EdgeStatus.OPEN:
                 work.waits[dependent].open += 1
