@@ -24,7 +24,7 @@ from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure, settle_ed
 from windlass.core.job import BRIEF_CHARS, ErrorInfo, EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.queue_time import count
-from windlass.core.states import PENDING, JobState
+from windlass.core.states import FINISHED, PENDING, JobState
 from windlass.core.transitions import ChangeRecorder, fail, promote
 from windlass.errors import DependencyError
 
@@ -101,6 +101,7 @@ def look_again(edge: Edge, child: JobRecord | None, *, runs_again: bool) -> None
             edge.status = EdgeStatus.IGNORED
         return
     edge.status, edge.child_seq = EdgeStatus.OPEN, child.seq
+    edge.child_run = child.manual_retries + (child.state in FINISHED)  # else it has been retried already
     edge.reason = edge.error = ""
     if child.state is JobState.COMPLETED and not runs_again:
         settle_edge(edge, end_of(child))
@@ -158,7 +159,14 @@ def fail_dependency(job: JobRecord, edge: Edge, recorder: ChangeRecorder) -> Non
 def end_of(job: JobRecord) -> ChildEnd:
     """The report to the dependents of a job: how it ended, or that it was removed before it ended."""
     if job.state is JobState.COMPLETED:
-        return ChildEnd(child=job.ref, seq=job.seq, completed=True, value=job.result, codec=job.result_codec)
+        return ChildEnd(
+            child=job.ref,
+            seq=job.seq,
+            run=job.manual_retries,
+            completed=True,
+            value=job.result,
+            codec=job.result_codec,
+        )
     last = job.errors[-1] if job.errors and job.state is JobState.FAILED else None
     error = f"{last.error_class}: {last.message}"[:BRIEF_CHARS] if last else ""
     match job.state:
@@ -168,7 +176,9 @@ def end_of(job: JobRecord) -> ChildEnd:
             reason = "cancelled"
         case _:
             reason = "removed"
-    return ChildEnd(child=job.ref, seq=job.seq, completed=False, reason=reason, error=error)
+    return ChildEnd(
+        child=job.ref, seq=job.seq, run=job.manual_retries, completed=False, reason=reason, error=error
+    )
 
 
 class Doors:

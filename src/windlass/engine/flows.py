@@ -169,7 +169,13 @@ def _make(work: UnitOfWork, dependent: JobRecord, wanted: Dependency) -> Edge:
     """Create the edge from ``dependent`` to the job it waits for. It is settled at once if that has ended."""
     child = work.known(wanted.ref)
     assert child is not None, "checked before"
-    edge = Edge(dependent=dependent.ref, child=wanted.ref, child_seq=child.seq, on_failure=wanted.on_failure)
+    edge = Edge(
+        dependent=dependent.ref,
+        child=wanted.ref,
+        child_seq=child.seq,
+        child_run=child.manual_retries,
+        on_failure=wanted.on_failure,
+    )
     if child.state in FINISHED:
         settle_edge(edge, rules.end_of(child))
     _put(work, edge)
@@ -301,7 +307,7 @@ def _unsent(work: UnitOfWork, ends: list[ChildEnd]) -> list[tuple[Edge, ChildEnd
     for edge in (*edges, *changed.values()):
         if edge.status is EdgeStatus.OPEN:
             by_child.setdefault(edge.child, []).append(edge)
-    return [(edge, end) for end in ends for edge in by_child.get(end.child, ()) if edge.child_seq == end.seq]
+    return [(edge, end) for end in ends for edge in by_child.get(end.child, ()) if edge.awaits(end)]
 
 
 def _load_relayed(work: UnitOfWork, relayed: list[tuple[Edge, ChildEnd]]) -> Verb[None]:

@@ -29,6 +29,7 @@ MIGRATIONS = {
     10: "010_search.sql",
     11: "011_tops.sql",
     12: "012_queue_time.sql",
+    13: "013_child_runs.sql",
 }
 NEWEST = max(MIGRATIONS)
 #: From this version on, tables are created STRICT.
