@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from windlass.backend import requests as rq
@@ -10,7 +12,7 @@ from windlass.core.job import AttemptOutcome, ErrorInfo, JobRef
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import Changed, Outcome, Settled
 from windlass.core.states import JobState
-from windlass_conformance.flow_support import OTHER, B, F, W, add, add_parent, edges, finish, on, statuses
+from windlass_conformance.flow_support import OTHER, B, C, F, W, add, add_parent, edges, finish, on, statuses
 from windlass_conformance.harness import QUEUE, Harness, settlement
 
 NEEDS = "flows"
@@ -214,6 +216,29 @@ async def test_a_parent_that_is_retried_together_with_the_job_that_replaced_its_
     ]
     assert await finish(harness, result=b"7", queue=QUEUE) == "a"
     assert [edge.value for edge in await edges(harness)] == [b"7"]
+
+
+@pytest.mark.feature("I9", "A25")
+@pytest.mark.parametrize("others", [[], [("x", OTHER)], [("x", QUEUE), ("y", OTHER)]])
+@pytest.mark.parametrize("backwards", [False, True])
+async def test_jobs_that_would_wait_for_each_other_in_a_circle_all_run_when_they_are_retried(
+    harness: Harness, others: list[tuple[str, str]], backwards: bool
+) -> None:
+    """A child's id is used again for a job that waits for the parent, so each waits for the next."""
+    await add_parent(harness, "a")
+    await harness.do(rq.CancelJobs(refs=[JobRef(OTHER, "a")]))
+    last = on("p")
+    for name, queue in [*others, ("a", OTHER)]:
+        await harness.add(name, queue, depends_on=[last])
+        last = on(name, queue)
+    refs = [JobRef(QUEUE, "p"), *(JobRef(queue, name) for name, queue in others), JobRef(OTHER, "a")]
+    assert {await harness.state(ref.id, ref.queue) for ref in refs} == {F}
+    answers = await harness.do(rq.RetryJobs(refs=refs[::-1] if backwards else refs))
+    assert Counter(answer.state for answer in answers) == {W: 1, B: len(refs) - 1}
+    for _ in refs:
+        (job,) = await harness.claim(1, QUEUE) or await harness.claim(1, OTHER)
+        assert await harness.settle(job, Outcome.COMPLETE) is Settled.OK
+    assert {await harness.state(ref.id, ref.queue) for ref in refs} == {C}
 
 
 @pytest.mark.feature("I9", "A25")

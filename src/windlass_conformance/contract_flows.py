@@ -263,6 +263,27 @@ async def test_what_is_yet_to_be_told_is_the_end_that_was(harness: Harness) -> N
     assert await harness.state("new") is W
 
 
+@pytest.mark.feature("I5", "I9", "A25")
+async def test_an_end_that_is_yet_to_be_told_does_not_reach_jobs_that_wait_for_the_next_run(
+    harness: Harness,
+) -> None:
+    """A child is retried before all dependents are notified: those that wait since then get its next end."""
+    await harness.add("a", OTHER)
+    await harness.add("first", depends_on=[on("a", OTHER)])
+    last = await add_many_dependents(harness, "a")
+    await harness.settle(await harness.take(OTHER), Outcome.FAIL)
+    assert (await harness.state("first"), await harness.state(last)) == (F, B)
+    await harness.do(rq.RetryJobs(refs=[JobRef(QUEUE, "first"), JobRef(OTHER, "a")]))
+    await harness.add("late", depends_on=[on("a", OTHER)])
+    waiting = ("first", "late", last)
+    assert [await harness.state(one) for one in waiting] == [B, B, B]
+    await relay_all(harness)
+    assert [await harness.state(one) for one in waiting] == [B, B, F]
+    await finish(harness)
+    await relay_all(harness)
+    assert [await harness.state(one) for one in waiting] == [W, W, F]
+
+
 @pytest.mark.feature("I8", "A2")
 async def test_what_a_job_waited_for_is_no_circle_for_the_job_that_takes_its_id(harness: Harness) -> None:
     """A dependent is not notified of the end yet, so the old job still counts when cycles are checked."""

@@ -270,7 +270,7 @@ class Twin:
         if isinstance(value, rq.Pruned):
             del fields["events"]  # a store may trim events when it likes
         elif isinstance(value, Edge):
-            del fields["child_seq"]
+            del fields["child_seq"], fields["child_run"]
         elif isinstance(value, AttemptRecord):
             ended = value.run_id.startswith("end.")
             fields["run_id"] = "end" if ended else self._token(value.run_id, side)

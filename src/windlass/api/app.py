@@ -104,7 +104,7 @@ class Windlass(TaskVerbs, HookVerbs, ForeignNames):
         check_spelling(to_backoff(self.defaults.backoff), self.backoff_strategies)
         #: Custom schedule rules by name: functions from a datetime to the next slot after it.
         self.schedule_strategies: dict[str, ScheduleStrategy] = dict(schedule_strategies or {})
-        self._code_schedules = DeclaredSchedules(self.schedule_strategies)
+        self._code_schedules = DeclaredSchedules(self.schedule_strategies, self.codecs)
         #: The value of ``job.context`` in every handler.
         self.context = context
         TaskVerbs.__init__(self)

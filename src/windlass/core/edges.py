@@ -19,6 +19,8 @@ from windlass.errors import ConfigError, CycleError, DependencyError
 FLOW_LIMIT = 10_000
 #: The maximum number of edges that one request settles. ``Relay`` settles the rest.
 RELAY_STEP = 1_000
+#: The ``run`` of an end that settles all edges to its job.
+ANY_RUN = 2**62
 
 
 class OnFailure(StrEnum):
@@ -63,6 +65,9 @@ class Edge(msgspec.Struct, kw_only=True):
     child: JobRef
     #: The ``seq`` of the child's record. It distinguishes the child from other jobs with the same id.
     child_seq: int = 0
+    #: How often the child had been retried by hand when the edge was opened. An earlier end of the child,
+    #: which may still be in the outbox, does not settle the edge.
+    child_run: int = 0
     on_failure: OnFailure = OnFailure.FAIL
     status: EdgeStatus = EdgeStatus.OPEN
     #: The child's result and its codec, once the child has completed.
@@ -71,6 +76,11 @@ class Edge(msgspec.Struct, kw_only=True):
     #: Why the child did not complete (``attempts``, ``cancelled``, ``removed``, ...), and its last error.
     reason: str = ""
     error: str = ""
+
+    def awaits(self, end: ChildEnd) -> bool:
+        """Whether ``end``, an end of a job with the child's id, settles this edge."""
+        is_open = self.status is EdgeStatus.OPEN
+        return is_open and self.child_seq == end.seq and self.child_run <= end.run
 
     @property
     def missed(self) -> bool:
@@ -88,6 +98,8 @@ class ChildEnd(msgspec.Struct, kw_only=True):
 
     child: JobRef
     seq: int = 0
+    #: How often the child was retried by hand before. The end of an earlier release does not say.
+    run: int = ANY_RUN
     completed: bool
     value: bytes | None = None
     codec: str = "json"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 
 import msgspec
 
@@ -24,7 +24,7 @@ from windlass.core.edges import ChildEnd, Edge, EdgeStatus, OnFailure, settle_ed
 from windlass.core.job import BRIEF_CHARS, ErrorInfo, EventType, JobRecord, JobRef, NewJob
 from windlass.core.outcome import Outcome, Settlement
 from windlass.core.queue_time import count
-from windlass.core.states import PENDING, JobState
+from windlass.core.states import FINISHED, PENDING, JobState
 from windlass.core.transitions import ChangeRecorder, fail, promote
 from windlass.errors import DependencyError
 
@@ -101,9 +101,35 @@ def look_again(edge: Edge, child: JobRecord | None, *, runs_again: bool) -> None
             edge.status = EdgeStatus.IGNORED
         return
     edge.status, edge.child_seq = EdgeStatus.OPEN, child.seq
+    edge.child_run = child.manual_retries + (child.state in FINISHED)  # else it has been retried already
     edge.reason = edge.error = ""
     if child.state is JobState.COMPLETED and not runs_again:
         settle_edge(edge, end_of(child))
+
+
+class RetriedTogether:
+    """The jobs that one call retries, and which of them wait for each other again, without a circle.
+
+    Old edges can form one: a child's id was used again for a job that waits for the parent, or a parent that
+    ran in spite of a failed child became a child of it. One job of a circle does not wait for the next one.
+    """
+
+    def __init__(self, refs: Iterable[JobRef]) -> None:
+        self.refs = frozenset(refs)
+        self._waits: dict[JobRef, list[JobRef]] = {}
+
+    def may_wait(self, dependent: JobRef, child: JobRef) -> bool:
+        """Whether ``dependent`` waits for ``child`` again. If so, later answers take it into account."""
+        ahead, seen = [child], {child}
+        while ahead:
+            ref = ahead.pop()
+            if ref == dependent:
+                return False
+            new = [one for one in self._waits.get(ref, ()) if one not in seen]
+            seen.update(new)
+            ahead += new
+        self._waits.setdefault(dependent, []).append(child)
+        return True
 
 
 def wait_for_none(job: JobRecord, end: Settlement, children: int) -> Settlement:
@@ -133,7 +159,14 @@ def fail_dependency(job: JobRecord, edge: Edge, recorder: ChangeRecorder) -> Non
 def end_of(job: JobRecord) -> ChildEnd:
     """The report to the dependents of a job: how it ended, or that it was removed before it ended."""
     if job.state is JobState.COMPLETED:
-        return ChildEnd(child=job.ref, seq=job.seq, completed=True, value=job.result, codec=job.result_codec)
+        return ChildEnd(
+            child=job.ref,
+            seq=job.seq,
+            run=job.manual_retries,
+            completed=True,
+            value=job.result,
+            codec=job.result_codec,
+        )
     last = job.errors[-1] if job.errors and job.state is JobState.FAILED else None
     error = f"{last.error_class}: {last.message}"[:BRIEF_CHARS] if last else ""
     match job.state:
@@ -143,7 +176,9 @@ def end_of(job: JobRecord) -> ChildEnd:
             reason = "cancelled"
         case _:
             reason = "removed"
-    return ChildEnd(child=job.ref, seq=job.seq, completed=False, reason=reason, error=error)
+    return ChildEnd(
+        child=job.ref, seq=job.seq, run=job.manual_retries, completed=False, reason=reason, error=error
+    )
 
 
 class Doors:

@@ -9,7 +9,8 @@ When the wall clock jumps (daylight saving time):
 
 * a rule that names hours (``30 2 * * *``) follows the wall clock. A local time that is skipped fires at the
   jump. A local time that occurs twice fires only the first time;
-* a rule that runs in every hour (``*/5 * * * *``) follows real time and is not affected.
+* a rule that runs in every hour (``*/5 * * * *``) follows real time and is not affected. If clocks change by
+  half an hour, its minutes are those of the new local time, but no pause between two slots gets longer.
 
 A slot that no worker fired within a minute is *missed*, and the schedule's ``missed`` rule says what happens
 to it. Before that it is only late, and is fired.
@@ -48,6 +49,8 @@ SLOTS_PER_STEP = 100
 #: The maximum number of schedules that a scheduler checks at once.
 SCHEDULES_PER_STEP = 100
 _MIN_EVERY_MS = 100
+_HOUR = timedelta(hours=1)
+_SECOND = timedelta(seconds=1)
 
 Missed = Literal["skip", "once", "all"]
 Overlap = Literal["allow", "skip"]
@@ -295,12 +298,55 @@ def _after_cron(expression: str, tz: tzinfo, after: datetime) -> datetime | None
     if tz is UTC:
         return next(walls, None)
     if len(walls.hours) == 24:
-        fields = expression.split()
-        fields[-4] = "*"  # CronSim applies the rule for fixed hours to other ways to name every hour (0-23)
-        return next((tick.astimezone(UTC) for tick in CronSim(" ".join(fields), after.astimezone(tz))), None)
+        return _in_every_hour(expression, tz, after)
     slots = (_at_wall(wall, tz) for wall in walls)
     # Skips the second occurrence of an hour, and a jump that has fired already.
     return next((slot for slot in slots if slot > after), None)
+
+
+def _in_every_hour(expression: str, tz: tzinfo, after: datetime) -> datetime | None:
+    """The next slot of a rule that runs in every hour.
+
+    If clocks change by part of an hour, the next slot by the new local time may be later than by the old one.
+    Then it also fires by the old one, so that no pause gets longer.
+    """
+    slot = _by_local_time(expression, tz, after)
+    if slot is None:
+        return None
+    old, new = _offset(tz, slot - _HOUR), _offset(tz, slot)
+    if (new - old) % _HOUR == timedelta():
+        return slot
+    change = _clock_change(tz, slot - _HOUR, slot)
+    by_old = _by_offset(expression, old, change - _SECOND)
+    by_new = _by_local_time(expression, tz, change - _SECOND)
+    return by_old if by_old and by_new and after < by_old < by_new else slot
+
+
+def _by_local_time(expression: str, tz: tzinfo, after: datetime) -> datetime | None:
+    """The first time after ``after`` at which the local time is one that the expression names."""
+    since = after
+    while True:
+        offset = _offset(tz, since)
+        slot = _by_offset(expression, offset, max(after, since - _SECOND))
+        if slot is None or _offset(tz, slot) == offset:
+            return slot
+        since = _clock_change(tz, since, slot)
+
+
+def _by_offset(expression: str, offset: timedelta, after: datetime) -> datetime | None:
+    """The first time after ``after`` that the expression names, if clocks never change."""
+    wall = next(CronSim(expression, (after + offset).replace(tzinfo=None)), None)
+    return None if wall is None else (wall - offset).replace(tzinfo=UTC)
+
+
+def _clock_change(tz: tzinfo, early: datetime, late: datetime) -> datetime:
+    """When the offset of ``early`` ends, which ``late`` no longer has."""
+    old = _offset(tz, early)
+    return _first(early, late, lambda at: _offset(tz, at) != old)
+
+
+def _offset(tz: tzinfo, instant: datetime) -> timedelta:
+    return instant.astimezone(tz).utcoffset() or timedelta()
 
 
 def _at_wall(wall: datetime, tz: tzinfo) -> datetime:
@@ -312,9 +358,14 @@ def _at_wall(wall: datetime, tz: tzinfo) -> datetime:
 def _jump_over(wall: datetime, tz: tzinfo) -> datetime:
     """When clocks jump over ``wall``, a local time that does not exist."""
     early, late = (wall.replace(tzinfo=tz, fold=fold).astimezone(UTC) for fold in (1, 0))
-    while late - early > timedelta(seconds=1):
+    return _first(early, late, lambda at: at.astimezone(tz).replace(tzinfo=None) >= wall)
+
+
+def _first(early: datetime, late: datetime, has_come: Callable[[datetime], bool]) -> datetime:
+    """The first full second after ``early`` at which ``has_come``, which is true at ``late``."""
+    while late - early > _SECOND:
         middle = (early + (late - early) / 2).replace(microsecond=0)
-        if middle.astimezone(tz).replace(tzinfo=None) >= wall:
+        if has_come(middle):
             late = middle
         else:
             early = middle

@@ -9,6 +9,7 @@ from windlass.backend import flow_requests as fl
 from windlass.backend import requests as rq
 from windlass.backend import stream_requests as sm
 from windlass.core import change_rules, transitions
+from windlass.core.flow_rules import RetriedTogether
 from windlass.core.job import EventType, JobRecord, JobRef, LogLine
 from windlass.core.outcome import CancelResult, Changed
 from windlass.core.states import JobState
@@ -84,11 +85,11 @@ def retry(work: UnitOfWork, request: rq.RetryJobs) -> Verb[list[rq.ChangeResult]
         yield MoreReads(waits=refs, unmet=refs)
         yield from flows.load_missed(work, refs)
     yield from prepare(work, found)
-    again = {job.ref for job in found if change_rules.may_run_again(job)}
+    again = RetriedTogether(job.ref for job in found if change_rules.may_run_again(job))
     return [_change_one(work, ref, lambda job: _retry_one(work, job, again)) for ref in request.refs]
 
 
-def _retry_one(work: UnitOfWork, job: JobRecord, again: set[JobRef]) -> Changed:
+def _retry_one(work: UnitOfWork, job: JobRecord, again: RetriedTogether) -> Changed:
     finished = change_rules.may_run_again(job)
     blocked = False
     if job.linked:

@@ -169,7 +169,13 @@ def _make(work: UnitOfWork, dependent: JobRecord, wanted: Dependency) -> Edge:
     """Create the edge from ``dependent`` to the job it waits for. It is settled at once if that has ended."""
     child = work.known(wanted.ref)
     assert child is not None, "checked before"
-    edge = Edge(dependent=dependent.ref, child=wanted.ref, child_seq=child.seq, on_failure=wanted.on_failure)
+    edge = Edge(
+        dependent=dependent.ref,
+        child=wanted.ref,
+        child_seq=child.seq,
+        child_run=child.manual_retries,
+        on_failure=wanted.on_failure,
+    )
     if child.state in FINISHED:
         settle_edge(edge, rules.end_of(child))
     _put(work, edge)
@@ -232,17 +238,18 @@ def load_missed(work: UnitOfWork, dependents: list[JobRef]) -> Verb[None]:
         yield Reads(jobs=absent)
 
 
-def look_again(work: UnitOfWork, dependent: JobRef, again: set[JobRef]) -> None:
+def look_again(work: UnitOfWork, dependent: JobRef, again: rules.RetriedTogether) -> None:
     """Settle the missed edges of a job again, because a caller retries the job.
 
     A child that has completed since then counts as met. A child that has not finished blocks the job again.
     A child that failed or is gone is ignored from now on. ``again``: jobs that the same request retries; as
-    children they count as not finished.
+    children they count as not finished, or as gone if they would wait for this job.
     """
     for stored in work.unmet[dependent]:
         if stored.missed:
-            edge, child = copy(stored), work.known(stored.child)
-            rules.look_again(edge, child, runs_again=stored.child in again)
+            waits = stored.child not in again.refs or again.may_wait(dependent, stored.child)
+            edge, child = copy(stored), work.known(stored.child) if waits else None
+            rules.look_again(edge, child, runs_again=stored.child in again.refs)
             _put(work, edge)
             if edge.status is EdgeStatus.OPEN:
                 work.waits[dependent].open += 1
@@ -300,7 +307,7 @@ def _unsent(work: UnitOfWork, ends: list[ChildEnd]) -> list[tuple[Edge, ChildEnd
     for edge in (*edges, *changed.values()):
         if edge.status is EdgeStatus.OPEN:
             by_child.setdefault(edge.child, []).append(edge)
-    return [(edge, end) for end in ends for edge in by_child.get(end.child, ()) if edge.child_seq == end.seq]
+    return [(edge, end) for end in ends for edge in by_child.get(end.child, ()) if edge.awaits(end)]
 
 
 def _load_relayed(work: UnitOfWork, relayed: list[tuple[Edge, ChildEnd]]) -> Verb[None]:

@@ -30,7 +30,6 @@ from windlass.core.schedule_rules import (
 )
 from windlass.errors import ConfigError, JobNotFoundError, ScheduleNotFoundError
 from windlass.jobs.payload import unpack
-from windlass.serde import PLAIN
 
 if TYPE_CHECKING:
     from windlass.jobs.job import Job
@@ -280,11 +279,11 @@ async def list_schedules(
             return found
 
 
-def _same(known: ScheduleRecord, record: ScheduleRecord) -> bool:
-    """Whether two declarations say the same. Equal arguments that are sealed differ in their bytes."""
-    template = record.template
-    if template.codec not in PLAIN:
-        template = msgspec.structs.replace(template, payload=known.template.payload)
+def _same(codecs: Codecs, known: ScheduleRecord, record: ScheduleRecord) -> bool:
+    """Whether two declarations say the same."""
+    if not codecs.are_equal(known.template, record.template, record.name):
+        return False
+    template = msgspec.structs.replace(record.template, payload=known.template.payload)
     # A deploy has set the source and the next slot.
     return known == msgspec.structs.replace(
         record, template=template, source=known.source, next_ms=known.next_ms
@@ -294,8 +293,9 @@ def _same(known: ScheduleRecord, record: ScheduleRecord) -> bool:
 class DeclaredSchedules:
     """The schedules that an application's code declares."""
 
-    def __init__(self, strategies: Mapping[str, ScheduleStrategy]) -> None:
+    def __init__(self, strategies: Mapping[str, ScheduleStrategy], codecs: Codecs) -> None:
         self._strategies = strategies
+        self._codecs = codecs
         self._declared: dict[tuple[str, str], ScheduleRecord] = {}
 
     def declare(self, record: ScheduleRecord) -> None:
@@ -303,7 +303,7 @@ class DeclaredSchedules:
         _check_strategy(record.rule, self._strategies)
         key = (record.queue, record.name)
         known = self._declared.get(key)
-        if known is not None and not _same(known, record):
+        if known is not None and not _same(self._codecs, known, record):
             raise ConfigError(
                 "name",
                 message=f"queue {record.queue!r} already has a schedule {record.name!r} with another task, "

@@ -123,6 +123,19 @@ class Codecs:
         """Return the stored form of a call, from the template of a schedule."""
         return _read(codec, template.payload, [sealing.schedule_label(template, schedule)])
 
+    def are_equal(self, one: NewJob, other: NewJob, schedule: str) -> bool:
+        """Whether two templates of a schedule have equal arguments. The bytes of equal ones may differ."""
+        if one.codec != other.codec:
+            return False
+        codec = self.payload(one.codec)
+        first, second = (
+            _unseal(codec, template.payload, [sealing.schedule_label(template, schedule)])
+            for template in (one, other)
+        )
+        if first == second or has_plain_values(codec):
+            return first == second
+        return bool(_bare(codec).decode(first) == _bare(codec).decode(second))
+
     # --- output and signals -----------------------------------------------------------------------
 
     def write_result(self, record: JobRecord, value: Any) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 
 from tests.unit.app.support import work_off, working
 from windlass import ConfigError, Job, JobState, Windlass
-from windlass.serde import ZlibCodec, get_codec, register_codec
+from windlass.serde import Codec, ZlibCodec, get_codec, register_codec
 from windlass.serde.encrypted import EncryptedCodec, new_key
 
 
@@ -218,9 +219,32 @@ def test_there_is_no_pickle() -> None:
         get_codec("pickle")
 
 
-async def test_a_schedule_with_sealed_arguments_may_be_declared_again_as_it_is() -> None:
-    app = Windlass("memory://", codec=EncryptedCodec({"k": new_key()}))
-    for _ in range(2):  # the bytes of the arguments differ
+class _SaltedCodec:
+    """A codec that is not ours and never writes the same bytes twice."""
+
+    name = "salted"
+
+    def __init__(self) -> None:
+        self._salts = count()
+
+    def encode(self, value: Any) -> bytes:
+        return b"%d " % next(self._salts) + msgspec.json.encode(value)
+
+    def decode(self, data: bytes) -> Any:
+        return msgspec.json.decode(data.partition(b" ")[2])
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [EncryptedCodec({"k": new_key()}), ZlibCodec(EncryptedCodec({"k": new_key()})), _SaltedCodec()],
+    ids=["encrypted", "compressed", "custom"],
+)
+@pytest.mark.parametrize(("every", "who"), [(30, "ada"), (60, "bob")])
+async def test_a_schedule_whose_bytes_differ_each_time_may_be_declared_again_only_as_it_is(
+    codec: Codec, every: int, who: str
+) -> None:
+    app = Windlass("memory://", codec=codec)
+    for _ in range(2):
         app.schedule("sync", {"every": 60}, "sync", "ada", queue="default")
     with pytest.raises(ConfigError, match="already has a schedule 'sync'"):
-        app.schedule("sync", {"every": 30}, "sync", "ada", queue="default")
+        app.schedule("sync", {"every": every}, "sync", who, queue="default")

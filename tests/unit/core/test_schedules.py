@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -105,6 +106,59 @@ def test_rules_that_run_in_every_hour_follow_real_time(day: tuple[int, int, int]
     assert [
         (b - a).total_seconds() for a, b in zip(map(_utc, found), map(_utc, found[1:]), strict=False)
     ] == [1_800] * 11
+
+
+#: Clock changes that are not a whole hour. Names that share one are left out, and years that repeat it.
+ODD_CHANGES = [
+    (HOWE, "2026-04-04T15:00:00"),
+    (HOWE, "2026-10-03T15:30:00"),
+    ("America/Santo_Domingo", "1970-02-21T04:30:00"),
+    ("America/Santo_Domingo", "1970-10-25T05:00:00"),
+    ("Africa/Monrovia", "1972-01-07T00:44:30"),
+    ("America/Montevideo", "1974-01-13T03:00:00"),
+    ("America/Montevideo", "1974-09-01T02:30:00"),
+    ("America/Guyana", "1975-08-01T03:45:00"),
+    ("Asia/Tehran", "1977-10-20T19:30:00"),
+    ("Asia/Tehran", "1978-11-10T20:00:00"),
+    ("Pacific/Nauru", "1979-02-09T14:30:00"),
+    ("Pacific/Kiritimati", "1979-10-01T10:40:00"),
+    ("Pacific/Rarotonga", "1979-03-04T09:30:00"),
+    ("Pacific/Rarotonga", "1979-10-28T10:00:00"),
+    ("Asia/Kuala_Lumpur", "1981-12-31T16:00:00"),
+    ("America/Paramaribo", "1984-10-01T03:30:00"),
+    ("Asia/Kathmandu", "1985-12-31T18:30:00"),
+    ("Asia/Thimphu", "1987-09-30T18:30:00"),
+    ("Asia/Colombo", "1996-10-25T18:00:00"),
+    ("Pacific/Pitcairn", "1998-04-27T08:30:00"),
+    ("Asia/Colombo", "2006-04-14T18:30:00"),
+    ("America/Caracas", "2007-12-09T07:00:00"),
+    ("Asia/Pyongyang", "2015-08-14T15:00:00"),
+    ("Pacific/Norfolk", "2015-10-03T14:30:00"),
+    ("America/Caracas", "2016-05-01T07:00:00"),
+    ("Asia/Pyongyang", "2018-05-04T15:00:00"),
+]
+
+
+@pytest.mark.parametrize("minutes", [[0], [15], [29], [30], [45], [15, 45], [5, 20], [*range(0, 60, 10)]])
+@pytest.mark.parametrize(("zone", "change"), ODD_CHANGES)
+def test_rules_that_run_in_every_hour_never_pause_longer_when_clocks_change_by_part_of_an_hour(
+    zone: str, change: str, minutes: list[int]
+) -> None:
+    at, tz, hour = datetime.fromisoformat(f"{change}+00:00"), ZoneInfo(zone), timedelta(hours=1)
+    old = timezone((at - hour).astimezone(tz).utcoffset() or timedelta())
+    assert ((at.astimezone(tz).utcoffset() or timedelta()) - old.utcoffset(None)) % hour, "not odd"
+    rule = Rule(cron=f"{','.join(map(str, minutes))} * * * *", timezone=zone)
+    found = [_utc(slot) for slot in slots(rule, at - 3 * hour, 7 * len(minutes))]
+    longest = max((b - a - 1) % 60 + 1 for a, b in zip(minutes, [*minutes[1:], minutes[0]], strict=True))
+    pauses = [b - a for a, b in pairwise([at - 3 * hour, *found])]
+    assert max(pauses) <= timedelta(minutes=longest)
+    named = {slot for slot in found if slot.astimezone(tz).minute in minutes}
+    assert all(at <= slot < at + hour and slot.astimezone(old).minute in minutes for slot in {*found} - named)
+    for step in range(0, 3 * 120):
+        after = at - 2 * hour + step * timedelta(seconds=30)
+        assert _utc(slots(rule, after, 1)[0]) == next(slot for slot in found if slot > after)
+        local = after.astimezone(tz)
+        assert after in named or local.second or local.minute not in minutes, "by the clock it is a slot"
 
 
 def test_a_slot_is_after_the_time_asked_for_when_its_hour_comes_twice() -> None:

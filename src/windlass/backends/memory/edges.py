@@ -85,7 +85,7 @@ class Edges:
             edge
             for end in asked.ends
             for edge in self.dependents.get(end.child, {}).values()
-            if edge.status is EdgeStatus.OPEN and edge.child_seq == end.seq
+            if edge.awaits(end)
         )
         return list(islice(found, asked.limit))
 

@@ -41,7 +41,7 @@ def load(step: RequestState, reads: MoreReads, work: UnitOfWork) -> None:
         for num, job_id, child_num, child in step.listed("edge_reachable", _keys(step, reads.reachable)):
             work.graph.setdefault(JobRef(name(num), job_id), []).append(JobRef(name(child_num), child))
     if reads.unsent is not None:
-        ends = [[*_key(step, end.child), end.seq] for end in reads.unsent.ends]
+        ends = [[*_key(step, end.child), end.seq, end.run] for end in reads.unsent.ends]
         work.unsent = _edges(step, "edge_untold", ends, reads.unsent.limit)
     if reads.outbox:
         work.outbox = _outbox(step, reads.outbox)
@@ -80,7 +80,7 @@ def write(step: RequestState, effects: Effects) -> None:
             (
                 *_key(step, edge.dependent),
                 *_key(step, edge.child),
-                *(edge.child_seq, edge.on_failure, edge.status, edge.value),
+                *(edge.child_seq, edge.child_run, edge.on_failure, edge.status, edge.value),
                 *(edge.codec, edge.reason, edge.error),
             )
             for edge in effects.edges.values()
@@ -105,11 +105,13 @@ def read_edges(rows: list[Row], queue_name: Callable[[int], str]) -> list[Edge]:
 
 def to_edge(row: Row, queue_name: Callable[[int], str]) -> Edge:
     """Return the edge of a row (columns as in ``EDGE_COLUMNS``)."""
-    queue, job_id, child_queue, child, child_seq, on_failure, status, value, codec, reason, error = row
+    queue, job_id, child_queue, child, child_seq, child_run, on_failure, status, *rest = row
+    value, codec, reason, error = rest
     return Edge(
         dependent=JobRef(queue_name(queue), job_id),
         child=JobRef(queue_name(child_queue), child),
         child_seq=child_seq,
+        child_run=child_run,
         on_failure=OnFailure(on_failure),
         status=EdgeStatus(status),
         value=value,

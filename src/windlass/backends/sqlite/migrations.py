@@ -30,6 +30,7 @@ MIGRATIONS = {
     11: "011_tops.sql",
     12: "012_queue_time.sql",
     13: "013_refit.sql",
+    14: "014_child_runs.sql",
 }
 NEWEST = max(MIGRATIONS)
 #: From this version on, tables are created STRICT.

@@ -35,8 +35,8 @@ JOB_CHANGED = (
 JOB_FIXED = ("queue", "id", "task", "payload", "codec", "request_id", "enqueued_ms")
 #: The columns that ``edges.to_edge`` reads, in order. The dependent's queue and id come from its own row.
 EDGE_COLUMNS = (
-    "[job].queue, [job].id, [edge].queue, child, child_seq, on_failure, status, [edge].value, [edge].codec, "
-    "[edge].reason, error"
+    "[job].queue, [job].id, [edge].queue, child, child_seq, child_run, on_failure, status, "
+    "[edge].value, [edge].codec, [edge].reason, error"
 )
 #: Payloads with more bytes than this are in a separate table.
 INLINE_PAYLOAD = 2_000

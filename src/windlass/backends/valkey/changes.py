@@ -14,10 +14,13 @@ from windlass.backends.valkey.sent_records import text
 from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
 from windlass.core import bad_records
 from windlass.core.change_rules import too_many_signals
+from windlass.core.flow_rules import RetriedTogether
 from windlass.core.job import LOGS_KEPT, SIGNALS_KEPT, JobRef
 from windlass.core.outcome import CancelResult, Changed
 
 Items = list[tuple[int, str]]
+#: A job and one of its children.
+_Pair = tuple[relay.Dependent, JobRef]
 #: Sent for an empty token: no lease ever has this one.
 _NO_TOKEN = "-"
 _BAD_RECORD = bad_records.BAD_RECORD.encode()
@@ -67,20 +70,25 @@ async def retry(session: ValkeySession, request: rq.RetryJobs, now: str) -> list
     In a cluster their children may be in other slots, whose fates are read first. Children that had not ended
     are linked once more afterwards, because they may have ended in between or run again now.
     """
-    is_cluster = session.client.settings.kind == "cluster"
-    far = await relay.missed_children(session, request.refs) if is_cluster else []
-    refs = set(request.refs)
+    missed: list[_Pair] = []
+    if session.client.settings.kind == "cluster":
+        missed = await relay.missed_children(session, request.refs)
+    far = [(dependent, child) for dependent, child in missed if child.queue != dependent.ref.queue]
+    retried = RetriedTogether(request.refs)
     ended = {
         (dependent, child): fate
         for dependent, child, fate in await relay.link(session, far, now)
-        if child not in refs or fate is relay.GONE or fate.reason == _BAD_RECORD
+        if child not in retried.refs or fate is relay.GONE or fate.reason == _BAD_RECORD
     }
+    circles = [pair for pair in missed if not retried.may_wait(pair[0].ref, pair[1])]
+    ended.update(dict.fromkeys(circles, relay.GONE))
+    known = [*dict.fromkeys([*far, *circles])]
 
     async def one(group: SlotGroup, items: Items) -> list[int]:
         values: list[bytes] = []
-        known = _known_of(far, ended, values)
+        fates = _known_of(known, ended, values)
         packed = [
-            (*item, known.get(request.refs[at], {})) for item, at in zip(items, group.positions, strict=True)
+            (*item, fates.get(request.refs[at], {})) for item, at in zip(items, group.positions, strict=True)
         ]
         return await session.functions.retry(group.roots, now, packed, values)
 
@@ -93,16 +101,16 @@ async def retry(session: ValkeySession, request: rq.RetryJobs, now: str) -> list
 
 
 def _known_of(
-    far: list[tuple[relay.Dependent, JobRef]],
-    ended: dict[tuple[relay.Dependent, JobRef], Fate],
+    pairs: list[_Pair],
+    ended: dict[_Pair, Fate],
     values: list[bytes],
 ) -> dict[JobRef, dict[str, Any]]:
-    """The children in other slots by dependent, as ``retry.lua`` reads them.
+    """The children of ``pairs`` by dependent, as ``retry.lua`` reads them.
 
     The values of children that have ended are appended to ``values``.
     """
     known: dict[JobRef, dict[str, Any]] = {}
-    for dependent, child in far:
+    for dependent, child in pairs:
         fate = ended.get((dependent, child))
         if fate is not None:
             values.append(fate.value)

@@ -20,7 +20,7 @@ from windlass.backends.valkey import words
 
 VERSION = 2
 #: The digest of the source of this version, which ``python -m windlass.backends.valkey.check`` compares.
-DIGEST = "52ac62e7b2bd2385686beb3084cb4370"
+DIGEST = "50da625a399e43f9c4ce5c5ad144c475"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")

@@ -233,7 +233,10 @@ async def linked(session: ValkeySession, refs: list[JobRef]) -> None:
 async def open_edges(
     session: ValkeySession, refs: list[JobRef], *, missed: bool = False
 ) -> dict[JobRef, tuple[int, list[JobRef]]]:
-    """The sequence of each job and the children it waits for (``missed``: that did not complete)."""
+    """The sequence of each job and the children it waits for.
+
+    ``missed``: those that did not complete, of finished jobs that may be retried.
+    """
     found: dict[JobRef, tuple[int, list[JobRef]]] = {}
     for first in range(0, len(refs), 100):
         part = refs[first : first + 100]
@@ -245,13 +248,9 @@ async def open_edges(
 
 
 async def missed_children(session: ValkeySession, refs: list[JobRef]) -> list[tuple[Dependent, JobRef]]:
-    """Pairs of these jobs and each of their children in other queues that did not complete."""
-    return [
-        (Dependent(ref, seq), child)
-        for ref, (seq, children) in (await open_edges(session, refs, missed=True)).items()
-        for child in children
-        if child.queue != ref.queue
-    ]
+    """Pairs of each of these jobs, in order, that may be retried and its children that did not complete."""
+    found = await open_edges(session, refs, missed=True)
+    return [(Dependent(ref, found[ref][0]), child) for ref in dict.fromkeys(refs) for child in found[ref][1]]
 
 
 async def _link_late(session: ValkeySession, refs: list[JobRef], now: str) -> list[str]:

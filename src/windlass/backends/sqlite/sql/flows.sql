@@ -2,11 +2,11 @@
 
 -- name: edge_save
 INSERT INTO [edge]
-    (dependent, queue, child, child_seq, on_failure, status, value, codec, reason, error)
-VALUES ((SELECT seq FROM [job] WHERE queue = ? AND id = ?), ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (dependent, queue, child, child_seq, child_run, on_failure, status, value, codec, reason, error)
+VALUES ((SELECT seq FROM [job] WHERE queue = ? AND id = ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (dependent, queue, child) DO UPDATE
-SET child_seq = excluded.child_seq, status = excluded.status, value = excluded.value, codec = excluded.codec,
-    reason = excluded.reason, error = excluded.error
+SET child_seq = excluded.child_seq, child_run = excluded.child_run, status = excluded.status,
+    value = excluded.value, codec = excluded.codec, reason = excluded.reason, error = excluded.error
 
 -- Takes a list of keys: queue and id of the dependent, then of the child.
 -- name: edge_pairs
@@ -41,11 +41,11 @@ CROSS JOIN [edge] ON dependent = reached.seq AND status = 'open'
 CROSS JOIN [job] ON [job].seq = reached.seq
 ORDER BY [edge].num
 
--- Takes a limit, then a list of keys: queue, id and seq of the child.
+-- Takes a limit, then a list of ends: queue, id, seq and run of the child.
 -- name: edge_untold
 SELECT /*edge*/ FROM json_each(?2) AS asked
 CROSS JOIN [edge] ON [edge].queue = asked.value ->> 0 AND child = asked.value ->> 1
-    AND child_seq = asked.value ->> 2 AND status = 'open'
+    AND child_seq = asked.value ->> 2 AND child_run <= asked.value ->> 3 AND status = 'open'
 CROSS JOIN [job] ON seq = dependent
 ORDER BY asked.key, [edge].num LIMIT ?1
 

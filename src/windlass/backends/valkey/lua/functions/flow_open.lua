@@ -1,4 +1,4 @@
--- flow_open: the children that jobs wait for, or those that did not complete.
+-- flow_open: the children that jobs wait for, or, of finished jobs that may be retried, those that did not complete.
 -- KEYS: queue roots
 -- ARGV: packed {1: children that did not complete, 0: those that are open; {{queue, id}, ...}}
 -- returns: per job {sequence or 0, child <queue>:<id>, ...}
@@ -9,10 +9,11 @@ local answer = {}
 batch.load_items(queues, items)
 for index, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
+  local head = q.heads[id]
   answer[index] = missed == 0 and redis.call('SMEMBERS', q.root .. ':O:' .. id) or {}
-  for child in pairs(missed == 1 and flow.failed_edges(q, id) or {}) do
+  for child in pairs(missed == 1 and head and changes.may_run_again(head) and flow.failed_edges(q, id) or {}) do
     table.insert(answer[index], child)
   end
-  table.insert(answer[index], 1, q.heads[id] and q.heads[id][HEAD.SEQ] or 0)
+  table.insert(answer[index], 1, head and head[HEAD.SEQ] or 0)
 end
 return answer

@@ -1,7 +1,7 @@
 -- retry: retries finished jobs with attempts and stalls reset; makes retrying ones ready now.
 -- KEYS: queue roots
--- ARGV: now or '', packed {{queue, id, children in other slots: {child <queue>:<id> -> 1 (open) or its fate, see
---       `55_flows.lua`, with the number of its value}}, ...}, then those values
+-- ARGV: now or '', packed {{queue, id, children that this call cannot decide about: {child <queue>:<id> -> 1 (open) or its
+--       fate, see `55_flows.lua`, with the number of its value}}, ...}, then those values
 -- returns: status, one of CHANGED, and state per job
 -- emits: enqueued, blocked, promoted
 local items = cmsgpack.unpack(args[2])
@@ -13,7 +13,7 @@ local again = {}
 for _, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
   if q.heads[id] and changes.may_run_again(q.heads[id]) then
-    again[name_of(q) .. ':' .. id] = true
+    again[name_of(q) .. ':' .. id] = {}
   end
 end
 for _, item in ipairs(items) do

@@ -224,16 +224,38 @@ function flow.failed_edges(q, id)
   return found
 end
 
+-- Whether a job that this call retries waits, directly or not, for `target`. `again`: see `flow.recheck_children`.
+local function waits_again(again, name, target, seen)
+  if name == target then
+    return true
+  end
+  seen[name] = true
+  for child in pairs(again[name] or {}) do
+    if not seen[child] and waits_again(again, child, target, seen) then
+      return true
+    end
+  end
+  return false
+end
+
 -- The present fate of a child that did not complete before; true if it is open again, false if it is gone. A child that has not
--- completed now either is not linked, unless it is retried (`runs_again`): the dependent ignores it.
-function flow.present_end(queues, q, id, head, child, runs_again)
+-- completed now either is not linked: the dependent ignores it. A child that is retried, too, is open, but counts as gone if it
+-- would wait for the dependent.
+function flow.present_end(queues, q, id, head, child, again)
   local name, child_id = string.match(child, '^([^:]*):(.*)$')
   local there = flow.reachable(queues, name)
   local known = there and head_of(there, child_id)
-  if known and not runs_again and ENDS[known[HEAD.STATE]] and known[HEAD.STATE] ~= STATE.COMPLETED then
+  if again[child] then
+    local dependent = name_of(q) .. ':' .. id
+    if waits_again(again, child, dependent, {}) then
+      return false
+    end
+    again[dependent][child] = true
+  elseif known and ENDS[known[HEAD.STATE]] and known[HEAD.STATE] ~= STATE.COMPLETED then
     return flow.end_of(there, child_id, known)
   end
-  return there and flow.link(there, child_id, flow.name_of_dependent(q, id, head))
+  local fate = there and flow.link(there, child_id, flow.name_of_dependent(q, id, head))
+  return again[child] ~= nil or fate
 end
 
 -- Opens an edge again.
@@ -245,14 +267,14 @@ end
 
 -- Checks the children of a finished dependent that is retried. Of those that did not complete, one that has completed since
 -- counts as done, one that is open again blocks the dependent, and others are ignored. `known`: child -> its fate, or 1 if it
--- is open, for children that this call cannot reach. `again`: child -> true for children that the same call retries, which
--- count as open. Returns whether the dependent is blocked.
+-- is open, for children that this call cannot decide about. `again`: job that the same call retries -> the others of them that
+-- it waits for again. Returns whether the dependent is blocked.
 function flow.recheck_children(queues, q, id, head, known, again)
   redis.call('UNLINK', q.root .. ':B:' .. id)
   for child, edge in pairs(flow.failed_edges(q, id)) do
     local far = known[child]
-    local fate = far or flow.present_end(queues, q, id, head, child, again[child])
-    if fate == true or fate == 1 or again[child] then
+    local fate = far or flow.present_end(queues, q, id, head, child, again)
+    if fate == true or fate == 1 then
       flow.reopen(q, id, child, edge)
       if far then
         flow.wait_for_links(q, id)
