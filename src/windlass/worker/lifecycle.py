@@ -190,6 +190,11 @@ class Lifecycle:
         return self.state == "running"
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a start has begun and has not failed. What it prepares is no longer complete."""
+        return self.state != "new"
+
+    @property
     def is_closing(self) -> bool:
         """Whether a close was requested. Stays true once the worker is closed."""
         return self._closing is not None
