@@ -257,7 +257,7 @@ async def test_a_queue_that_is_added_while_a_worker_starts_has_its_limits_from_t
 
         def add_queue(point: str, facts: dict[str, Any]) -> None:
             name = f"late-{len(added)}"
-            stage.app.task(_noted(starts, name), queue=name, name=name, rate=(2, 60))
+            stage.app.task(queue=name, name=name, rate=(2, 60))(_noted(starts, name))
             added.append(name)
             worker.add_queue(name)
 

@@ -200,6 +200,9 @@ class Worker:
         rest is released. ``force`` skips both waits, also of a close that has already begun; cancelling this
         call has the same effect. Two seconds after the waits the close ends, even if the store does not
         answer. ``left_behind`` names what it could not wait for; the leases of such jobs expire.
+
+        May be called from any event loop: the worker closes on the loop that started it. Raises
+        ``WrongLoopError`` if that loop is closed, does not run, or does not answer in this time.
         """
         await self._parts.lifecycle.close(force=force)
 
