@@ -15,7 +15,7 @@ from tests.unit.app.support import work_off
 from windlass import ConfigError, Job, JobState, Queue, WaitTimeoutError, Windlass
 from windlass.api.app import SyncApp
 from windlass.api.sync import PORTAL, SyncJob, SyncQueue
-from windlass.api.task import SyncTask
+from windlass.api.task import BoundTask, SyncTask, Task
 from windlass.core.outcome import CancelResult
 
 pytestmark = pytest.mark.keeps_threads(
@@ -53,15 +53,17 @@ def _verbs(kind: type) -> set[str]:
 
 @pytest.mark.parametrize(
     ("kind", "ours", "left_out"),
-    [(Queue, SyncQueue, _ASYNC_ONLY), (Job, SyncJob, _OF_HANDLERS), (Windlass, SyncApp, set())],
+    [
+        (Queue, SyncQueue, _ASYNC_ONLY),
+        (Job, SyncJob, _OF_HANDLERS),
+        (Windlass, SyncApp, set()),
+        (Task, SyncTask, set()),
+        (BoundTask, SyncTask, set()),
+        (BoundTask, Task, set()),
+    ],
 )
 def test_every_verb_is_there_without_asyncio(kind: type, ours: type, left_out: set[str]) -> None:
     assert {name for name in _verbs(kind) if not callable(getattr(ours, name, None))} == left_out
-
-
-@pytest.mark.parametrize("verb", ["enqueue", "call", "options"])
-def test_a_sync_task_has_the_verbs_of_a_task(verb: str) -> None:
-    assert callable(getattr(SyncTask, verb))
 
 
 @pytest.fixture
@@ -126,6 +128,12 @@ def test_errors_come_through_as_they_are(sync_app: Windlass) -> None:
     with pytest.raises(WaitTimeoutError):
         sync_app.sync.queue("default").add_and_wait("work", timeout=0.01)
 
+    @sync_app.task
+    async def work() -> None: ...
+
+    with pytest.raises(WaitTimeoutError):
+        work.sync.call_within(0.01)
+
 
 @pytest.mark.feature("E1")
 def test_a_script_calls_a_task_and_gets_its_result(sync_app: Windlass) -> None:
@@ -153,6 +161,8 @@ def test_a_script_calls_a_task_and_gets_its_result(sync_app: Windlass) -> None:
     thread.start()
     try:
         assert double.sync.call(21) == 42
+        assert double.sync.call_within(None, 21) == 42
+        assert double.sync.options(priority=3).call_within(20, value=1) == 2
         job = double.sync.options(priority=3).enqueue(4)
         assert job.result(timeout=20) == 8
     finally:
