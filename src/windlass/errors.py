@@ -336,9 +336,8 @@ class WrongLoopError(WindlassError, RuntimeError):
 
     code = "wrong_loop"
 
-    def __init__(self, worker: str, problem: str, advice: str) -> None:
-        self.worker = worker
-        super().__init__(f"the event loop of worker {worker} {problem}; {advice}")
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"the event loop of the worker {problem}; {advice}")
 
 
 class JobNotFoundError(WindlassError, LookupError):

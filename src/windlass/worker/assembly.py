@@ -35,7 +35,6 @@ class Assembly:
         self.services: Services = Services(shared, self.info, self._on_command)
         self.driver: Driver = Driver(shared, self.running, on_command_hint=self.services.beat)
         self.lifecycle: Lifecycle = Lifecycle(
-            shared.worker_id,
             shared.stop,
             shared.emitter,
             open_parts=self._open,

@@ -166,7 +166,6 @@ class Lifecycle:
 
     def __init__(
         self,
-        name: str,
         stop: Stop,
         emitter: Emitter,
         *,
@@ -174,7 +173,6 @@ class Lifecycle:
         finish_work: Callable[[Stop], Awaitable[list[str]]],
         close_last: Mapping[str, Close],
     ) -> None:
-        self._name = name
         self._stop = stop
         self._emitter = emitter
         self._open_parts = open_parts
@@ -278,10 +276,10 @@ class Lifecycle:
             await self._close_last_parts(self._stop.at_once())
             self.state = "closed"
             advice = "its jobs go to other workers when their leases end. Close a worker before its loop ends"
-            raise WrongLoopError(self._name, "is closed", advice)
+            raise WrongLoopError("is closed", advice)
         if not own.is_running():
             advice = "close it there: loop.run_until_complete(worker.close())"
-            raise WrongLoopError(self._name, "does not run now", advice)
+            raise WrongLoopError("does not run now", advice)
         closing = asyncio.run_coroutine_threadsafe(self._close_here(force=force), own)
         most_s = self._stop.most_ms / 1_000 + _ANSWER_S
         try:
@@ -289,7 +287,7 @@ class Lifecycle:
                 await asyncio.wrap_future(closing)
         except TimeoutError:
             advice = "a handler may block it, or it was stopped. The worker closes when it runs again"
-            raise WrongLoopError(self._name, f"did not close it within {most_s:g} s", advice) from None
+            raise WrongLoopError(f"did not close it within {most_s:g} s", advice) from None
 
     async def run_until_done(self, over: asyncio.Future[None]) -> None:
         """Wait for ``over``, then close.
