@@ -121,6 +121,9 @@ def without_a_loop() -> None:
     assert_type(add.sync.enqueue(1, 2).result(), float)
     assert_type(add.sync.call(1, 2), float)
     assert_type(add.sync.call_within(60, 1, b=2), float)
+    assert_type(chain(send.s("ada"), add.s(RESULT, 2)).sync.enqueue(), SyncJob[Any])
+    assert_type(group(add.s(1, 2)).sync.enqueue(), list[SyncJob[Any]])
+    assert_type(FlowProducer(app).sync.add({"name": "work"}), JobNode)
     assert_type(app.sync.queue("a").add("work"), SyncJob[Any])
     assert_type(app.sync.queue("a").count(), int)
     app.sync.queue("a").get_status()  # type: ignore[call-arg]

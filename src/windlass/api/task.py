@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 
 from windlass.api.interfaces import App
 from windlass.api.queue import Queue
-from windlass.api.sync import PORTAL, SyncJob
 from windlass.core import foreign_names
 from windlass.core.foreign_names import ForeignNames
 from windlass.core.ids import check_queue_name, check_task_name, new_id, new_ids
@@ -34,6 +33,7 @@ from windlass.handlers.task_defaults import TaskDefaults
 from windlass.jobs.job import Job
 from windlass.jobs.payload import RESULT, pack_call
 from windlass.jobs.prepare import PreparedOptions, call_options
+from windlass.jobs.sync import PORTAL, SyncJob
 
 P = ParamSpec("P")
 R = TypeVar("R")
