@@ -16,6 +16,7 @@
     │   ├── StoreFullError                the server has no memory left for more jobs
     │   └── ForkedError                   the store was opened before this process was forked
     ├── ClosedError                       the app, queue or reader of events was closed
+    ├── WrongLoopError (RuntimeError)     the worker's own event loop cannot close it
     ├── JobNotFoundError (LookupError)    no job under that id
     ├── ScheduleNotFoundError (LookupError)  no schedule of that name
     ├── IllegalTransitionError            the job's state does not allow the request
@@ -328,6 +329,15 @@ class ClosedError(WindlassError):
     def __init__(self, what: str, advice: str) -> None:
         self.what = what
         super().__init__(f"{what} was closed; {advice}")
+
+
+class WrongLoopError(WindlassError, RuntimeError):
+    """A worker was closed from another event loop than its own, and its own loop cannot close it."""
+
+    code = "wrong_loop"
+
+    def __init__(self, problem: str, advice: str) -> None:
+        super().__init__(f"the event loop of the worker {problem}; {advice}")
 
 
 class JobNotFoundError(WindlassError, LookupError):

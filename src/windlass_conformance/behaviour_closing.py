@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from windlass import ClosedError, ConfigError, Job, Queue, QueueEvents, Worker, as_completed, gather
-from windlass.api.sync import PORTAL
+from windlass.jobs.sync import PORTAL
 from windlass_conformance.stage import QUEUE, Gate, eventually, live
 
 if TYPE_CHECKING:

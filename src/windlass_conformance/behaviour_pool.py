@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from windlass import ConfigError, Job, JobState, QueueSpec, Worker
+from windlass.core.probe import Probe
+from windlass.testing.faults import probing
 from windlass_conformance.harness import Harness
 from windlass_conformance.needs import needs
 from windlass_conformance.stage import QUEUE, Gate, Stage, eventually
@@ -239,6 +242,47 @@ async def test_a_queue_that_is_added_to_a_running_worker_has_its_limits_from_the
         assert (rate.max, await late.get_global_concurrency(), len(starts)) == (3, 5, 2)
         await stage.advance(61)
         assert len(starts) == 4
+
+
+@needs("limits")
+@pytest.mark.feature("J14", "H12", "V2")
+async def test_a_queue_that_is_added_while_a_worker_starts_has_its_limits_from_the_first_job(
+    harness: Harness,
+) -> None:
+    async with Stage(harness) as stage:
+        starts: list[str] = []
+        added: list[str] = []
+        worker = Worker(QUEUE, url_or_app=stage.app, poll=600, heartbeat=600, duties=False, limiter=(3, 60))
+        stage.workers.append(worker)
+
+        def add_queue(point: str, facts: dict[str, Any]) -> None:
+            name = f"late-{len(added)}"
+            stage.app.task(queue=name, name=name, rate=(2, 60))(_noted(starts, name))
+            added.append(name)
+            worker.add_queue(name)
+
+        probe = Probe()
+        probe.arm("worker.opened", add_queue, times=100)
+        with probing(probe):
+            await worker.start()
+        await stage.settle()
+        assert len(added) > 2
+        for name in added:
+            await stage.app.tasks[name].map(range(4))  # the arrival wakes the worker: it listens there, too
+        await stage.settle()
+        for name in added:
+            rate = await stage.app.queue(name).get_global_rate_limit()
+            assert rate is not None
+            assert (name, rate.max, starts.count(name)) == (name, 3, 2)
+
+
+def _noted(starts: list[str], name: str) -> Callable[[int], Awaitable[None]]:
+    """A function of a task that notes each start of it."""
+
+    async def noted(n: int) -> None:
+        starts.append(name)
+
+    return noted
 
 
 @pytest.mark.feature("J14")

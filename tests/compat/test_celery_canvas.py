@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from windlass import JobState
-from windlass.api.sync import PORTAL
 from windlass.compat.celery import Celery, Task, chain, chord, group, shared_task
 from windlass.compat.celery.app import _shared
 from windlass.compat.celery.contrib.testing.worker import start_worker
 from windlass.compat.celery.exceptions import Ignore
 from windlass.errors import ConfigError
+from windlass.jobs.sync import PORTAL
 from windlass.testing import ManualClock, drain
 
 pytestmark = pytest.mark.keeps_threads("windlass-*", reason="the portal lives as long as the process")

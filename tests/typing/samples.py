@@ -97,6 +97,7 @@ async def tasks() -> None:
     assert_type(await bound.enqueue(1, 2), Job[float])
     assert_type(await bound.options(timeout=1).call(1, 2), float)
     assert_type(await bound.call_within(5, 1, 2), float)
+    assert_type(await add.call_within(None, 1, b=2), float)
 
 
 async def wrong_calls() -> None:
@@ -107,6 +108,8 @@ async def wrong_calls() -> None:
     await add.enqueue(1, b="2")  # type: ignore[arg-type]
     await add.options(delay=1).enqueue("1", 2)  # type: ignore[arg-type]
     await add.options(delay=1).call(1)  # type: ignore[call-arg]
+    await add.call_within(60, 1)  # type: ignore[call-arg]
+    await add.call_within("60", 1, 2)  # type: ignore[arg-type]
     await nothing.enqueue(1)  # type: ignore[call-arg]
     add.sync.enqueue(1, "2")  # type: ignore[arg-type]
     app.task(queue=5)  # type: ignore[call-overload]
@@ -117,6 +120,10 @@ def without_a_loop() -> None:
     assert_type(add.sync.enqueue(1, 2), SyncJob[float])
     assert_type(add.sync.enqueue(1, 2).result(), float)
     assert_type(add.sync.call(1, 2), float)
+    assert_type(add.sync.call_within(60, 1, b=2), float)
+    assert_type(chain(send.s("ada"), add.s(RESULT, 2)).sync.enqueue(), SyncJob[Any])
+    assert_type(group(add.s(1, 2)).sync.enqueue(), list[SyncJob[Any]])
+    assert_type(FlowProducer(app).sync.add({"name": "work"}), JobNode)
     assert_type(app.sync.queue("a").add("work"), SyncJob[Any])
     assert_type(app.sync.queue("a").count(), int)
     app.sync.queue("a").get_status()  # type: ignore[call-arg]

@@ -29,6 +29,7 @@ SAMPLES: dict[type[WindlassError], tuple[tuple[Any, ...], str]] = {
     errors.HistoryTrimmedError: (("history", "mail", 5, 9), "Continue from 8 to accept the gap"),
     errors.AbortedError: (("shutdown",), "left its work undone"),
     errors.ClosedError: (("queue 'mail'", "take another"), "take another"),
+    errors.WrongLoopError: (("is closed", "close it before"), "close it before"),
     errors.ResultExpiredError: (("mail", "j1"), "raise its result_ttl"),
     errors.JobNotFoundError: (("mail", "j1"), "never added, pruned, or removed"),
     errors.ScheduleNotFoundError: (("mail", "nightly"), "windlass schedules"),

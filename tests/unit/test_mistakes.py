@@ -369,10 +369,10 @@ async def apply_async_of_a_chain(app: Windlass, folder: Path) -> None:
     step.apply_async()
 
 
-@answers("a step has no 'sync'", "app.sync.queue(", "then=[")
-async def sync_of_a_chain(app: Windlass, folder: Path) -> None:
+@answers("the .sync of a step has no 'apply_async'", "step.sync.enqueue()")
+async def apply_async_of_a_chain_without_an_event_loop(app: Windlass, folder: Path) -> None:
     step: Any = chain(task_of(app).s("ada"))
-    step.sync.enqueue()
+    step.sync.apply_async()
 
 
 @answers("RESULT must be a whole argument of a step", "task.s(RESULT)")

@@ -15,7 +15,7 @@ from windlass._renamed import old_names
 from windlass.api.app_hooks import HookVerbs
 from windlass.api.app_tasks import TaskVerbs
 from windlass.api.queue import Queue
-from windlass.api.sync import PORTAL, SyncQueue
+from windlass.api.sync import SyncQueue
 from windlass.api.task import BoundTask, Task, caller_module
 from windlass.backend import metric_requests as mq
 from windlass.backend import requests as rq
@@ -35,6 +35,7 @@ from windlass.core.rollups import Mark
 from windlass.core.schedule_rules import Schedule, ScheduleStrategy, to_schedule
 from windlass.errors import ConfigError, shown
 from windlass.jobs.interfaces import open_apps_with
+from windlass.jobs.sync import PORTAL
 from windlass.schedules.verbs import DeclaredSchedules, ScheduleInfo, list_schedules, make_record
 from windlass.serde import DEFAULT_MAX_BYTES, Codec, ZlibCodec, get_codec, register_codec
 from windlass.serde.codecs import Codecs

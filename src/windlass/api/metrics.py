@@ -78,23 +78,23 @@ async def _roll_up_queue(store: Store, cursor: MetricsCursor, most: int) -> int:
     return done
 
 
-async def sample_backlog(store: Store, after: str = "") -> tuple[int, str]:
+async def sample_backlog(store: Store, after: str = "") -> str:
     """Record how many jobs wait and for how long, for the next queues with waiting jobs.
 
-    Returns the number of queues that were sampled, and the queue ``after`` which the next step continues. A
-    sample that conflicts with a roll-up of another process is dropped; the next one follows soon.
+    Returns the queue ``after`` which the next step continues. A sample that conflicts with a roll-up of
+    another process is dropped; the next one follows soon.
     """
     infos = [info for info in await store.execute(rq.ListQueues()) if info.counts.get("waiting")]
     if not infos:
-        return 0, ""
+        return ""
     rolled = {one.queue: one.at for one in await store.execute(mq.MetricsProgress())}
-    now_ms, done = store.clock.now_ms(), 0
+    now_ms = store.clock.now_ms()
     ahead = [info for info in infos if info.name > after] or infos
     for info in ahead[:_SAMPLED]:
         at = rolled.get(info.name, 0)
         rows = [backlog_of(info, now_ms)]
-        done += await store.execute(mq.AddMetrics(queue=info.name, after=at, upto=at, rows=rows))
-    return done, ahead[_SAMPLED - 1].name if len(ahead) > _SAMPLED else ""
+        await store.execute(mq.AddMetrics(queue=info.name, after=at, upto=at, rows=rows))
+    return ahead[_SAMPLED - 1].name if len(ahead) > _SAMPLED else ""
 
 
 # --- figures --------------------------------------------------------------------------------------

@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 
 from windlass.api.interfaces import App
 from windlass.api.queue import Queue
-from windlass.api.sync import PORTAL, SyncJob
 from windlass.core import foreign_names
 from windlass.core.foreign_names import ForeignNames
 from windlass.core.ids import check_queue_name, check_task_name, new_id, new_ids
 from windlass.core.job import NewJob
 from windlass.core.limit_rules import Rate
-from windlass.core.option_values import WAIT_S, Isolation, check_known, to_unique
+from windlass.core.option_values import (
+    GRACE_MS,
+    WAIT_S,
+    Isolation,
+    check_known,
+    seconds_to_ms,
+    to_unique,
+)
 from windlass.core.options import JobOptions, JobOptionsDict
 from windlass.errors import ConfigError
 from windlass.flows.builder import Step
@@ -27,6 +33,7 @@ from windlass.handlers.task_defaults import TaskDefaults
 from windlass.jobs.job import Job
 from windlass.jobs.payload import RESULT, pack_call
 from windlass.jobs.prepare import PreparedOptions, call_options
+from windlass.jobs.sync import PORTAL, SyncJob
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -186,8 +193,18 @@ class Task(ForeignNames, Generic[P, R]):
         return await self._bound.map(*columns)
 
     async def call(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Add a job, wait up to 30 s for it and return its result. Raises like ``Job.result``."""
+        """Add a job, wait up to 30 s for it and return its result. Raises like ``Job.result``.
+
+        ``call_within`` waits for another time.
+        """
         return await self._bound.call(*args, **kwargs)
+
+    async def call_within(self, timeout: float | timedelta | None, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Like ``call``, but wait up to ``timeout``, or without a limit if it is None.
+
+        The result is kept for at least as long. The job's own limit is ``options(timeout=...)``.
+        """
+        return await self._bound.call_within(timeout, *args, **kwargs)
 
     def s(self, /, *args: P.args, **kwargs: P.kwargs) -> Step:
         """Return this call as a step of a flow, for ``chain``, ``group``, ``chord``, ``after`` and ``then``.
@@ -262,7 +279,8 @@ class BoundTask(ForeignNames, Generic[P, R]):
         if options.result_codec is not None:
             task.app.codecs.output(options.result_codec)  # raises now for a codec that is not accepted
         self._plan = PreparedOptions(options, task.app.backoff_strategies, by_name=False)
-        self._call_plan: PreparedOptions | None = None
+        #: The options of the last call, and how long its caller could wait with them.
+        self._call_plan: tuple[int, PreparedOptions] | None = None
 
     if TYPE_CHECKING:
 
@@ -353,16 +371,22 @@ class BoundTask(ForeignNames, Generic[P, R]):
         return await self.call_within(WAIT_S, *args, **kwargs)
 
     async def call_within(self, timeout: float | timedelta | None, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Like ``call``, with another timeout (None: wait without a limit)."""
+        """Like ``call``, with another timeout; see ``Task.call_within``."""
         task = self.task
         task.check(args, kwargs)
-        if self._call_plan is None:
-            options = self.job_options
-            kept = call_options(options, None, chosen=options.result_ttl is not None)
-            self._call_plan = PreparedOptions(kept, self.task.app.backoff_strategies, by_name=False)
-        queue = task.queue
-        result: R = await queue.call_planned(task.name, pack_call(args, kwargs), self._call_plan, timeout)
+        plan, queue = self._plan_of_call(timeout), task.queue
+        result: R = await queue.call_planned(task.name, pack_call(args, kwargs), plan, timeout)
         return result
+
+    def _plan_of_call(self, timeout: float | timedelta | None) -> PreparedOptions:
+        """Return the options of a job whose caller waits ``timeout``: mostly those of the call before."""
+        wait_ms = max(0 if timeout is None else seconds_to_ms(timeout, "timeout"), GRACE_MS)
+        if self._call_plan is None or self._call_plan[0] != wait_ms:
+            options = self.job_options
+            kept = call_options(options, wait_ms, chosen=options.result_ttl is not None)
+            plan = PreparedOptions(kept, self.task.app.backoff_strategies, by_name=False)
+            self._call_plan = (wait_ms, plan)
+        return self._call_plan[1]
 
     def options(self, **options: Unpack[JobOptionsDict]) -> BoundTask[P, R]:
         """Return this task with further job options."""
@@ -468,6 +492,10 @@ class SyncTask(ForeignNames, Generic[P, R]):
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Add a job, wait up to 30 s for it and return its result; see ``Task.call``."""
         return PORTAL.run(self._bound.call(*args, **kwargs))
+
+    def call_within(self, timeout: float | timedelta | None, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Like ``call``, with another timeout; see ``Task.call_within``."""
+        return PORTAL.run(self._bound.call_within(timeout, *args, **kwargs))
 
     @overload
     def map(self: _One[A, R], a: Iterable[A], /) -> list[SyncJob[R]]: ...

@@ -25,12 +25,12 @@ from typing import Any
 
 from windlass.api.app import Windlass
 from windlass.api.queue import Queue
-from windlass.api.sync import PORTAL
 from windlass.cli.app_loading import load_app
 from windlass.core.ids import new_id
 from windlass.core.option_values import Duration
 from windlass.errors import ConfigError
 from windlass.jobs.job import Job
+from windlass.jobs.sync import PORTAL
 from windlass.testing import kit
 from windlass.testing.clock import ManualClock
 

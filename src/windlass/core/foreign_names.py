@@ -44,14 +44,14 @@ TASK: Mapping[str, str] = {
     "apply": "task(...), which runs the function here and now",
     "retry": "raise Retry(delay) in the task",
 }
+_ENQUEUE_STEP = "await step.enqueue(), or step.sync.enqueue() without an event loop"
 STEP: Mapping[str, str] = {
-    "delay": "await step.enqueue()",
-    "apply_async": "await step.enqueue()",
-    "run": "await step.enqueue()",
+    "delay": _ENQUEUE_STEP,
+    "apply_async": _ENQUEUE_STEP,
+    "run": _ENQUEUE_STEP,
     "call": "await (await step.enqueue()).result(timeout=10)",
     "get": "await (await step.enqueue()).result(timeout=10)",
     "result": "await (await step.enqueue()).result(timeout=10)",
-    "sync": 'app.sync.queue("mail").add("first", data, then=[second.s(RESULT)])',
 }
 JOB: Mapping[str, str] = {
     "get": "await job.result(timeout=10)",

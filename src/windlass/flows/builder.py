@@ -33,6 +33,7 @@ from windlass.errors import ConfigError
 from windlass.flows.tree import JobNode
 from windlass.jobs.payload import pack_data, pack_taking, places_of_result, with_result_first
 from windlass.jobs.prepare import PreparedOptions
+from windlass.jobs.sync import PORTAL, SyncJob
 
 if TYPE_CHECKING:
     from windlass.flows.interfaces import FlowApp
@@ -127,6 +128,11 @@ class Step(ForeignNames):
         """Add this step and all connected steps atomically. Returns the job of this step."""
         return (await add_steps(_app_of(self), [self]))[self].job
 
+    @property
+    def sync(self) -> SyncStep:
+        """The methods of this step for code without an event loop."""
+        return SyncStep(self)
+
 
 class FlowGroup:
     """Steps that run in parallel."""
@@ -145,6 +151,36 @@ class FlowGroup:
         """Add all steps, and the steps connected to them, atomically. Returns the jobs of this group."""
         nodes = await add_steps(_app_of(self.steps[0]), self.steps)
         return [nodes[one].job for one in self.steps]
+
+    @property
+    def sync(self) -> SyncGroup:
+        """The methods of this group for code without an event loop."""
+        return SyncGroup(self)
+
+
+class SyncStep(ForeignNames):
+    """The methods of a step, and so of a chain or chord, for code without an event loop."""
+
+    _called = "the .sync of a step"
+    _elsewhere = foreign_names.STEP
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+
+    def enqueue(self) -> SyncJob[Any]:
+        """Add the step and all connected steps atomically; see ``Step.enqueue``."""
+        return SyncJob(PORTAL.run(self._step.enqueue()))
+
+
+class SyncGroup:
+    """The methods of a group for code without an event loop."""
+
+    def __init__(self, group: FlowGroup) -> None:
+        self._group = group
+
+    def enqueue(self) -> list[SyncJob[Any]]:
+        """Add all steps of the group atomically; see ``FlowGroup.enqueue``."""
+        return [SyncJob(job) for job in PORTAL.run(self._group.enqueue())]
 
 
 Part = Step | FlowGroup | Mapping[str, Any]

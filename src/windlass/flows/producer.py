@@ -9,6 +9,7 @@ from windlass.flows.builder import Part, add_steps, step_of
 from windlass.flows.interfaces import FlowApp
 from windlass.flows.tree import JobNode
 from windlass.jobs.interfaces import as_app
+from windlass.jobs.sync import PORTAL
 
 
 class FlowProducer:
@@ -49,3 +50,31 @@ class FlowProducer:
     async def get_flow(self, queue: str, job_id: str, **bounds: Any) -> JobNode:
         """Read a stored flow; see ``Queue.get_flow``."""
         return await self.app.queue(queue).get_flow(job_id, **bounds)
+
+    @property
+    def sync(self) -> SyncFlowProducer:
+        """The methods of this producer for code without an event loop."""
+        return SyncFlowProducer(self)
+
+
+class SyncFlowProducer:
+    """The methods of a flow producer for code without an event loop."""
+
+    def __init__(self, producer: FlowProducer) -> None:
+        self._producer = producer
+
+    def add(self, flow: Part) -> JobNode:
+        """Add one flow atomically; see ``FlowProducer.add``."""
+        return PORTAL.run(self._producer.add(flow))
+
+    def add_bulk(self, flows: Iterable[Part]) -> list[JobNode]:
+        """Add several flows in one atomic step; see ``FlowProducer.add_bulk``."""
+        return PORTAL.run(self._producer.add_bulk(flows))
+
+    def get_flow(self, queue: str, job_id: str, **bounds: Any) -> JobNode:
+        """Read a stored flow; see ``Queue.get_flow``."""
+        return PORTAL.run(self._producer.get_flow(queue, job_id, **bounds))
+
+    def close(self) -> None:
+        """Disconnect if the producer was created from a URL; see ``FlowProducer.close``."""
+        PORTAL.run(self._producer.close())

@@ -165,6 +165,8 @@ class MsgpackCodec:
 class ZlibCodec:
     """Another codec, with large values compressed. Small values stay uncompressed and readable in the store.
 
+    Values of more than ``limit`` bytes stay uncompressed, too: no reader would decompress them.
+
     Compressed data begins with zlib's byte 0x78 and is longer than one byte. Data of the inner codec that
     begins the same way is always compressed, so that both can be distinguished.
     """
@@ -188,9 +190,11 @@ class ZlibCodec:
         return self.inner.decode(self.unfold(data))
 
     def squeeze(self, data: bytes) -> bytes:
-        """Compress bytes of the inner codec if that is worth it."""
+        """Compress bytes of the inner codec if that is worth it, and if a reader will decompress them."""
         marked = _looks_compressed(data)  # by chance: it must be compressed to be distinguished
-        if len(data) < self._threshold and not marked:
+        if marked and len(data) > self._limit:
+            raise PayloadTooLargeError(len(data), self._limit)
+        if not marked and not self._threshold <= len(data) <= self._limit:
             return data
         small = zlib.compress(data, 1)
         return small if marked or len(small) < len(data) else data

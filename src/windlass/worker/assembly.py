@@ -66,6 +66,7 @@ class Assembly:
         self.lifecycle.check_wanted()  # a lifespan may have suppressed the cancel
         self.services.start()
         shared.supervisor.start("pump", self.driver.run)
+        self.driver.admit_held()  # queues that were added while the parts opened
 
     async def _finish_work(self, stop: Stop) -> list[str]:
         """End and settle the running jobs. Returns the names of jobs and requests that did not end."""

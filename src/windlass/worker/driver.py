@@ -81,9 +81,10 @@ class Driver:
         self._take_offers(self._listener)
         self.last_progress_ms = self._clock.monotonic_ms()
 
-    def admit(self, queue: str) -> None:
-        """Claim from a queue that was added as held, once the store is ready for it."""
-        self._supervisor.start(f"queue {queue}", partial(self._admit, queue))
+    def admit_held(self) -> None:
+        """Claim from the queues that were added since the start began, once the store is ready for each."""
+        for queue in self._shared.shares.held:
+            self._supervisor.start(f"queue {queue}", partial(self._admit, queue))
 
     async def _admit(self, queue: str) -> None:
         await self._store.prepare([queue])

@@ -100,7 +100,7 @@ class Aggregator(_LeaderDuty):
         done = await roll_up(self._store, most=RECORDS_PER_STEP)
         if done >= RECORDS_PER_STEP:
             return Done(done, more=True)
-        _, self._sampled_to = await sample_backlog(self._store, self._sampled_to)
+        self._sampled_to = await sample_backlog(self._store, self._sampled_to)
         return Done(done)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from windlass.core.clock import Clock
 from windlass.core.probe import reach
-from windlass.errors import ClosedError
+from windlass.errors import ClosedError, WrongLoopError
 from windlass.worker.emitter import Emitter
 
 log: Final = logging.getLogger("windlass.worker")
@@ -28,6 +28,8 @@ PARTS_MS = 1_000
 _SPARE_MS, _MOMENT_MS = 400, 50
 #: Iterations of the loop that a forced stop waits, for handlers that end as soon as they are cancelled.
 _TURNS = 10
+#: How much longer than the stop a caller on another loop waits for it.
+_ANSWER_S = 1
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 Close = Callable[[], Awaitable[None] | None]
@@ -38,7 +40,8 @@ class Stop:
 
     def __init__(self, clock: Clock, *, grace_ms: float, cancel_wait_ms: float) -> None:
         self._clock = clock
-        self._most_ms = grace_ms + cancel_wait_ms + LAST_MS
+        #: How long a stop takes at most.
+        self.most_ms: float = grace_ms + cancel_wait_ms + LAST_MS
         self._end_ms = float("inf")
         #: Set when jobs are released instead of waiting for them.
         self.forced: asyncio.Event = asyncio.Event()
@@ -51,7 +54,7 @@ class Stop:
 
     def begin(self) -> None:
         """Start the time of the stop."""
-        most_ms = LAST_MS if self.forced.is_set() else self._most_ms
+        most_ms = LAST_MS if self.forced.is_set() else self.most_ms
         self._end_ms = min(self._end_ms, self._clock.monotonic_ms() + most_ms)
 
     def force(self) -> None:
@@ -176,6 +179,8 @@ class Lifecycle:
         self._finish_work = finish_work
         self._close_last = close_last
         self._parts = Parts()
+        #: The event loop that runs the worker, from the start on.
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Task[None] | None = None
         #: Callers of the current start that were not cancelled.
         self._starters = 0
@@ -188,6 +193,11 @@ class Lifecycle:
     @property
     def is_running(self) -> bool:
         return self.state == "running"
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a start has begun and has not failed. What it prepares is no longer complete."""
+        return self.state != "new"
 
     @property
     def is_closing(self) -> bool:
@@ -207,6 +217,7 @@ class Lifecycle:
             return
         if self._opening is None:
             self.state, self._starters = "starting", 0
+            self._loop = asyncio.get_running_loop()
             self._opening = asyncio.create_task(self._open(), name="windlass-start")
         opening = self._opening
         self._starters += 1
@@ -240,7 +251,7 @@ class Lifecycle:
             self.left_behind += await self._parts.close(self._stop.at_once())
             self._opening = None
             if self.state != "closed":
-                self.state = "new"  # it may be started again
+                self.state, self._loop = "new", None  # it may be started again
             raise
         self.state, self._opening = "running", None
         self._emitter.emit("ready")
@@ -248,10 +259,35 @@ class Lifecycle:
     # --- stop ----------------------------------------------------------------------------------------
 
     async def close(self, *, force: bool = False) -> None:
-        """Close and wait for the end. Cancelling this call forces the close."""
-        self.begin_close(force=force)
-        if await self._wait_until_closed():
+        """Close on the worker's own loop and wait for the end. Cancelling this call forces the close."""
+        own = self._loop
+        if own is not None and own is not asyncio.get_running_loop() and self.state != "closed":
+            await self._close_on(own, force=force)
+        elif await self._close_here(force=force):
             raise asyncio.CancelledError
+
+    async def _close_here(self, *, force: bool) -> bool:
+        self.begin_close(force=force)
+        return await self._wait_until_closed()
+
+    async def _close_on(self, own: asyncio.AbstractEventLoop, *, force: bool) -> None:
+        """Close on the loop of another thread. Raises ``WrongLoopError`` if that is not possible."""
+        if own.is_closed():
+            await self._close_last_parts(self._stop.at_once())
+            self.state = "closed"
+            advice = "its jobs go to other workers when their leases end. Close a worker before its loop ends"
+            raise WrongLoopError("is closed", advice)
+        if not own.is_running():
+            advice = "close it there: loop.run_until_complete(worker.close())"
+            raise WrongLoopError("does not run now", advice)
+        closing = asyncio.run_coroutine_threadsafe(self._close_here(force=force), own)
+        most_s = self._stop.most_ms / 1_000 + _ANSWER_S
+        try:
+            async with asyncio.timeout(most_s):
+                await asyncio.wrap_future(closing)
+        except TimeoutError:
+            advice = "a handler may block it, or it was stopped. The worker closes when it runs again"
+            raise WrongLoopError(f"did not close it within {most_s:g} s", advice) from None
 
     async def run_until_done(self, over: asyncio.Future[None]) -> None:
         """Wait for ``over``, then close.
@@ -277,6 +313,7 @@ class Lifecycle:
             self._start_close_task()
 
     def _start_close_task(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._closing = asyncio.create_task(self._close(), name="windlass-close")
         self._closing.add_done_callback(self._closing_ended)
 
@@ -334,12 +371,15 @@ class Lifecycle:
             # Callbacks about the last jobs may use what the following steps close.
             await stop.wait_for(asyncio.ensure_future(self._emitter.settle()), keep_ms=PARTS_MS)
         self.left_behind += await self._parts.close(stop)
-        for name, close in self._close_last.items():
-            if not await close_part(stop, name, close):
-                self.left_behind.append(name)
+        await self._close_last_parts(stop)
         before, self.state = self.state, "closed"
         if before == "closing":
             self._emitter.emit("closed")
             await stop.wait_for(asyncio.ensure_future(self._emitter.settle()))
         if self.left_behind:
             log.error("the worker stopped without waiting for: %s", "; ".join(self.left_behind))
+
+    async def _close_last_parts(self, stop: Stop) -> None:
+        for name, close in self._close_last.items():
+            if not await close_part(stop, name, close):
+                self.left_behind.append(name)

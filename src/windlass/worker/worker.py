@@ -112,14 +112,14 @@ class Worker:
     def add_queue(self, name: str, spec: QueueSpec | float = 1) -> None:
         """Serve one more queue, with a weight or a ``QueueSpec``.
 
-        A running worker first sets the limits of the queue and of its tasks, and then claims from it.
+        A worker that has started, or is starting, first sets the limits of the queue and of its tasks, and
+        then claims from it.
         """
         shares = self._shared.shares
         checked = to_specs({**shares.specs, name: spec}, self.concurrency)[name]
-        held = self.is_running and name not in shares.names
-        shares.add(name, checked, held=held)
-        if held:
-            self._parts.driver.admit(name)
+        shares.add(name, checked, held=self._parts.lifecycle.has_begun and name not in shares.names)
+        if self.is_running:
+            self._parts.driver.admit_held()
         self._parts.driver.request_claim()
 
     def on(self, event: str, callback: Callable[..., Any]) -> None:
@@ -200,6 +200,9 @@ class Worker:
         rest is released. ``force`` skips both waits, also of a close that has already begun; cancelling this
         call has the same effect. Two seconds after the waits the close ends, even if the store does not
         answer. ``left_behind`` names what it could not wait for; the leases of such jobs expire.
+
+        May be called from any event loop: the worker closes on the loop that started it. Raises
+        ``WrongLoopError`` if that loop is closed, does not run, or does not answer in this time.
         """
         await self._parts.lifecycle.close(force=force)
 

@@ -11,7 +11,9 @@ import pytest
 
 from tests.unit.app.support import work_off, working
 from windlass import ConfigError, Job, JobState, Windlass
+from windlass.errors import PayloadTooLargeError
 from windlass.serde import Codec, ZlibCodec, get_codec, register_codec
+from windlass.serde.codecs import Codecs
 from windlass.serde.encrypted import EncryptedCodec, new_key
 
 
@@ -189,6 +191,25 @@ class Text:
 def test_compression_is_safe_around_any_codec(value: str) -> None:
     codec = ZlibCodec(Text())
     assert codec.decode(codec.encode(value)) == value
+
+
+@pytest.mark.feature("A37", "W1")
+@pytest.mark.parametrize("size", [9_000, 20_000])
+def test_what_an_add_accepts_is_never_too_large_to_be_decompressed(size: int) -> None:
+    codecs, value = Codecs(ZlibCodec(get_codec("json"), limit=10_000)), "a" * size
+    assert codecs.unpacked(codecs.pack(value, max_bytes=30_000)) == value
+    if size < 10_000:
+        assert len(codecs.pack(value, max_bytes=1_000)) < 100
+    else:
+        with pytest.raises(PayloadTooLargeError):
+            codecs.pack(value, max_bytes=1_000)
+
+
+def test_a_large_value_that_could_be_taken_for_a_compressed_one_is_refused() -> None:
+    codec = ZlibCodec(Text(), limit=10_000)
+    assert codec.decode(codec.encode("x" * 10_000)) == "x" * 10_000
+    with pytest.raises(PayloadTooLargeError):
+        codec.encode("x" * 10_001)
 
 
 @pytest.mark.parametrize("damaged", [b"x\x9cgarbage", b"x\x01", b"xx"])

@@ -12,11 +12,26 @@ from typing import Any
 import pytest
 
 from tests.unit.app.support import work_off
-from windlass import ConfigError, Job, JobState, Queue, WaitTimeoutError, Windlass
+from windlass import (
+    RESULT,
+    ClosedError,
+    ConfigError,
+    FlowProducer,
+    Job,
+    JobState,
+    Queue,
+    WaitTimeoutError,
+    Windlass,
+    chain,
+    chord,
+    group,
+)
 from windlass.api.app import SyncApp
 from windlass.api.sync import PORTAL, SyncJob, SyncQueue
-from windlass.api.task import SyncTask
+from windlass.api.task import BoundTask, SyncTask, Task
 from windlass.core.outcome import CancelResult
+from windlass.flows.builder import FlowGroup, Step, SyncGroup, SyncStep
+from windlass.flows.producer import SyncFlowProducer
 
 pytestmark = pytest.mark.keeps_threads(
     "windlass-sync", "windlass-sqlite-*", reason="the portal's thread lives as long as the process"
@@ -53,15 +68,20 @@ def _verbs(kind: type) -> set[str]:
 
 @pytest.mark.parametrize(
     ("kind", "ours", "left_out"),
-    [(Queue, SyncQueue, _ASYNC_ONLY), (Job, SyncJob, _OF_HANDLERS), (Windlass, SyncApp, set())],
+    [
+        (Queue, SyncQueue, _ASYNC_ONLY),
+        (Job, SyncJob, _OF_HANDLERS),
+        (Windlass, SyncApp, set()),
+        (Task, SyncTask, set()),
+        (BoundTask, SyncTask, set()),
+        (BoundTask, Task, set()),
+        (Step, SyncStep, set()),
+        (FlowGroup, SyncGroup, set()),
+        (FlowProducer, SyncFlowProducer, set()),
+    ],
 )
 def test_every_verb_is_there_without_asyncio(kind: type, ours: type, left_out: set[str]) -> None:
     assert {name for name in _verbs(kind) if not callable(getattr(ours, name, None))} == left_out
-
-
-@pytest.mark.parametrize("verb", ["enqueue", "call", "options"])
-def test_a_sync_task_has_the_verbs_of_a_task(verb: str) -> None:
-    assert callable(getattr(SyncTask, verb))
 
 
 @pytest.fixture
@@ -126,6 +146,12 @@ def test_errors_come_through_as_they_are(sync_app: Windlass) -> None:
     with pytest.raises(WaitTimeoutError):
         sync_app.sync.queue("default").add_and_wait("work", timeout=0.01)
 
+    @sync_app.task
+    async def work() -> None: ...
+
+    with pytest.raises(WaitTimeoutError):
+        work.sync.call_within(0.01)
+
 
 @pytest.mark.feature("E1")
 def test_a_script_calls_a_task_and_gets_its_result(sync_app: Windlass) -> None:
@@ -153,6 +179,8 @@ def test_a_script_calls_a_task_and_gets_its_result(sync_app: Windlass) -> None:
     thread.start()
     try:
         assert double.sync.call(21) == 42
+        assert double.sync.call_within(None, 21) == 42
+        assert double.sync.options(priority=3).call_within(20, value=1) == 2
         job = double.sync.options(priority=3).enqueue(4)
         assert job.result(timeout=20) == 8
     finally:
@@ -221,6 +249,38 @@ def test_many_threads_share_the_portal(sync_app: Windlass) -> None:
     for thread in threads:
         thread.join()
     assert queue.count() == 20
+
+
+@pytest.mark.feature("I1", "I4")
+def test_a_script_adds_flows_without_asyncio(sync_app: Windlass) -> None:
+    @sync_app.task
+    async def double(value: int) -> int:
+        return 2 * value
+
+    @sync_app.task(name="total")
+    async def total(values: list[int]) -> int:
+        return sum(values)
+
+    last = chain(double.s(5), double.s(RESULT)).sync.enqueue()
+    both = group(double.s(1), double.s(2)).sync.enqueue()
+    end = chord([double.s(3), double.s(4)], total.s(RESULT)).sync.enqueue()
+    flow = FlowProducer(sync_app)
+    tree = {"name": double.name, "data": [6], "children": [{"name": double.name, "data": [7]}]}
+    (top,) = flow.sync.add_bulk([tree])
+    assert [node.id for node in flow.sync.get_flow("default", top.id).children] == [top.children[0].id]
+    PORTAL.run(work_off(sync_app))
+    assert [job.result() for job in (last, *both, end)] == [20, 2, 4, 14]
+    found = sync_app.sync.queue("default").get_job(flow.sync.add(tree).id)
+    assert found is not None
+    assert (found.name, found.state) == (double.name, JobState.BLOCKED)
+
+
+def test_a_flow_producer_of_a_url_is_closed_without_asyncio() -> None:
+    flow = FlowProducer("memory://sync-flows")
+    flow.sync.add({"name": "work"})
+    flow.sync.close()
+    with pytest.raises(ClosedError):
+        flow.sync.add({"name": "work"})
 
 
 def test_a_sync_job_has_the_fields_of_a_job() -> None:

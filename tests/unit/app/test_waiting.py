@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -297,13 +298,30 @@ async def test_a_cancelled_waiter_leaves_nothing_behind(queue: Queue) -> None:
 @pytest.mark.feature("E1")
 async def test_call_within_sets_its_own_limit(app: Windlass) -> None:
     @app.task
-    async def work() -> int:
-        return 1
+    async def work(timeout: int = 1) -> int:
+        return timeout
 
     with pytest.raises(WaitTimeoutError):
         await work.options(priority=1).call_within(0.01)
+    with pytest.raises(WaitTimeoutError):
+        await work.call_within(timedelta(milliseconds=10), timeout=5)
     async with working(app):
         assert await work.options().call_within(None) == 1
+        assert await work.call_within(None, timeout=5) == 5
+
+
+@pytest.mark.feature("E1", "E8")
+async def test_a_result_is_kept_as_long_as_its_caller_waits(app: Windlass) -> None:
+    @app.task(name="work")
+    async def work() -> None: ...
+
+    async with working(app):
+        for timeout in (5, 600, 5, None):
+            await work.call_within(timeout)
+        await app.queue("default").add_and_wait("work", timeout=600)
+    jobs = await app.queue("default").get_jobs("completed", limit=10)
+    kept = [job.record.options.result_ttl_ms for job in sorted(jobs, key=lambda job: job.record.seq)]
+    assert kept == [None, 600_000, None, None, 600_000]
 
 
 @pytest.mark.parametrize("timeout", [-1, "5", True])

@@ -7,8 +7,9 @@ import gc
 import signal
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from tests.unit.app.support import (
 )
 from windlass import ClosedError, ConfigError, Job, JobState, Queue, Windlass, Worker, current_job
 from windlass.backend import requests as rq
+from windlass.errors import WrongLoopError
 from windlass.worker.attempt import Attempt
 
 
@@ -346,3 +348,105 @@ async def test_a_worker_that_closes_runs_its_open_batches_at_once(
     assert calls == [[0, 1, 2]]
     assert [await job.get_state() for job in jobs] == [JobState.COMPLETED] * 3
     assert clock.monotonic_ms() == since_ms
+
+
+# --- from another event loop -----------------------------------------------------------------------------
+
+
+@contextmanager
+def another_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that runs in another thread."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _on(loop: asyncio.AbstractEventLoop, made: Coroutine[Any, Any, Any]) -> Any:
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(made, loop))
+
+
+@pytest.mark.feature("V2")
+async def test_a_worker_that_is_closed_from_another_loop_closes_on_its_own(
+    app: Windlass, queue: Queue
+) -> None:
+    started, go, loops = threading.Event(), threading.Event(), list[asyncio.AbstractEventLoop]()
+
+    async def handler(job: Job[Any]) -> str:
+        started.set()
+        await asyncio.to_thread(go.wait)
+        return "finished in time"
+
+    worker = Worker("default", handler, url_or_app=app)
+    worker.on("closing", lambda: go.set())
+    worker.on("closed", lambda: loops.append(asyncio.get_running_loop()))
+    with another_loop() as own:
+        await _on(own, worker.start())
+        job = await queue.add("work")
+        await asyncio.to_thread(started.wait)
+        await worker.close()
+        assert loops == [own]
+    assert (worker.left_behind, await job.result()) == ([], "finished in time")
+    await worker.close()  # idempotent, also once its loop is closed
+
+
+@pytest.mark.feature("V2", "V5")
+async def test_cancelling_a_close_from_another_loop_forces_it(app: Windlass, queue: Queue) -> None:
+    started, closing, closed = threading.Event(), threading.Event(), threading.Event()
+
+    async def handler(job: Job[Any]) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    worker = Worker("default", handler, url_or_app=app, grace=600)
+    worker.on("closing", lambda: closing.set())
+    worker.on("closed", lambda: closed.set())
+    with another_loop() as own:
+        await _on(own, worker.start())
+        job = await queue.add("work")
+        await asyncio.to_thread(started.wait)
+        call = asyncio.create_task(worker.close())
+        await asyncio.to_thread(closing.wait)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert await asyncio.to_thread(closed.wait, 60)
+        await worker.close()
+    assert await job.get_state() is JobState.WAITING
+
+
+@pytest.mark.feature("V2")
+def test_a_worker_whose_loop_is_gone_says_so(tmp_path: Path) -> None:
+    worker = Worker("default", _ok, url_or_app=f"sqlite:///{tmp_path / 'jobs.db'}")
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(worker.start())
+    with pytest.raises(WrongLoopError, match=r"does not run now; close it there: loop\.run_until_complete"):
+        asyncio.run(worker.close())
+    loop.run_until_complete(worker.close())
+    loop.close()
+    assert worker.left_behind == []
+
+    another = Worker("default", _ok, url_or_app=f"sqlite:///{tmp_path / 'jobs.db'}")
+    asyncio.run(another.start())
+    with pytest.raises(WrongLoopError, match=r"the worker is closed; .* before its loop ends"):
+        asyncio.run(another.close())
+    asyncio.run(another.close())  # it is closed now: its own client of the store, too
+
+
+@pytest.mark.feature("V2")
+async def test_a_close_from_another_loop_does_not_wait_for_ever_for_a_blocked_loop(app: Windlass) -> None:
+    go = threading.Event()
+    worker = Worker("default", _ok, url_or_app=app, grace=0, cancel_wait=0)
+    with another_loop() as own:
+        await _on(own, worker.start())
+        own.call_soon_threadsafe(go.wait)
+        with pytest.raises(WrongLoopError, match="did not close it within 3 s"):
+            await worker.close()
+        go.set()
+        await worker.close()
+    assert worker.left_behind == []

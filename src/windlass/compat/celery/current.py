@@ -9,10 +9,10 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 from windlass.api.app import Windlass
-from windlass.api.sync import PORTAL
 from windlass.compat.celery.conf import Settings
 from windlass.errors import ConfigError
 from windlass.jobs.job import Job
+from windlass.jobs.sync import PORTAL
 
 R = TypeVar("R")
 

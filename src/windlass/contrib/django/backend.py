@@ -18,7 +18,6 @@ from django.utils import timezone
 from django.utils.module_loading import import_string
 
 from windlass.api.app import Windlass
-from windlass.api.sync import PORTAL
 from windlass.contrib.django import _tasks as dt
 from windlass.contrib.django.conf import get_app
 from windlass.contrib.django.results import to_result
@@ -31,6 +30,7 @@ from windlass.handlers.registry import job_handler
 from windlass.jobs.job import Job
 from windlass.jobs.payload import pack_call
 from windlass.jobs.prepare import PreparedOptions
+from windlass.jobs.sync import PORTAL
 
 _OPTIONS = ("enqueue_on_commit", "job_options", "url")
 

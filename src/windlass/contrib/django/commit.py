@@ -10,8 +10,8 @@ from typing import ParamSpec, TypeVar
 
 from django.db import transaction
 
-from windlass.api.sync import PORTAL
 from windlass.api.task import BoundTask, Task
+from windlass.jobs.sync import PORTAL
 
 P = ParamSpec("P")
 R = TypeVar("R")
