@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from tests.backends.valkey.servers import DEPLOYMENTS, cluster_servers, url_of
-from tests.backends.valkey.support import add, claim, new, opened
+from tests.backends.valkey.support import add, cancel_tasks, claim, new, opened
 from tests.faults.kit import until
 from windlass.backend import open_backend
 from windlass.backend import requests as rq
@@ -146,7 +146,7 @@ async def test_subscriptions_come_back_after_other_code_has_cancelled_their_task
     async with opened(url, timeout=30) as store:
         listener = store.listen(["ready:q"])
         await store.execute(rq.CountJobs(queue="q"))  # waits until the subscription stands
-        _cancel_tasks(prefix)
+        cancel_tasks(prefix)
         await asyncio.sleep(0)
         later = store.listen(["ready:later"])
         assert await listener.wait(20_000) == {"ready:q"}  # a hint may have been lost
@@ -163,7 +163,7 @@ async def test_a_task_of_subscriptions_that_is_cancelled_before_its_first_step_i
 ) -> None:
     async with opened(url, timeout=30) as store:
         listener = store.listen(["ready:q"])
-        _cancel_tasks("windlass-valkey-wake")
+        cancel_tasks("windlass-valkey-wake")
         await until(lambda: not store._barrier.is_closed, "the subscription")
         await add(store, new())
         assert await listener.wait(20_000) == {"ready:q"}
@@ -197,14 +197,6 @@ async def test_no_request_waits_for_a_subscription_while_the_connection_is_being
         assert await later.wait(20_000) == {"ready:later"}
         for one in (listener, later):
             one.close()
-
-
-def _cancel_tasks(prefix: str) -> None:
-    """Cancel all tasks of this loop with such a name, as a handler might."""
-    found = [task for task in asyncio.all_tasks() if task.get_name().startswith(prefix)]
-    assert found
-    for task in found:
-        task.cancel()
 
 
 async def test_a_topic_that_has_moved_is_followed_also_after_a_lost_connection(
