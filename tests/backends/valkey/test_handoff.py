@@ -420,11 +420,11 @@ async def test_a_worker_is_handed_jobs_again_after_other_code_has_cancelled_a_ca
             asked.set()
             await asyncio.Event().wait()
 
-        functions._call = call_never  # type: ignore[method-assign,assignment]
+        functions._call = call_never  # type: ignore[assignment]
         worker.listener.decline()
         await asked.wait()
         cancel_tasks("windlass-valkey-handoff")
-        functions._call = inner  # type: ignore[method-assign]
+        functions._call = inner
         await until(lambda: not worker.store._here().session.handoffs._tasks, "the end of the task")
         await worker.claim()
         await add(store, new(job_id="one"))

@@ -16,7 +16,9 @@ import pytest
 from tests.unit.app.support import DrivenClock, WaitingHandler, eventually, turns, watched, work_off, working
 from windlass import ClosedError, ConfigError, Job, JobState, Queue, Windlass, Worker, current_job
 from windlass.backend import requests as rq
+from windlass.core.clock import SYSTEM_CLOCK
 from windlass.worker.attempt import Attempt
+from windlass.worker.lifecycle import Parts, Stop
 
 
 async def _ok(job: Job[Any]) -> str:
@@ -337,3 +339,21 @@ async def test_a_worker_that_closes_runs_its_open_batches_at_once(
     assert calls == [[0, 1, 2]]
     assert [await job.get_state() for job in jobs] == [JobState.COMPLETED] * 3
     assert clock.monotonic_ms() == since_ms
+
+
+async def test_a_part_is_closed_though_other_code_cancels_the_task_that_closes_it() -> None:
+    """A handler that does not end may cancel every task of its loop while its worker closes."""
+    stop, closed = Stop(SYSTEM_CLOCK, grace_ms=0, cancel_wait_ms=0), list[str]()
+    stop.begin()
+    parts = Parts()
+    parts.opened("a part", lambda: closed.append("a part"))
+    before = asyncio.all_tasks()
+    closing = asyncio.ensure_future(parts.close(stop))
+
+    def cancel_the_others() -> None:
+        for task in asyncio.all_tasks() - before - {closing}:
+            task.cancel()
+
+    asyncio.get_running_loop().call_soon(cancel_the_others)  # after the first step of ``closing``
+    assert await closing == []
+    assert closed == ["a part"]
