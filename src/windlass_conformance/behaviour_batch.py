@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -69,6 +70,23 @@ async def test_a_batch_waits_for_more_jobs_no_longer_than_its_timeout(harness: H
         full = await add(stage, 3)
         assert [await job.result() for job in full] == [None] * 3, "without any time passing"
         assert calls == [2, 3]
+
+
+async def test_jobs_of_a_batch_whose_task_other_code_cancels_keep_no_slot(harness: Harness) -> None:
+    """A handler may cancel every task of its loop, also one that waits for more jobs of a batch."""
+    async with Stage(harness) as stage:
+
+        async def handle(jobs: list[Job[Any]]) -> None:
+            pass
+
+        stage.app.register("n", handle, batch={"size": 3, "timeout": 5})
+        await stage.work(concurrency=3)
+        cancelled = await add(stage, 2, max_attempts=1)
+        await stage.settle()
+        (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "windlass-batch"]
+        task.cancel()
+        assert [await job.wait_until_finished() for job in cancelled] == [JobState.FAILED] * 2
+        assert [await job.result() for job in await add(stage, 3)] == [None] * 3
 
 
 @pytest.mark.feature("H17")

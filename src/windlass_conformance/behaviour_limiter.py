@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from windlass import ConfigError, Job, JobState, Limiter, Windlass
+from windlass.backend import requests as rq
 from windlass.backend.store import Store
 from windlass.errors import LimiterTimeoutError
 from windlass.testing.wrapper import WatchedBackend
@@ -60,6 +61,22 @@ async def test_a_rate_is_shared_by_everybody_who_uses_the_name(harness: Harness)
             assert starts == [0, 0, 6, 6]
         finally:
             await other.close()
+
+
+@pytest.mark.feature("H16")
+async def test_a_limit_is_held_though_other_code_cancels_the_task_that_renews_it(harness: Harness) -> None:
+    async with Stage(harness) as stage:
+        limiter = Limiter("api", stage.app, concurrency=1, lease=30)
+        async with limiter.acquire():
+            await stage.settle()
+            (keeper,) = [task for task in asyncio.all_tasks() if task.get_name() == "windlass-limiter-api"]
+            keeper.cancel()
+            for _ in range(4):
+                await stage.advance(10)
+            await stage.app.store.execute(rq.Recover())
+            with pytest.raises(LimiterTimeoutError):
+                async with limiter.acquire(timeout=0):
+                    raise AssertionError("there was room for two")
 
 
 @pytest.mark.feature("H16")

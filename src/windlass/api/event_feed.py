@@ -19,6 +19,7 @@ from windlass.backend import requests as rq
 from windlass.backend.closing import Closing
 from windlass.backend.store import Store
 from windlass.core.job import Event, EventType
+from windlass.core.lasting_task import LastingTask
 from windlass.core.option_values import check_after, check_known
 from windlass.errors import ClosedError, StorageError
 
@@ -187,7 +188,7 @@ class EventFeed:
         #: The id of the last event that was delivered. Pass it as ``after`` to continue from here.
         self.last_id = after
         self._callbacks: list[_Registered] = []
-        self._task: asyncio.Task[None] | None = None
+        self._task: LastingTask | None = None
         self._ready = asyncio.Event()
         self._closing = Closing(f"the reader of events of queue {queue!r}", "make another QueueEvents")
 
@@ -233,19 +234,22 @@ class EventFeed:
     def start(self) -> None:
         """Start to listen on the running event loop. ``on`` calls this."""
         if self._task is None:
-            loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._run(), name=f"windlass-events-{self._queue}")
+            asyncio.get_running_loop()  # raises before a coroutine is made
+            self._task = LastingTask(f"events-{self._queue}", self._run, self._store.clock)
 
     async def wait_until_ready(self) -> None:
         """Return when all events from now on will be received."""
         self._closing.check()
         self.start()
         assert self._task is not None
-        ready = asyncio.ensure_future(self._ready.wait())
-        try:
-            await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ready.cancel()
+        over = self._task.over
+        while not self._ready.is_set() and not over.done():
+            ready = asyncio.ensure_future(self._ready.wait())
+            either: list[asyncio.Future[Any]] = [ready, over]
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                ready.cancel()
         if not self._ready.is_set():  # the task ended before it was ready
             self._closing.check()
             raise self._store.closed_error()
@@ -263,9 +267,7 @@ class EventFeed:
         """Stop listening. Idempotent."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await task.stop()
 
     async def _run(self) -> None:
         """Read events and call the callbacks. After an error it continues from the last event."""

@@ -16,6 +16,7 @@ import msgspec
 from windlass.backend import requests as rq
 from windlass.backend.protocol import AwaitingListener
 from windlass.core.job import Completed, JobRecord, JobRef
+from windlass.core.lasting_task import LastingTask
 from windlass.core.states import FINISHED, JobState
 from windlass.errors import JobNotFoundError, StorageError, WaitTimeoutError, WindlassError
 
@@ -44,7 +45,7 @@ class Waiters:
         self._added: dict[_Future, JobRecord] = {}
         #: Completions that came before the waiter's own add or read was answered.
         self._early: dict[_Future, Completed] = {}
-        self._watch: asyncio.Task[None] | None = None
+        self._watch: LastingTask | None = None
         self._watching = asyncio.Event()
         self._listener: Listener | None = None
         self._notified = False
@@ -67,9 +68,9 @@ class Waiters:
             raise self._ended
         future: _Future = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(job_id, {})[future] = False
-        if self._watch is None or self._watch.done():
+        if self._watch is None or self._watch.over.done():
             self._watching.clear()
-            self._watch = asyncio.create_task(self._run(), name=f"windlass-wait-{self._queue}")
+            self._watch = LastingTask(f"wait-{self._queue}", self._run, self._store.clock)
         try:
             await self._watching.wait()
         except BaseException:
@@ -131,8 +132,7 @@ class Waiters:
         watch = self._watch
         self.end(error)
         if watch is not None:
-            with suppress(asyncio.CancelledError):
-                await watch
+            await watch.stop()
 
     def end(self, error: WindlassError) -> None:
         """Like ``close``, without waiting for the listener."""

@@ -11,12 +11,14 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from windlass.backend import limit_requests as lrq
 from windlass.backend import requests as rq
 from windlass.core.ids import check_queue_name, new_id
 from windlass.core.job import JobRecord, JobRef, NewJob
+from windlass.core.lasting_task import LastingTask
 from windlass.core.limit_rules import MAX_COUNT, Rate, check_count, to_rate
 from windlass.core.option_values import Keep, seconds_to_ms
 from windlass.core.options import StoredOptions
@@ -76,13 +78,11 @@ class Limiter:
     async def acquire(self, timeout: float | timedelta = 60) -> AsyncIterator[None]:
         """Wait for a turn and hold it during the block. Raises ``LimiterTimeoutError`` after ``timeout``."""
         held = await self._take(seconds_to_ms(timeout, "timeout"))
-        keeper = asyncio.create_task(self._keep(held), name=f"windlass-limiter-{self.name}")
+        keeper = LastingTask(f"limiter-{self.name}", partial(self._keep, held), self._app.clock)
         try:
             yield
         finally:
             keeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await keeper
             await self._release(held)
 
     # --- waiting ------------------------------------------------------------------------------------

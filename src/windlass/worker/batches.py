@@ -96,7 +96,8 @@ class Batches:
 
     def start(self, gathering: _Gathering) -> asyncio.Task[None]:
         """Run ``gathering`` as a task with its own context."""
-        return asyncio.get_running_loop().create_task(gathering.run(), context=self._context.copy())
+        context = self._context.copy()
+        return asyncio.get_running_loop().create_task(gathering.run(), name="windlass-batch", context=context)
 
     def close(self, gathering: _Gathering) -> None:
         """Accept no more jobs in ``gathering``."""
@@ -158,6 +159,7 @@ class _Gathering:
         self._batches = batches
         self._running = self._in_thread = False
         self._task = batches.start(self)
+        self._task.add_done_callback(self._ended)
 
     def left(self, member: _Member) -> None:
         """Called when ``member`` has its result or was stopped."""
@@ -168,6 +170,12 @@ class _Gathering:
                 self._task.cancel()
         elif not self._in_thread and all(one.done.done() for one in self.members):
             self._task.cancel()  # no effect on a call that has ended
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Cancel jobs that have no result, because other code cancelled the task."""
+        self._batches.close(self)
+        for member in self.members:
+            member.done.cancel()  # no effect on those that have one
 
     async def run(self) -> None:
         """Collect jobs, call the handler, and set the result of each job."""

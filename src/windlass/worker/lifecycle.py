@@ -139,15 +139,20 @@ class Parts:
 
 async def close_part(stop: Stop, name: str, close: Close, most_ms: float = LAST_MS) -> bool:
     """Close one part. Returns False when it was abandoned."""
-    task = asyncio.ensure_future(_closed(name, close))
+    begun = asyncio.Event()
+    task = asyncio.ensure_future(_closed(name, close, begun))
     in_time = await stop.wait_for(task, most_ms=most_ms)
+    while task.cancelled() and not begun.is_set():  # by other code, before its first step
+        task = asyncio.ensure_future(_closed(name, close, begun))
+        in_time = await stop.wait_for(task, most_ms=most_ms)
     if not in_time:
         task.cancel()
     reach("worker.close_part", part=name)
     return in_time
 
 
-async def _closed(name: str, close: Close) -> None:
+async def _closed(name: str, close: Close, begun: asyncio.Event) -> None:
+    begun.set()
     try:
         answer = close()
         if inspect.isawaitable(answer):

@@ -1,21 +1,18 @@
 """Keeps the tasks of a worker running: starts them by name, restarts and stops them.
 
-A handler shares the event loop with its worker and may cancel every task that it finds there. A task of the
-worker that was cancelled this way, or that raised an error, is logged and restarted, with a growing delay
-while it keeps ending. No task ends without a log entry.
-
-When the event loop itself ends without a close, no task is restarted: the loop is gone before it is due.
+A task of the worker that a handler has cancelled, or that raised an error, is logged and restarted
+(``core.lasting_task``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from windlass.core.clock import Clock, Timer
+from windlass.core.clock import Clock
+from windlass.core.lasting_task import LastingTask, Main
 from windlass.core.probe import reach
 from windlass.core.text import printable
 from windlass.errors import WindlassError
@@ -23,13 +20,8 @@ from windlass.errors import WindlassError
 log: Final = logging.getLogger("windlass.worker")
 service_log: Final = logging.getLogger("windlass.service")
 
-#: The delay before a task is restarted: the first, and the maximum. A task that ran for longer than the
-#: maximum starts with the first delay again.
-_FIRST_RESTART_MS, _MAX_RESTART_MS = 100, 5_000
 #: How long a service pauses after a failed step: the first time, and at most.
 _FIRST_PAUSE_MS, _MAX_PAUSE_MS = 500, 30_000
-
-Main = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Service:
@@ -55,14 +47,16 @@ class TaskSupervisor:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._supervised: dict[str, _SupervisedTask] = {}
+        self._supervised: dict[str, LastingTask] = {}
         self._loops: dict[str, _ServiceLoop] = {}
 
     def start(self, name: str, main: Main) -> None:
         """Run ``main`` until it returns. If it raises or is cancelled, it is restarted. Idempotent."""
         if name not in self._supervised:
-            entry = self._supervised[name] = _SupervisedTask(name, main)
-            self._begin(entry)
+            over = partial(self._forget, name)
+            self._supervised[name] = LastingTask(
+                name, main, self._clock, on_restart=_log_restart, on_over=over
+            )
 
     def serve(self, service: Service) -> None:
         """Run the steps of ``service`` until it is stopped. Idempotent."""
@@ -72,9 +66,9 @@ class TaskSupervisor:
 
     def over(self, name: str) -> asyncio.Future[None]:
         """Return a future that is done when the task of that name has returned or was released."""
-        entry = self._supervised.get(name)
-        if entry is not None:
-            return entry.over
+        task = self._supervised.get(name)
+        if task is not None:
+            return task.over
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         over.set_result(None)
         return over
@@ -83,85 +77,37 @@ class TaskSupervisor:
         """Run the next step of a service now. Restart a task that waits for its restart."""
         if name in self._loops:
             self._loops[name].wake.set()
-        entry = self._supervised.get(name)
-        if entry is not None and entry.restart_timer is not None:
-            entry.restart_timer.cancel()
-            self._restart(entry)
+        task = self._supervised.get(name)
+        if task is not None:
+            task.restart_now()
 
     async def stop(self, name: str) -> None:
         """End a service after its current step. Idempotent. Cancelling this call cancels the step."""
-        loop, entry = self._loops.get(name), self._supervised.get(name)
-        if loop is None or entry is None:
+        loop, task = self._loops.get(name), self._supervised.get(name)
+        if loop is None or task is None:
             return
-        loop.stopping = entry.released = True
+        loop.stopping = task.released = True
         self.run_now(name)
         try:
-            await asyncio.wait([entry.over])
+            await asyncio.wait([task.over])
         except asyncio.CancelledError:
-            self.release(name)
+            task.cancel()
             raise
 
     def release(self, name: str) -> None:
         """Cancel a task and do not restart it."""
-        entry = self._supervised.get(name)
-        if entry is None:
-            return
-        entry.released = True
-        if entry.task is not None:
-            entry.task.cancel()
-        else:
-            self._forget(entry)
+        task = self._supervised.get(name)
+        if task is not None:
+            task.cancel()
 
-    def _begin(self, entry: _SupervisedTask) -> None:
-        entry.restart_timer, entry.since_ms = None, self._clock.monotonic_ms()
-        entry.task = asyncio.create_task(entry.main(), name=f"windlass-{entry.name}")
-        entry.task.add_done_callback(partial(self._ended, entry))
-
-    def _ended(self, entry: _SupervisedTask, task: asyncio.Task[None]) -> None:
-        entry.task = None
-        error = asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception()
-        if entry.released or error is None:
-            self._forget(entry)
-            return
-        if self._clock.monotonic_ms() - entry.since_ms > _MAX_RESTART_MS:
-            entry.failures = 0
-        delay_ms = min(_FIRST_RESTART_MS * 2**entry.failures, _MAX_RESTART_MS)
-        entry.failures = min(entry.failures + 1, 10)
-        entry.error = error
-        entry.restart_timer = self._clock.call_later(delay_ms, partial(self._restart, entry))
-
-    def _restart(self, entry: _SupervisedTask) -> None:
-        error, entry.error = entry.error, None
-        message = printable(str(error) or type(error).__name__)
-        log.error("the worker's task %s ended unexpectedly and is started again: %s", entry.name, message)
-        reach("worker.restarted", task=entry.name)
-        self._begin(entry)
-
-    def _forget(self, entry: _SupervisedTask) -> None:
-        if entry.restart_timer is not None:
-            entry.restart_timer.cancel()
-        if self._supervised.pop(entry.name, None) is not None:
-            self._loops.pop(entry.name, None)
-            entry.over.set_result(None)
+    def _forget(self, name: str) -> None:
+        self._supervised.pop(name, None)
+        self._loops.pop(name, None)
 
 
-class _SupervisedTask:
-    """A task and the data that its restart needs."""
-
-    __slots__ = ("error", "failures", "main", "name", "over", "released", "restart_timer", "since_ms", "task")
-
-    def __init__(self, name: str, main: Main) -> None:
-        self.name: str = name
-        self.main: Main = main
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.task: asyncio.Task[None] | None = None
-        #: Set while the task waits for its restart: the timer, and the error that ended the task.
-        self.restart_timer: Timer | None = None
-        self.error: BaseException | None = None
-        self.since_ms: float = 0
-        self.failures: int = 0
-        #: Whether the task is no longer restarted.
-        self.released: bool = False
+def _log_restart(name: str, reason: str) -> None:
+    log.error("the worker's task %s ended unexpectedly and is started again: %s", name, reason)
+    reach("worker.restarted", task=name)
 
 
 class _ServiceLoop:

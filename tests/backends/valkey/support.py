@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -54,3 +55,11 @@ async def complete(store: ValkeyBackend, *jobs: JobRecord, now_ms: int | None = 
         for job in jobs
     ]
     return (await store.execute(rq.Settle(items=ends, now_ms=now_ms))).items
+
+
+def cancel_tasks(prefix: str) -> None:
+    """Cancel all tasks of this loop with such a name, as a handler might."""
+    found = [task for task in asyncio.all_tasks() if task.get_name().startswith(prefix)]
+    assert found
+    for task in found:
+        task.cancel()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.backends.valkey.servers import DEPLOYMENTS, url_of
-from tests.backends.valkey.support import add, complete, new, opened
+from tests.backends.valkey.support import add, cancel_tasks, complete, new, opened
 from tests.faults.kit import until
 from windlass import Windlass, Worker
 from windlass.backend import limit_requests as lrq
@@ -407,3 +407,25 @@ async def test_a_paused_worker_takes_nothing(url: str) -> None:
         assert (job.state, job.deliveries, ran) == (JobState.WAITING, 0, [1])
         worker.resume()
         await until(lambda: ran == [1, 2], "the job to run")
+
+
+async def test_a_worker_is_handed_jobs_again_after_other_code_has_cancelled_a_call_about_its_handoff(
+    url: str,
+) -> None:
+    async with seated(url, "w") as (store, (worker,)):
+        functions = worker.store._here().session.functions
+        inner, asked = functions._call, asyncio.Event()
+
+        async def call_never(*arguments: Any) -> Any:
+            asked.set()
+            await asyncio.Event().wait()
+
+        functions._call = call_never  # type: ignore[assignment]
+        worker.listener.decline()
+        await asked.wait()
+        cancel_tasks("windlass-valkey-handoff")
+        functions._call = inner
+        await until(lambda: not worker.store._here().session.handoffs._tasks, "the end of the task")
+        await worker.claim()
+        await add(store, new(job_id="one"))
+        assert (await _get(store, "one")).worker == "w"

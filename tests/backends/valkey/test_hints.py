@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from tests.backends.valkey.servers import DEPLOYMENTS, cluster_servers, url_of
-from tests.backends.valkey.support import add, claim, new, opened
+from tests.backends.valkey.support import add, cancel_tasks, claim, new, opened
 from tests.faults.kit import until
 from windlass.backend import open_backend
 from windlass.backend import requests as rq
@@ -136,6 +136,67 @@ async def test_a_lost_connection_wakes_listeners_once_the_server_has_their_subsc
             await connection.send(*parts)
         assert await listener.wait(20_000) == {"ready:q"}
         listener.close()
+
+
+@pytest.mark.parametrize("prefix", ["windlass-valkey-wake", "windlass-valkey-read", "windlass"])
+async def test_subscriptions_come_back_after_other_code_has_cancelled_their_tasks(
+    url: str, prefix: str
+) -> None:
+    """A handler may cancel every task of its loop. Hints still arrive, and no request waits in vain."""
+    async with opened(url, timeout=30) as store:
+        listener = store.listen(["ready:q"])
+        await store.execute(rq.CountJobs(queue="q"))  # waits until the subscription stands
+        cancel_tasks(prefix)
+        await asyncio.sleep(0)
+        later = store.listen(["ready:later"])
+        assert await listener.wait(20_000) == {"ready:q"}  # a hint may have been lost
+        await until(lambda: not store._barrier.is_closed, "the later subscription")
+        for queue, one in (("q", listener), ("later", later)):
+            await one.wait(0)
+            await add(store, new(queue))
+            assert await one.wait(20_000) == {f"ready:{queue}"}
+            one.close()
+
+
+async def test_a_task_of_subscriptions_that_is_cancelled_before_its_first_step_is_started_again(
+    url: str,
+) -> None:
+    async with opened(url, timeout=30) as store:
+        listener = store.listen(["ready:q"])
+        cancel_tasks("windlass-valkey-wake")
+        await until(lambda: not store._barrier.is_closed, "the subscription")
+        await add(store, new())
+        assert await listener.wait(20_000) == {"ready:q"}
+        listener.close()
+
+
+async def test_no_request_waits_for_a_subscription_while_the_connection_is_being_restored(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All listeners are woken when it is back, so none misses a hint."""
+    refuse, back = asyncio.Event(), asyncio.Event()
+    subscribe = Subscriber._subscribe
+
+    async def subscribe_late(subscriber: Subscriber) -> None:
+        if subscriber._failures:
+            refuse.set()
+            await back.wait()
+        await subscribe(subscriber)
+
+    monkeypatch.setattr(Subscriber, "_subscribe", subscribe_late)
+    async with opened(url, timeout=30) as store:
+        listener = store.listen(["ready:q"])
+        await store.execute(rq.CountJobs(queue="q"))  # waits until the subscription stands
+        for connection in store._here().subscriber._connections.values():
+            await connection.connection.close()
+        await refuse.wait()
+        later = store.listen(["ready:later"])
+        assert not store._barrier.is_closed
+        await add(store, new("later"))  # its hint is lost
+        back.set()
+        assert await later.wait(20_000) == {"ready:later"}
+        for one in (listener, later):
+            one.close()
 
 
 async def test_a_topic_that_has_moved_is_followed_also_after_a_lost_connection(

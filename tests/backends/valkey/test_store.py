@@ -6,18 +6,21 @@ import asyncio
 import gc
 import random
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 
 from tests.backends.valkey.servers import DEPLOYMENTS, cluster_servers, redis_server, url_of, valkey_server
-from tests.backends.valkey.support import add, claim, complete, new, opened
+from tests.backends.valkey.support import add, cancel_tasks, claim, complete, new, opened
 from tools.services.valkey import Server
 from windlass.backend import open_backend
 from windlass.backend import requests as rq
 from windlass.backends.valkey import ValkeyBackend
+from windlass.backends.valkey.adds import Adder
+from windlass.backends.valkey.session import together
 from windlass.core.ids import new_id
-from windlass.core.job import JobRef, WorkerInfo
+from windlass.core.job import JobRef, NewJob, WorkerInfo
 from windlass.core.options import StoredOptions
 from windlass.core.outcome import AddOutcome, Outcome, Settled, Settlement
 from windlass.core.states import JobState
@@ -288,16 +291,48 @@ async def test_what_is_wrong_with_one_add_reaches_its_caller_and_no_other(url: s
         assert (await store.execute(rq.CountJobs(queue="q")))[JobState.WAITING] == 3
 
 
-async def test_adds_that_wait_when_their_client_ends_hear_of_it() -> None:
+async def test_adds_that_wait_are_sent_though_the_task_that_sends_them_is_cancelled_at_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cancelled, start_next = asyncio.Event(), Adder._start_next
+
+    def start_and_cancel(adder: Adder) -> None:
+        start_next(adder)
+        if adder._waiting and not cancelled.is_set():
+            cancelled.set()
+            cancel_tasks("windlass-valkey-add")
+
+    monkeypatch.setattr(Adder, "_start_next", start_and_cancel)
     async with opened(valkey_server().url) as store:
-        adder = store._here().adder
+        answers = await asyncio.gather(*(add(store, new()) for _ in range(3)))
+        assert cancelled.is_set()
+        assert [len(answer) for answer in answers] == [1, 1, 1]
+        assert (await store.execute(rq.CountJobs(queue="q")))[JobState.WAITING] == 3
+
+
+async def test_only_adds_in_flight_fail_when_other_code_cancels_the_task_that_sends_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sending, send = asyncio.Event(), Adder._send
+
+    async def send_two_never(adder: Adder, jobs: list[NewJob], now: str) -> list[rq.Added]:
+        if len(jobs) == 2:
+            sending.set()
+            await asyncio.Event().wait()
+        return await send(adder, jobs, now)
+
+    monkeypatch.setattr(Adder, "_send", send_two_never)
+    async with opened(valkey_server().url) as store:
         calls = [asyncio.ensure_future(add(store, new())) for _ in range(3)]
-        await calls[0]  # now the others are served together
-        assert adder._task is not None
-        adder._task.cancel()
-        answers = await asyncio.gather(*calls[1:], return_exceptions=True)
-        assert {type(answer) for answer in answers} == {StorageError}
-        assert len(await add(store, new())) == 1  # and it goes on
+        await sending.wait()
+        later = asyncio.ensure_future(add(store, new()))
+        await asyncio.sleep(0)
+        cancel_tasks("windlass-valkey-add")
+        for answer in await asyncio.gather(*calls[1:], return_exceptions=True):
+            assert isinstance(answer, StorageError)
+            assert "outcome unknown" in str(answer)
+        assert len(await later) == 1
+        assert len(await add(store, new())) == 1
 
 
 @pytest.mark.filterwarnings("ignore:unclosed")  # asyncio cannot end a transport without its loop
@@ -321,3 +356,19 @@ def test_the_cluster_of_the_suite_has_three_primaries_with_a_replica_each() -> N
     primary, replica = cluster_servers().server_of("windlass:{x:y}")
     assert primary.port != replica.port
     assert len(cluster_servers().servers) == 6
+
+
+async def test_a_caller_whose_call_to_one_slot_is_cancelled_by_other_code_gets_an_error() -> None:
+    """The caller itself was not cancelled, so it must not look as if it was."""
+    begun: asyncio.Future[asyncio.Task[Any] | None] = asyncio.get_running_loop().create_future()
+
+    async def other() -> None:
+        begun.set_result(asyncio.current_task())
+        await asyncio.Event().wait()
+
+    waiting = asyncio.ensure_future(together(other(), asyncio.sleep(0)))
+    call = await begun
+    assert call is not None
+    call.cancel()
+    with pytest.raises(StorageError, match="outcome unknown"):
+        await waiting

@@ -300,6 +300,34 @@ async def test_an_unknown_event_is_refused_with_the_nearest_name(app: Windlass) 
     await events.close()
 
 
+async def test_callbacks_go_on_though_other_code_cancels_the_task_that_reads_events(
+    app: Windlass, queue: Queue
+) -> None:
+    seen: asyncio.Queue[str] = asyncio.Queue()
+    queue.on("added", lambda job: seen.put_nowait(job.id))
+    assert queue._feed is not None
+    await queue._feed.wait_until_ready()
+    for _ in range(2):
+        (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "windlass-events-default"]
+        task.cancel()
+        job = await queue.add("n")
+        async with asyncio.timeout(20):
+            assert await seen.get() == job.id
+
+
+async def test_a_reader_of_events_becomes_ready_though_other_code_cancels_its_tasks(app: Windlass) -> None:
+    async with QueueEvents("default", app) as events:
+        before = asyncio.all_tasks()
+        ready = asyncio.ensure_future(events.wait_until_ready())
+        await asyncio.sleep(0)
+        tasks = asyncio.all_tasks() - before - {ready}
+        assert tasks
+        for task in tasks:
+            task.cancel()
+        async with asyncio.timeout(20):
+            await ready
+
+
 def test_listening_can_be_arranged_before_there_is_a_loop() -> None:
     events = QueueEvents("default", "memory://loopless")
     events.on("completed", lambda event: None)

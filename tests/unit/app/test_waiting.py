@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults.kit import until
 from tests.unit.app.support import DrivenClock, eventually, watched, work_off, working
 from windlass import (
     ConfigError,
@@ -62,8 +63,8 @@ async def test_nobody_watches_for_long_when_nobody_waits(timed_app: Windlass, cl
     watch = waiters._watch
     assert watch is not None
     await clock.advance(FIRST_RECHECK_MS / 1000)
-    await asyncio.wait([watch], timeout=5)
-    assert watch.done()
+    await asyncio.wait([watch.over], timeout=5)
+    assert watch.over.done()
 
 
 @pytest.mark.feature("E2")
@@ -329,3 +330,29 @@ async def test_a_bad_timeout_is_refused_before_anything_is_added(queue: Queue, t
     with pytest.raises(ConfigError, match="timeout"):
         await queue.add_and_wait("work", timeout=timeout)
     assert await queue.count() == 0
+
+
+async def test_a_caller_gets_its_result_though_other_code_cancels_the_task_that_watches_for_it(
+    app: Windlass, queue: Queue
+) -> None:
+    """A handler may cancel every task of its loop. Without a time limit the caller would wait for ever."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handler(job: Job[Any]) -> str:
+        begun.set()
+        await go_on.wait()
+        return "done"
+
+    async with working(app, "default", handler):
+        job = await queue.add("n")
+        waiting = asyncio.ensure_future(job.result(None))
+        await begun.wait()
+        await until(
+            lambda: any(job.id in one._waiting for one in queue._waiters.values()), "the caller to wait"
+        )
+        (watch,) = [task for task in asyncio.all_tasks() if task.get_name() == "windlass-wait-default"]
+        watch.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        async with asyncio.timeout(20):
+            assert await waiting == "done"

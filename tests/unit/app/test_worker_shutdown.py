@@ -26,8 +26,10 @@ from tests.unit.app.support import (
 )
 from windlass import ClosedError, ConfigError, Job, JobState, Queue, Windlass, Worker, current_job
 from windlass.backend import requests as rq
+from windlass.core.clock import SYSTEM_CLOCK
 from windlass.errors import WrongLoopError
 from windlass.worker.attempt import Attempt
+from windlass.worker.lifecycle import Parts, Stop
 
 
 async def _ok(job: Job[Any]) -> str:
@@ -350,6 +352,24 @@ async def test_a_worker_that_closes_runs_its_open_batches_at_once(
     assert clock.monotonic_ms() == since_ms
 
 
+async def test_a_part_is_closed_though_other_code_cancels_the_task_that_closes_it() -> None:
+    """A handler that does not end may cancel every task of its loop while its worker closes."""
+    stop, closed = Stop(SYSTEM_CLOCK, grace_ms=0, cancel_wait_ms=0), list[str]()
+    stop.begin()
+    parts = Parts()
+    parts.opened("a part", lambda: closed.append("a part"))
+    before = asyncio.all_tasks()
+    closing = asyncio.ensure_future(parts.close(stop))
+
+    def cancel_the_others() -> None:
+        for task in asyncio.all_tasks() - before - {closing}:
+            task.cancel()
+
+    asyncio.get_running_loop().call_soon(cancel_the_others)  # after the first step of ``closing``
+    assert await closing == []
+    assert closed == ["a part"]
+
+
 # --- from another event loop -----------------------------------------------------------------------------
 
 
@@ -444,7 +464,7 @@ async def test_a_close_from_another_loop_does_not_wait_for_ever_for_a_blocked_lo
     worker = Worker("default", _ok, url_or_app=app, grace=0, cancel_wait=0)
     with another_loop() as own:
         await _on(own, worker.start())
-        own.call_soon_threadsafe(go.wait)
+        own.call_soon_threadsafe(go.wait, 60)
         with pytest.raises(WrongLoopError, match="did not close it within 3 s"):
             await worker.close()
         go.set()

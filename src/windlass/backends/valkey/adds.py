@@ -12,12 +12,14 @@ import asyncio
 from typing import Any
 
 from windlass.backend import requests as rq
-from windlass.backend.calls import StoreCall
+from windlass.backend.calls import UNKNOWN, StoreCall
 from windlass.backends.valkey import records, sent_records
 from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.codes import ADD_OUTCOMES, ALONE, GIVEN_AWAY, NEW_QUEUE, STATES
 from windlass.backends.valkey.session import SlotGroup, ValkeySession, together
+from windlass.core.clock import SYSTEM_CLOCK
 from windlass.core.job import NewJob
+from windlass.core.lasting_task import LastingTask
 from windlass.core.outcome import AddOutcome
 from windlass.core.paths import took
 from windlass.core.states import JobState
@@ -45,8 +47,7 @@ class Adder:
         self._session = session
         self._busy = False
         self._waiting: list[Waiting] = []
-        self._batch: list[Waiting] = []
-        self._task: asyncio.Task[None] | None = None
+        self._task: LastingTask | None = None
 
     async def add(self, jobs: list[NewJob], now: str) -> list[rq.Added]:
         """Add ``jobs``, together with jobs of other callers if a batch is in flight."""
@@ -66,31 +67,25 @@ class Adder:
     async def close(self) -> None:
         """Wait until all collected requests are answered."""
         while self._task is not None:
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task.over])
 
     def _start_next(self) -> None:
         if self._waiting:
-            self._task = asyncio.get_running_loop().create_task(self._serve(), name="windlass-valkey-add")
-            self._task.add_done_callback(self._ended)
+            self._task = LastingTask("valkey-add", self._serve, SYSTEM_CLOCK)
         else:
             self._busy = False
 
     async def _serve(self) -> None:
-        while self._waiting:
-            self._batch = self._next_batch()
-            if self._batch:
-                await self._serve_batch(self._batch)
-        self._done()
-
-    def _done(self) -> None:
-        self._batch, self._waiting = [], []
+        batch: list[Waiting] = []
+        try:
+            while self._waiting:
+                batch = self._next_batch()
+                if batch:
+                    await self._serve_batch(batch)
+        except asyncio.CancelledError:  # by other code on this loop: requests that were not sent wait on
+            _fail(batch, f"the task that sends the jobs was cancelled: {UNKNOWN}")
+            raise
         self._busy, self._task = False, None
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Fail all waiting requests if the task was cancelled, perhaps before it started."""
-        if self._task is task:
-            _fail([*self._batch, *self._waiting], "the client was closed before the jobs were added")
-            self._done()
 
     async def _serve_batch(self, batch: list[Waiting]) -> None:
         """Send a batch and answer its callers. The error of an invalid request goes to its caller only."""

@@ -309,8 +309,10 @@ class Handoffs:
         asked = (claim.worker, claim.lease_ms, claim.claim_id, 0, [(1, 0, 0, 0, claiming.flags)])
         try:
             turn = await self._functions.work([self._root(handoff)], "", [], asked)
-        except StorageError as exc:  # the leases will expire
+        except BaseException as exc:  # the leases will expire
             claiming.failed()
+            if not isinstance(exc, StorageError):
+                raise
             log.info("the registration of an idle worker could not be ended: %s", exc)
         else:
             claiming.answered(turn)

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from windlass.backend.calls import UNKNOWN
 from windlass.backends.valkey.client import ValkeyClient
 from windlass.backends.valkey.functions import Functions
 from windlass.backends.valkey.handoff import Handoffs
 from windlass.backends.valkey.keys import Keys
 from windlass.backends.valkey.settings import ValkeySettings
 from windlass.core.job import JobRef
+from windlass.errors import StorageError
 
 #: The most queues in one call that reads all of them.
 _PART = 100
@@ -113,9 +115,15 @@ class ValkeySession:
 
 
 async def together(*calls: object) -> list[object]:
-    """Await calls to several slots. All of them end before the first error is raised."""
+    """Await calls to several slots. All of them end before the first error is raised.
+
+    If other code cancels only the task of one call, its caller gets a ``StorageError``: it was not cancelled
+    itself.
+    """
     answers = await asyncio.gather(*calls, return_exceptions=True)  # type: ignore[call-overload]
     for answer in answers:
+        if isinstance(answer, asyncio.CancelledError):
+            raise StorageError(f"the task of a call was cancelled: {UNKNOWN}") from answer
         if isinstance(answer, BaseException):
             raise answer
     return list(answers)

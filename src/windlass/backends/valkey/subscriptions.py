@@ -27,6 +27,7 @@ from windlass.backends.valkey.session import ValkeySession
 from windlass.backends.valkey.subscribe_barrier import SubscribeBarrier
 from windlass.core.clock import SYSTEM_CLOCK, Clock
 from windlass.core.job import Completed
+from windlass.core.lasting_task import LastingTask
 from windlass.speedups.valkey import ServerConnection, pack_command
 
 log = logging.getLogger("windlass.valkey")
@@ -170,7 +171,7 @@ def _take_one(counts: Counter[str], channel: str) -> None:
 
 
 class Subscriber:
-    """The subscriptions of one event loop, kept up by a task."""
+    """The subscriptions of one event loop, kept up by a task that outlives a cancel by other code."""
 
     def __init__(self, session: ValkeySession, barrier: SubscribeBarrier) -> None:
         self.hub = Hub()
@@ -186,9 +187,10 @@ class Subscriber:
         self._pending: set[str] = set()
         self._connections: dict[ServerNode, _SubscriberConnection] = {}
         self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task: LastingTask | None = None
         self._closed = False
-        #: How often in a row a connection could not be opened or was lost.
+        #: How often in a row a connection could not be opened or was lost. Requests wait for no subscription
+        #: then: all listeners are woken as soon as the servers have the subscriptions.
         self._failures = 0
 
     def listen(self, topics: Iterable[str], receive: Receive | None = None) -> SubscriptionListener:
@@ -203,11 +205,11 @@ class Subscriber:
             self._wanted[channel] += 1
             if self._wanted[channel] == 1:
                 self._pending.add(channel)
-        if self._pending:
+        if self._pending and not self._failures:
             self._barrier.close(self)
         self._changed.set()
         if self._task is None and not self._closed:
-            self._task = self._loop.create_task(self._run(), name="windlass-valkey-wake")
+            self._task = LastingTask("valkey-wake", self._run, SYSTEM_CLOCK)
         return listener
 
     def drop(self, listener: SubscriptionListener) -> None:
@@ -246,9 +248,7 @@ class Subscriber:
         self._closed = True
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await task.stop()
         self._open_barrier()
 
     def received(self, channel: str, news: bytes = b"") -> None:
@@ -286,10 +286,10 @@ class Subscriber:
                     await self._topology.learn(exc)
             finally:
                 connections, self._connections = self._connections, {}
+                self._open_barrier()  # requests must not wait for a server that cannot be reached
+                self._failures += 1
                 for connection in connections.values():
                     await connection.close()
-            self._open_barrier()  # requests must not wait for a server that cannot be reached
-            self._failures += 1
             pause_s = min(_FIRST_PAUSE_S * 2 ** min(self._failures - 1, 16), _LAST_PAUSE_S)
             await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # clients must not return all at once
 
@@ -301,6 +301,8 @@ class Subscriber:
             await self._subscribe()
             if self._failures:
                 await self._ping()  # the server answers when it has the subscriptions
+                if self._pending:
+                    continue  # of listeners that were made meanwhile
                 self._failures = 0
                 self.hub.wake_all()
             readers = {connection.reader for connection in self._connections.values()}
