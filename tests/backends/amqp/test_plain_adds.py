@@ -12,12 +12,13 @@ import pytest
 
 from tests.backends.amqp.servers import clear, fresh_url, open_store
 from windlass.backend import requests as rq
-from windlass.backends.amqp import AmqpBackend, plain_adds, verbs
+from windlass.backends.amqp import AmqpBackend, plain_adds, verbs, wire
 from windlass.backends.amqp.client import AmqpClient
 from windlass.core.ids import new_id
 from windlass.core.job import NewJob
 from windlass.core.outcome import AddOutcome
 from windlass.core.states import JobState
+from windlass.errors import StorageError
 
 backend_name = "amqp"
 pytestmark = pytest.mark.service("rabbitmq")
@@ -148,3 +149,31 @@ async def test_an_add_that_is_repeated_before_its_answer_is_answered_twice(store
         assert await _waiting(store) == 1
     finally:
         listener.close()
+
+
+async def test_a_large_add_has_entries_of_limited_size(
+    store: AmqpBackend, entries: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker closes the channel of a client that publishes a message of more than 128 MiB (or less)."""
+    monkeypatch.setattr(plain_adds, "_MOST_BYTES", 5_000)
+    jobs = [_new(2_000) for _ in range(5)]
+    jobs.insert(2, _new(9_000))
+    answers = await _add(store, [rq.Add(jobs=jobs)])
+    assert _outcomes(answers) == [[AddOutcome.QUEUED] * 6]
+    assert entries == [2, 1, 2, 1]
+    assert await _waiting(store) == 6
+
+
+@pytest.mark.parametrize("plain", [True, False])
+async def test_a_request_that_is_too_large_for_the_broker_fails_alone(
+    store: AmqpBackend, monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    """The connection stays, and so do the jobs that run on it."""
+    monkeypatch.setattr(wire, "_MOST_BYTES", 10_000)
+    session, bad = store._shared.link._session, _new(20_000)
+    if not plain:
+        bad.delay_ms = 60_000
+    await _assert_fails_alone(store, bad)
+    with pytest.raises(StorageError, match="more than the broker may take"):
+        await store.execute(rq.Add(jobs=[bad]))
+    assert store._shared.link._session is session
