@@ -123,6 +123,28 @@ async def test_an_add_that_cannot_be_written_fails_alone(store: AmqpBackend) -> 
     await _assert_fails_alone(store, NewJob(queue="q", id=new_id(), task="\ud800", payload=b"{}"))
 
 
+async def _delete_queue(client: AmqpClient, queue: str) -> None:
+    """Delete a queue as an operator would."""
+    await client.call((await client.open_channel()).queue_delete, client.names.queue(queue))
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_an_add_to_a_queue_that_was_deleted_fails_alone(store: AmqpBackend, together: bool) -> None:
+    """The next one declares the queue again."""
+    await store.prepare(["gone"])
+    await store._run(lambda client: _delete_queue(client, "gone"))
+    jobs = [_new(), _new(queue="gone"), _new(), _new()]
+    if together:
+        requests = [rq.Add(jobs=[new]) for new in jobs]
+    else:  # with different times, they have entries of their own
+        requests = [rq.Add(jobs=[new], now_ms=1_000 + at) for at, new in enumerate(jobs)]
+    answers = await _add(store, requests)
+    assert [isinstance(one, Exception) for one in answers] == [False, True, False, False]
+    with pytest.raises(StorageError, match=r"no queue takes 'gone' of exchange .*; repeat the call"):
+        _outcomes(answers)
+    assert _outcomes(await _add(store, requests[1:2])) == [[AddOutcome.QUEUED]]
+
+
 async def test_each_add_has_its_own_entry_if_the_shared_one_cannot_be_written(
     store: AmqpBackend, entries: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from windlass.backends.amqp import verbs, wire
 from windlass.backends.amqp.client import AmqpClient
 from windlass.backends.amqp.io_future import IoFuture, spawn
 from windlass.backends.amqp.messages import to_message
-from windlass.backends.amqp.session import PublishRefusedError
+from windlass.backends.amqp.session import PublishRefusedError, UnroutableError
 from windlass.core import transitions
 from windlass.core.paths import took
 from windlass.speedups.amqp import Outgoing
@@ -113,6 +113,9 @@ class PlainAdds:
             published.result()
         except PublishRefusedError as exc:
             refused = {id(message) for message in exc.messages}
+        except UnroutableError as exc:
+            _fail(adds, entries, exc)
+            return
         except Exception as exc:
             for add in adds:
                 add.confirmed.fail(exc)
@@ -141,6 +144,16 @@ class PlainAdds:
                     add.confirmed.fail(exc)
 
         done.then(answer)
+
+
+def _fail(adds: list[_WaitingAdd], entries: set[int], error: UnroutableError) -> None:
+    """Fail the adds whose messages no queue takes; answer the others."""
+    gone = {id(message) for message in error.messages}
+    for add in adds:
+        if entries.isdisjoint(gone) and gone.isdisjoint(map(id, add.messages)):
+            add.confirmed.set(None)
+        else:
+            add.confirmed.fail(error)
 
 
 def _parts(messages: list[Outgoing]) -> Iterator[slice]:
