@@ -170,9 +170,8 @@ class Link:
         connection = self._connection
         if connection is not None:
             connection.gather()
-        for _ in range(
-            min(most, len(self._steps))
-        ):  # not steps that these add: read the broker's answers first
+        now = min(most, len(self._steps))  # not steps that these add: read the broker's answers first
+        for _ in range(now):
             self._steps.popleft()()
         if connection is not None:
             connection.send_gathered()

@@ -87,9 +87,8 @@ def check_size(body: bytes) -> None:
     The broker would close the channel, and so end the connection with all jobs that run on it.
     """
     if len(body) > _MOST_BYTES:
-        raise StorageError(
-            f"the request has {len(body)} bytes, more than the broker may take; send less at once"
-        )
+        much = f"the request has {len(body)} bytes, more than the broker may take; send less at once"
+        raise StorageError(much)
 
 
 def kept_record(queue: str, job: JobRecord, gen: int) -> Outgoing:
