@@ -191,7 +191,7 @@ def _amqp_on_caller() -> None:
 
     whole = QuickConnection._send_now
 
-    def send(self: Any, data: bytes) -> None:
+    def send(self: Any, data: list[bytes]) -> None:
         try:
             asyncio.get_running_loop()
         except RuntimeError:

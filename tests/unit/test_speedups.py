@@ -199,7 +199,7 @@ def test_the_quick_connection_writes_the_same_as_bytes_and_no_closed_channel_tak
     quick.acknowledge(wire, channel, [(3, True), (9, False)])
     one = b"".join(amqp_frames.published(7, "jobs", "q", False, _MESSAGE.properties, b"body", 1_000))
     acks = amqp_frames.acknowledged(7, 3, True) + amqp_frames.acknowledged(7, 9, False)
-    assert wire.out == [one + one, acks]
+    assert b"".join(wire.out) == one + one + acks
     channel.is_open = False
     with pytest.raises(ChannelWrongStateError):
         quick.publish(wire, channel, [_MESSAGE])

@@ -31,6 +31,9 @@ from windlass.speedups import enabled
 from windlass.speedups.amqp_frames import Delivery
 
 _READ_BYTES = 65_536
+#: Data is sent in parts of about this size. Pika copies what is left of a part each time that the socket
+#: accepts some of it.
+_PART_BYTES = 262_144
 #: The size of a frame without its payload: kind, channel, length and end mark.
 _LEAST_FRAME = 8
 #: Frames of content, which pika passes to their channel directly, like the method before them.
@@ -224,9 +227,9 @@ class QuickConnection(PlainConnection):
             self._at_end.pop(0)()
         self._gathering = 0
         if self._gathered:
-            data, self._gathered = b"".join(self._gathered), []
+            gathered, self._gathered = self._gathered, []
             if not self.is_closed:
-                self._send_now(data)
+                self._send_now(gathered)
         while self._when_sent:
             self._when_sent.pop(0)()
 
@@ -242,18 +245,18 @@ class QuickConnection(PlainConnection):
         else:
             call()
 
-    def _send_now(self, data: bytes) -> None:
+    def _send_now(self, data: list[bytes]) -> None:
         """Send now, not in the next turn of the loop. Pika sends what the socket does not accept."""
+        parts = _join(data)
         transport = self._transport
         if isinstance(transport, _AsyncPlaintextTransport) and not transport.get_write_buffer_size():
             try:
-                sent = transport._sock.send(data)
+                sent = transport._sock.send(parts[0])
             except OSError:  # pika gets the same error and handles it
                 sent = 0
             self.bytes_sent += sent
-            data = data[sent:]
-        if data:
-            super()._output_marshaled_frames([data])
+            parts[0] = parts[0][sent:]
+        super()._output_marshaled_frames([part for part in parts if part])
 
     def publish(self, channel: Any, messages: Iterable[Outgoing]) -> None:
         _check_open(channel)
@@ -261,7 +264,7 @@ class QuickConnection(PlainConnection):
         out: list[bytes] = []
         for exchange, key, body, properties, mandatory in messages:
             out += frames.published(number, exchange, key, mandatory, properties, body, most)
-        self._output_marshaled_frames([b"".join(out)])
+        self._output_marshaled_frames(out)
 
     def acknowledge(self, channel: Any, tags: Iterable[tuple[int, bool]]) -> None:
         _check_open(channel)
@@ -296,7 +299,20 @@ class QuickConnection(PlainConnection):
         if self._gathering:
             self._gathered += marshaled_frames
         else:
-            super()._output_marshaled_frames(marshaled_frames)
+            super()._output_marshaled_frames(_join(marshaled_frames))
+
+
+def _join(data: list[bytes]) -> list[bytes]:
+    """Join data to parts that are not much larger than ``_PART_BYTES``."""
+    if sum(map(len, data)) <= _PART_BYTES:
+        return [b"".join(data)]
+    parts, start, size = [], 0, 0
+    for end, one in enumerate(data, 1):
+        size += len(one)
+        if size >= _PART_BYTES or end == len(data):
+            parts.append(b"".join(data[start:end]))
+            start, size = end, 0
+    return parts
 
 
 def _ignore(_frame: Any) -> None:

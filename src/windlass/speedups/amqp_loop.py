@@ -72,7 +72,7 @@ class SharedLoop(PlainLoop):
         try:
             self._lock.release()
         except RuntimeError:
-            return
+            pass  # it has not entered, or a signal handler raised just after it left
         if self._wake_due:  # not before, or the loop's thread would wait for the lock
             self._wake_due = False
             self._poller.wake_threadsafe()

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.backends.amqp.servers import fresh_url, new_server, open_store
+from tests.faults.frozen import frozen_later
 from tests.faults.kit import staged, until
 from tools.restarts import Campaign
 from windlass import Job, JobState, Windlass, Worker
@@ -34,6 +35,7 @@ from windlass.core.job import CounterRow, NewJob
 from windlass.core.outcome import Extended
 from windlass.errors import StorageError
 from windlass.speedups.amqp_loop import Loop
+from windlass_conformance.stage import in_time
 
 backend_name = "amqp"
 pytestmark = [pytest.mark.service("rabbitmq")]
@@ -138,6 +140,35 @@ async def test_a_broker_that_is_not_there_is_a_storage_error() -> None:
         await store.open()
     await store.close()
     await store.close()  # idempotent
+
+
+@pytest.mark.feature("N8")
+async def test_each_call_keeps_its_timeout_while_the_broker_is_frozen(tmp_path: Path) -> None:
+    """Also for large requests and when the socket is full. What is repeated later counts once."""
+    groups = [[_plain_add(10)], [_plain_add(1_000_000, jobs=15)], [_plain_add(9_000) for _ in range(50)]]
+    async with frozen_later("amqp", tmp_path) as broker:
+        store = await open_store(f"{broker.url}?timeout=1")
+        await store.prepare(["q"])
+        broker.freeze()
+        for group in groups:
+            adding = asyncio.gather(*(store.execute(add) for add in group), return_exceptions=True)
+            assert await in_time(adding) < 1.5
+            assert all("outcome unknown, repeat with the same id" in str(one) for one in adding.result())
+        broker.thaw()
+        other = await open_store(broker.url)
+        await asyncio.gather(*(other.execute(add) for group in groups for add in group))
+        await store.close()
+
+        async def counted_once() -> bool:
+            return (await other.execute(rq.CountJobs(queue="q")))[JobState.WAITING] == 1 + 15 + 50
+
+        await until(counted_once, "what was added twice counts once")
+        await other.close()
+
+
+def _plain_add(size: int, jobs: int = 1) -> rq.Add:
+    payload = b'{"args":["' + b"x" * size + b'"]}'
+    return rq.Add(jobs=[NewJob(queue="q", id=new_id(), task="n", payload=payload) for _ in range(jobs)])
 
 
 async def test_a_client_that_had_no_file_descriptor_for_a_connection_connects_later(

@@ -67,7 +67,7 @@ def test_an_answer_that_cannot_be_sent_is_an_error(monkeypatch: pytest.MonkeyPat
     """Else the coordinator would lose its connection by it, and so would each one that takes over."""
     with pytest.raises(StorageError, match="OverflowError"):
         wire.open_reply("CountJobs", wire.reply(_ASKED, 2**70).body)
-    monkeypatch.setattr(wire, "_MOST_REPLY", 1_000)
+    monkeypatch.setattr(wire, "_MOST_BYTES", 1_000)
     with pytest.raises(StorageError, match="ask for less"):
         wire.open_reply("Export", wire.reply(_ASKED, b"x" * 1_001).body)
 

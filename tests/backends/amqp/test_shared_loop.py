@@ -25,7 +25,8 @@ from windlass.backends.amqp.link import Link
 from windlass.backends.amqp.names import CLASSIC, Names
 from windlass.backends.amqp.session import AmqpSession
 from windlass.core.ids import new_id
-from windlass.core.job import NewJob
+from windlass.core.job import JobRef, NewJob
+from windlass.core.outcome import Outcome, Settlement
 from windlass.errors import StorageError
 from windlass.speedups.amqp_loop import PlainLoop, SharedLoop
 
@@ -76,6 +77,36 @@ def test_a_timer_that_another_thread_sets_fires_in_time() -> None:
         loop.call_later(60, lambda: None)
         loop.call_later(0.001, fired.set)
         loop.leave()
+        assert fired.wait(3)  # without a wake-up, pika would wait 5 s
+
+
+class _Interrupt(BaseException):
+    """Raised by a signal handler."""
+
+
+class _InterruptedLock:
+    """A lock that a signal handler interrupts just after it was released."""
+
+    def __init__(self, lock: Any) -> None:
+        self.acquire = lock.acquire
+        self._lock = lock
+
+    def release(self) -> None:
+        self._lock.release()
+        raise _Interrupt
+
+
+def test_a_timer_fires_in_time_even_if_its_thread_is_interrupted_as_it_leaves() -> None:
+    fired = threading.Event()
+    with _running() as loop:
+        _enter(loop)
+        loop.call_later(0.001, fired.set)
+        lock: Any = loop._lock
+        loop._lock = _InterruptedLock(lock)  # type: ignore[assignment]
+        with pytest.raises(_Interrupt):
+            loop.leave()
+        loop._lock = lock
+        loop.leave()  # as its callers do then
         assert fired.wait(3)  # without a wake-up, pika would wait 5 s
 
 
@@ -156,11 +187,44 @@ async def test_calls_of_a_kind_at_the_same_time_are_left_to_the_connections_thre
         call: StoreCall[None] = StoreCall(60, lambda _: "")
         link.run(lambda _, number=number: never(number), call, rq.Add)  # type: ignore[misc]
     assert began == [0]
+    await asyncio.sleep(0)
     loop.woken.pop()()
     assert began == [0, 1, 2]
     link.run(lambda _: never(3), StoreCall(60, lambda _: ""), rq.Settle)
     assert began == [0, 1, 2, 3]  # another kind does not wait for the thread
     assert loop.woken == []
+
+
+async def test_calls_of_one_turn_of_an_event_loop_are_carried_out_together() -> None:
+    """Also if the connection's thread is so quick that it is back in time for each of them."""
+    link, loop = _link(free=True)
+    link._waiting.set(AmqpSession(None, Names("", CLASSIC)))
+    turns: list[int] = []
+
+    def run_now(call: Callable[[], None]) -> None:
+        turns.append(len(link._steps))
+        call()
+
+    loop.add_callback_threadsafe = run_now  # type: ignore[method-assign]
+
+    async def never(_session: AmqpSession) -> None:
+        await IoFuture()
+
+    for _ in range(100):
+        link.run(never, StoreCall(60, lambda _: ""), rq.Add)
+    await asyncio.sleep(0)
+    assert turns == [99]
+
+
+def test_a_caller_carries_out_no_step_of_another_one() -> None:
+    """It may be large, and the caller's event loop would stand meanwhile."""
+    link, loop = _link(free=True)
+    ran: list[int] = []
+    link._steps.append(lambda: ran.append(0))
+    link.call_soon_threadsafe(lambda: ran.append(1))
+    assert ran == []
+    loop.woken.pop()()
+    assert ran == [0, 1]
 
 
 def test_an_error_of_a_step_is_left_to_the_connections_thread() -> None:
@@ -190,10 +254,6 @@ def test_an_interrupt_on_the_thread_of_a_caller_leaves_the_loop(monkeypatch: pyt
         link.call_soon_threadsafe(lambda: None)
     assert loop.entered == 0
     assert len(loop.woken) == 2  # the connection's thread reconnects
-
-
-class _Interrupt(BaseException):
-    """Raised by a signal handler."""
 
 
 def test_signal_handlers_that_raise_at_any_point_leave_the_loop() -> None:
@@ -263,6 +323,7 @@ async def test_small_requests_run_on_the_callers_thread_but_not_those_of_a_busy_
         settle: rq.Settle = rq.Settle(items=[])
         assert kind_of(rq.Add(jobs=[new] * 100)) is rq.Add
         assert kind_of(rq.Add(jobs=[new] * 101)) is None
+        assert kind_of(rq.Restore(jobs=[])) is None
         assert kind_of(settle) is rq.Settle
         busy["q"] = _PrefetchConsumer(1, 0)
         assert kind_of(settle) is None
@@ -271,6 +332,26 @@ async def test_small_requests_run_on_the_callers_thread_but_not_those_of_a_busy_
     finally:
         await store.remove_all()
         await store.close()
+
+
+def test_large_requests_do_not_run_on_the_callers_thread() -> None:
+    """Its event loop would stand while they are encoded and sent: 100 jobs of 1 MB took a second."""
+    store = open_backend("amqp://localhost")
+    assert isinstance(store, AmqpBackend)
+    kind_of = store._shared.kind_for_caller
+
+    def add(jobs: int, size: int) -> type[Any] | None:
+        new = NewJob(queue="q", id=new_id(), task="n", payload=b"x" * size)
+        return kind_of(rq.Add(jobs=[new] * jobs))
+
+    def settle(result: bytes | None) -> type[Any] | None:
+        end = Settlement(queue="q", id="i", token="t", outcome=Outcome.COMPLETE, result=result)
+        return kind_of(rq.Settle(items=[end] * 2))
+
+    assert (add(1, 100_000), add(1, 100_001)) == (rq.Add, None)
+    assert (add(100, 1_000), add(99, 1_011)) == (rq.Add, None)
+    assert (settle(None), settle(b"x" * 50_000), settle(b"x" * 50_001)) == (rq.Settle, rq.Settle, None)
+    assert kind_of(rq.ChangeJob(ref=JobRef("q", "i"), payload=b"x" * 1_000_000)) is None
 
 
 async def _interrupt(store: AmqpBackend) -> None:
@@ -288,7 +369,7 @@ async def _interrupt(store: AmqpBackend) -> None:
     connection.publish = interrupted
     while connection.publish is interrupted:  # its own thread may be at work
         with contextlib.suppress(KeyboardInterrupt):
-            await store.execute(rq.ListWorkers())
+            await store.execute(_add())
 
 
 @pytest.mark.service("amqp")

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pika
 import pytest
+from pika.adapters.utils.io_services_utils import _AsyncPlaintextTransport
 
 from windlass import Windlass
 from windlass.backend import requests as rq
@@ -292,3 +293,44 @@ def test_what_is_gathered_is_complete_then_sent_then_answered() -> None:
     steps.append("more of the same turn")
     connection.send_gathered()
     assert steps == ["end, nothing is gathered", "more of the same turn", "log", "answer"]
+
+
+class _FullSocket:
+    """Accepts little at a time."""
+
+    def send(self, data: bytes) -> int:
+        self.sent = data[:1_000]
+        return len(self.sent)
+
+
+class _Transport(_AsyncPlaintextTransport):  # type: ignore[misc]  # pika has no types
+    """Collects what waits for the socket."""
+
+    def __init__(self) -> None:
+        self._sock = _FullSocket()
+        self.left: list[bytes] = []
+
+    def get_write_buffer_size(self) -> int:
+        return sum(map(len, self.left))
+
+    def write(self, data: bytes) -> None:
+        self.left.append(data)
+
+
+@pytest.mark.parametrize("gathered", [True, False])
+def test_much_data_waits_for_the_socket_in_parts(gathered: bool) -> None:
+    """Pika copies what is left of a part for each piece that the socket accepts: 100 MB took minutes."""
+    connection = QuickConnection.__new__(QuickConnection)
+    connection._gathering, connection._gathered = int(gathered), []
+    connection._at_end, connection._when_sent = [], []
+    connection.bytes_sent = connection.frames_sent = 0
+    connection.connection_state = QuickConnection.CONNECTION_OPEN
+    transport = connection._transport = _Transport()
+    frames = [bytes([n]) * 100_000 for n in range(50)] + [b"end"]
+    connection._output_marshaled_frames(frames)
+    if gathered:
+        connection.send_gathered()
+    sent = transport._sock.sent if gathered else b""
+    assert b"".join([sent, *transport.left]) == b"".join(frames)
+    assert connection.bytes_sent == 5_000_003
+    assert max(map(len, transport.left)) < 400_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 from urllib.parse import quote, unquote
@@ -34,8 +35,9 @@ from windlass.errors import ConfigError, StorageError
 
 R = TypeVar("R")
 
-#: Requests for more jobs than this are never carried out on the caller's thread.
-_MOST_SMALL = 100
+#: Requests with more jobs, or with more bytes in payloads and results, are never carried out on the thread of
+#: their caller, whose event loop would stand meanwhile.
+_MOST_JOBS, _MOST_BYTES = 100, 100_000
 #: Most queues that one call declares: a slow broker takes a while for each.
 _DECLARED_AT_ONCE = 100
 #: Matches ids that Windlass generated. No job can have such an id already.
@@ -71,7 +73,7 @@ class _SharedConnection:
         Not those of a busy worker: the connection's thread sends what its jobs request at about the same time
         together.
         """
-        if size_of(request) > _MOST_SMALL:
+        if not _is_small(request):
             return None
         kind = type(request)
         if kind in _LEASING and self._consumer is not None and self._consumer.intake.is_busy:
@@ -193,6 +195,18 @@ class AmqpBackend:
         """Delete this namespace from the broker, with all jobs. Job queues that only other processes used
         remain."""
         await self._run(_remove_all)
+
+
+def _is_small(request: rq.Request[Any]) -> bool:
+    """Whether it takes little time to send a request. Only adds, claims and settlements may be small: others
+    wait for the coordinator, which takes longer than to wake the connection's thread."""
+    if type(request) is rq.Add:
+        size = sum(len(new.payload) for new in request.jobs)
+    elif type(request) is rq.Settle:
+        size = sum(len(item.result or b"") for item in request.items)
+    else:
+        size = 0 if type(request) is rq.Claim else sys.maxsize
+    return size <= _MOST_BYTES and size_of(request) <= _MOST_JOBS
 
 
 async def _connected(client: AmqpClient) -> None:

@@ -203,13 +203,12 @@ class AmqpClient(AmqpSession):
         if self._election is None:
             self._election = spawn(self._try_to_coordinate())
         await self._election
-        number = f"{next(self._numbers)}"
-        answer: IoFuture[Any] = IoFuture()
-        self._calls[number] = answer
-        name = type(request).__name__
+        number, name = f"{next(self._numbers)}", type(request).__name__
         entry = wire.log_entry(
             self.names.log, request, self.clock.now_ms(), reply_to=self.inbox, correlation_id=number
         )
+        answer: IoFuture[Any] = IoFuture()
+        self._calls[number] = answer
         late = NoAnswerError(f"the coordinator did not answer within {answer_s:g} s: {UNKNOWN}")
         timer = self.call_later(answer_s, lambda: answer.fail(late))
         self.consumer.flush_starts()  # so that the coordinator knows which jobs run here

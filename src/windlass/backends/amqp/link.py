@@ -3,14 +3,15 @@
 The thread runs pika's loop, so it answers the broker's heartbeats even while handlers block. It gets work as
 coroutines (``run``). All state of a connection is in its ``AmqpSession`` and is dropped with it.
 
-A small request is carried out on the thread of its caller if no other of its kind is pending and the
-connection's thread only waits for the broker (``speedups.amqp_loop``). In this package, "on the connection's
-thread" includes this case: nothing else uses the connection meanwhile.
+A small request is carried out on the thread of its caller if nothing else is pending, no other of its kind
+is unanswered and the connection's thread only waits for the broker (``speedups.amqp_loop``). In this package,
+"on the connection's thread" includes this case: nothing else uses the connection meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -103,16 +104,20 @@ class Link:
         """Run ``make(session)`` on the connection's thread once there is a session, and answer ``call`` with
         the outcome. It does not run if the time of ``call`` is over by then.
 
-        ``kind``: the type of a small request, which the caller's thread may carry out.
+        ``kind``: the type of a small request, which the caller's thread may carry out. If others of its kind
+        are unanswered, the connection's thread does it, together with those that are made in this turn of the
+        caller's event loop. It would otherwise be woken for each of them on a quiet machine.
         """
         unanswered = self._unanswered.setdefault(kind, set())
         alone = not unanswered
         unanswered.add(call)
         self._steps.append(lambda: self._begin(make, call, unanswered))
-        if alone and kind is not None:
-            self._run_on_caller()
-        else:  # its own thread sends what several callers request at the same time together
+        if kind is None:
             self._wake()
+        elif alone:
+            self._run_on_caller()
+        else:
+            call.loop.call_soon(self._wake)
 
     def call_soon_threadsafe(self, step: Callable[[], None]) -> None:
         """Run ``step``, which takes little time, on the connection's thread, in the order of the calls."""
@@ -120,16 +125,17 @@ class Link:
         self._run_on_caller()
 
     def _run_on_caller(self) -> None:
-        """Run the pending steps on this thread if the connection's thread only waits; else wake that one."""
+        """Run the pending step on this thread, if it is the only one and the connection's thread only waits;
+        else wake that thread."""
         loop = self.loop
         entered: bool | None = None  # unknown while ``enter`` runs: a signal handler may raise anywhere
         try:
-            entered = not self._woken and loop.enter()
+            entered = not self._woken and len(self._steps) == 1 and loop.enter()
             if not entered:
                 self._wake()
                 return
             took("amqp.on_caller")
-            self._run_steps()
+            self._run_steps(1)
         except BaseException as exc:
             loop.add_callback_threadsafe(partial(_raise, exc))  # the connection's thread reconnects
             if not isinstance(exc, Exception):
@@ -142,8 +148,8 @@ class Link:
                     loop.leave()  # in case that a signal handler raised before the first one began
 
     def _wake(self) -> None:
-        """Wake the connection's thread, which then runs the pending steps."""
-        if not self._woken:
+        """Wake the connection's thread, which then runs the pending steps. Not if it has run them already."""
+        if self._steps and not self._woken:
             self._woken = True
             try:
                 self.loop.add_callback_threadsafe(self._run_steps)
@@ -158,13 +164,14 @@ class Link:
 
     # --- on the thread ------------------------------------------------------------------------------
 
-    def _run_steps(self) -> None:
-        """Run the pending steps. Everything that they send is written in one step."""
+    def _run_steps(self, most: int = sys.maxsize) -> None:
+        """Run the oldest pending steps. Everything that they send is written in one step."""
         self._woken = False  # first: a step that is added from now on wakes us again
         connection = self._connection
         if connection is not None:
             connection.gather()
-        for _ in range(len(self._steps)):  # not steps that these add: read the broker's answers first
+        now = min(most, len(self._steps))  # not steps that these add: read the broker's answers first
+        for _ in range(now):
             self._steps.popleft()()
         if connection is not None:
             connection.send_gathered()

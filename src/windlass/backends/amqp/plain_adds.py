@@ -1,24 +1,28 @@
 """Adds that need no answer of the coordinator: new jobs go to their queues, with an entry in the log.
 
 Adds that several callers make in one turn of the connection's thread share an entry. The broker and the
-coordinator then handle one message for all of them, besides those of the jobs.
+coordinator then handle one message for all of them, besides those of the jobs. A large add has several
+entries, because a broker refuses large messages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from windlass.backend import requests as rq
-from windlass.backends.amqp import verbs
+from windlass.backends.amqp import verbs, wire
 from windlass.backends.amqp.client import AmqpClient
 from windlass.backends.amqp.io_future import IoFuture, spawn
 from windlass.backends.amqp.messages import to_message
-from windlass.backends.amqp.session import PublishRefusedError
+from windlass.backends.amqp.session import PublishRefusedError, UnroutableError
 from windlass.core import transitions
 from windlass.core.paths import took
 from windlass.speedups.amqp import Outgoing
 
-#: The most jobs in a shared entry, and bytes of their messages.
+#: The most jobs in a shared entry, and the most bytes of the messages of an entry with several jobs.
 _MOST_JOBS, _MOST_BYTES = 1_000, 1_000_000
 
 
@@ -60,6 +64,7 @@ class PlainAdds:
         for new in request.jobs:
             reply = client.inbox if client.reply_listeners.wants(new.queue) else ""
             body, properties = to_message(transitions.create(new, recorder), 0, reply)
+            wire.check_size(body)
             out.append(Outgoing(client.names.direct, new.queue, body, properties))
         return out
 
@@ -85,28 +90,37 @@ class PlainAdds:
                 add.confirmed.fail(error)
 
     def _publish(self, request: rq.Add, adds: list[_WaitingAdd]) -> Exception | None:
-        """Publish adds with one entry. Returns the error if that fails, and has then published nothing."""
-        client = self._client
+        """Publish adds together. Returns the error if that fails, and has then published nothing."""
+        client, messages = self._client, [message for add in adds for message in add.messages]
+        entries: set[int] = set()
+        out: list[Outgoing] = []
         try:
-            entry = client.entry(verbs.Born(add=request, now_ms=request.now_ms))
-            published = client.publish([entry, *(message for add in adds for message in add.messages)])
+            for part in _parts(messages):
+                some = msgspec.structs.replace(request, jobs=request.jobs[part])
+                entry = client.entry(verbs.Born(add=some, now_ms=request.now_ms))
+                entries.add(id(entry))
+                out += [entry, *messages[part]]
+            published = client.publish(out)
         except Exception as exc:
             return exc
-        published.then(lambda: self._answer(adds, entry, published))
+        published.then(lambda: self._answer(adds, entries, published))
         return None
 
-    def _answer(self, adds: list[_WaitingAdd], entry: Outgoing, published: IoFuture[None]) -> None:
+    def _answer(self, adds: list[_WaitingAdd], entries: set[int], published: IoFuture[None]) -> None:
         """Answer adds. An add whose messages were refused is answered when they were published again."""
         refused: set[int] = set()
         try:
             published.result()
         except PublishRefusedError as exc:
             refused = {id(message) for message in exc.messages}
+        except UnroutableError as exc:
+            _fail(adds, entries, exc)
+            return
         except Exception as exc:
             for add in adds:
                 add.confirmed.fail(exc)
             return
-        if id(entry) in refused:
+        if not entries.isdisjoint(refused):
             self._repeat(adds, published)
             return
         for add in adds:
@@ -130,3 +144,24 @@ class PlainAdds:
                     add.confirmed.fail(exc)
 
         done.then(answer)
+
+
+def _fail(adds: list[_WaitingAdd], entries: set[int], error: UnroutableError) -> None:
+    """Fail the adds whose messages no queue takes; answer the others."""
+    gone = {id(message) for message in error.messages}
+    for add in adds:
+        if entries.isdisjoint(gone) and gone.isdisjoint(map(id, add.messages)):
+            add.confirmed.set(None)
+        else:
+            add.confirmed.fail(error)
+
+
+def _parts(messages: list[Outgoing]) -> Iterator[slice]:
+    """Divide the messages of jobs into parts of at most ``_MOST_BYTES``, or of a single message."""
+    start = size = 0
+    for at, message in enumerate(messages):
+        size += len(message.body)
+        if size > _MOST_BYTES and at > start:
+            yield slice(start, at)
+            start, size = at, len(message.body)
+    yield slice(start, len(messages))

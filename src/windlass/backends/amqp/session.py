@@ -29,6 +29,8 @@ EXCLUSIVE = {"x-queue-type": CLASSIC}
 #: How many gets are sent before the first answer. A quorum queue writes to its disk for each get, also when
 #: it is empty. For a classic queue an empty answer costs nothing.
 _MOST_GETS = {CLASSIC: 1_000, QUORUM: 10}
+#: Where a message goes: an exchange and a routing key.
+_Place = tuple[str, str]
 
 
 class PublishRefusedError(StorageError):
@@ -36,6 +38,15 @@ class PublishRefusedError(StorageError):
 
     def __init__(self, messages: list[Outgoing]) -> None:
         super().__init__("the broker could not take the message; repeat the call")
+        self.messages = messages
+
+
+class UnroutableError(StorageError):
+    """The broker returned some of ``messages``, because no queue takes them, and may have refused others."""
+
+    def __init__(self, places: Iterable[_Place], messages: list[Outgoing]) -> None:
+        shown = ", ".join(f"{key!r} of exchange {exchange!r}" for exchange, key in places)
+        super().__init__(f"no queue takes {shown}; repeat the call")
         self.messages = messages
 
 
@@ -48,9 +59,9 @@ class _Batch:
         self.messages = messages
         self.first = first
         self.left = len(messages)
-        #: Messages that the broker refused, and the reason if it returned one because no queue takes it.
+        #: Messages that the broker refused, and where it returned messages meanwhile, of any batch.
         self.nacked: list[Outgoing] = []
-        self.returned = ""
+        self.returned: dict[_Place, None] = {}
         self.promise: IoFuture[None] = IoFuture()
 
 
@@ -266,8 +277,10 @@ class AmqpSession:
             batch.nacked.append(batch.messages[tag - batch.first])
         if batch.left:
             return
-        if batch.returned:
-            batch.promise.fail(StorageError(f"{batch.returned}; repeat the call"))
+        gone = batch.returned and [one for one in batch.messages if (one.exchange, one.key) in batch.returned]
+        if gone:
+            places = dict.fromkeys((one.exchange, one.key) for one in gone)
+            batch.promise.fail(UnroutableError(places, gone + batch.nacked))
         elif batch.nacked:
             batch.promise.fail(PublishRefusedError(batch.nacked))
         else:
@@ -276,12 +289,12 @@ class AmqpSession:
     def _on_return(self, _channel: Any, method: Any, _properties: Any, _body: bytes) -> None:
         """Handle a message that no queue takes. Its confirm follows.
 
-        The return does not name the publish, so all unconfirmed batches fail.
+        The return does not name the publish, so all unconfirmed messages to the same place fail.
         """
         if method.exchange == self.names.direct:
             self.topology.forget_queue(method.routing_key)
         for batch in set(self._unconfirmed.values()):
-            batch.returned = f"no queue takes {method.routing_key!r} of exchange {method.exchange!r}"
+            batch.returned[method.exchange, method.routing_key] = None
 
     # --- take and acknowledge ----------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class Reply(msgspec.Struct, array_like=True):
 
 
 #: RabbitMQ closes the channel of a client that publishes a message of more than 128 MiB.
-_MOST_REPLY = 100_000_000
+_MOST_BYTES = 100_000_000
 _encode = msgspec.msgpack.Encoder().encode
 read_entry = msgspec.msgpack.Decoder(LogEntry).decode
 read_kept = msgspec.msgpack.Decoder(KeptRecord).decode
@@ -72,12 +72,23 @@ _ERRORS: dict[str, tuple[Callable[..., WindlassError], tuple[str, ...]]] = {
 def log_entry(
     log: str, request: Any, at_ms: int, *, reply_to: str | None = None, correlation_id: str | None = None
 ) -> Outgoing:
-    """The message that appends ``request`` to the log."""
-    entry = LogEntry(at_ms, type(request).__name__, verbs.encode(request))
+    """The message that appends ``request`` to the log. Raises ``StorageError`` if it is too large."""
+    body = _encode(LogEntry(at_ms, type(request).__name__, verbs.encode(request)))
+    check_size(body)
     if reply_to is None:
-        return Outgoing("", log, _encode(entry))
+        return Outgoing("", log, body)
     properties = frames.properties(delivery_mode=PERSISTENT, reply_to=reply_to, correlation_id=correlation_id)
-    return Outgoing("", log, _encode(entry), properties)
+    return Outgoing("", log, body, properties)
+
+
+def check_size(body: bytes) -> None:
+    """Raise ``StorageError`` for a message that the broker may refuse.
+
+    The broker would close the channel, and so end the connection with all jobs that run on it.
+    """
+    if len(body) > _MOST_BYTES:
+        much = f"the request has {len(body)} bytes, more than the broker may take; send less at once"
+        raise StorageError(much)
 
 
 def kept_record(queue: str, job: JobRecord, gen: int) -> Outgoing:
@@ -95,7 +106,7 @@ def reply(properties: BasicProperties, answer: Any) -> Outgoing:
         body = verbs.encode(answer)
     except Exception as exc:
         return error_reply(properties, exc)
-    if len(body) > _MOST_REPLY:
+    if len(body) > _MOST_BYTES:
         much = f"the answer has {len(body)} bytes, more than the broker may take; ask for less at once"
         return error_reply(properties, StorageError(much))
     return _reply(properties, Reply(body))
