@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -116,20 +116,36 @@ class RetriedTogether:
 
     def __init__(self, refs: Iterable[JobRef]) -> None:
         self.refs = frozenset(refs)
+        #: The jobs that each job waits for again, and the reverse.
         self._waits: dict[JobRef, list[JobRef]] = {}
+        self._waiters: dict[JobRef, list[JobRef]] = {}
 
     def may_wait(self, dependent: JobRef, child: JobRef) -> bool:
         """Whether ``dependent`` waits for ``child`` again. If so, later answers take it into account."""
-        ahead, seen = [child], {child}
-        while ahead:
-            ref = ahead.pop()
-            if ref == dependent:
-                return False
-            new = [one for one in self._waits.get(ref, ()) if one not in seen]
-            seen.update(new)
-            ahead += new
+        if self._waits_for(child, dependent):
+            return False
         self._waits.setdefault(dependent, []).append(child)
+        self._waiters.setdefault(child, []).append(dependent)
         return True
+
+    def _waits_for(self, job: JobRef, target: JobRef) -> bool:
+        """Whether ``job`` waits for ``target``, directly or not.
+
+        Searches from both ends in turn: one of them is short if a chain is retried from either end.
+        """
+        both = zip(_walk(self._waits, job), _walk(self._waiters, target), strict=False)
+        return any(awaited == target or waiter == job for awaited, waiter in both)
+
+
+def _walk(steps: Mapping[JobRef, list[JobRef]], start: JobRef) -> Iterator[JobRef]:
+    """``start``, then every job that ``steps`` lead to from it."""
+    ahead, seen = [start], {start}
+    while ahead:
+        ref = ahead.pop()
+        yield ref
+        new = [one for one in steps.get(ref, ()) if one not in seen]
+        seen.update(new)
+        ahead += new
 
 
 def wait_for_none(job: JobRecord, end: Settlement, children: int) -> Settlement:

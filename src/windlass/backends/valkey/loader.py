@@ -20,7 +20,7 @@ from windlass.backends.valkey import words
 
 VERSION = 2
 #: The digest of the source of this version, which ``python -m windlass.backends.valkey.check`` compares.
-DIGEST = "50da625a399e43f9c4ce5c5ad144c475"
+DIGEST = "c79bc55ee3802dbaa13bc9912b42ffd1"
 
 _HEADER = re.compile(r"^-- (\w+): ?(.*)$")
 _MORE = re.compile(r"^--  +(.*)$")

@@ -9,11 +9,11 @@ local queues = open_all(keys, now_from(args[1]))
 local answer = {}
 batch.load_items(queues, items)
 damaged.check(queues, items)
-local again = {}
+local again = { waits = {}, waiters = {} }
 for _, item in ipairs(items) do
   local q, id = queues[item[1]], item[2]
   if q.heads[id] and changes.may_run_again(q.heads[id]) then
-    again[name_of(q) .. ':' .. id] = {}
+    again.waits[name_of(q) .. ':' .. id] = {}
   end
 end
 for _, item in ipairs(items) do

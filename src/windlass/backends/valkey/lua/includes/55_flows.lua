@@ -224,18 +224,39 @@ function flow.failed_edges(q, id)
   return found
 end
 
--- Whether a job that this call retries waits, directly or not, for `target`. `again`: see `flow.recheck_children`.
-local function waits_again(again, name, target, seen)
-  if name == target then
-    return true
+-- Returns a function that answers `start`, then each name that `steps` lead to from it, then nil.
+local function walk(steps, start)
+  local ahead, seen = { start }, { [start] = true }
+  return function()
+    local name = table.remove(ahead)
+    for other in pairs(name and steps[name] or {}) do
+      if not seen[other] then
+        seen[other] = true
+        table.insert(ahead, other)
+      end
+    end
+    return name
   end
-  seen[name] = true
-  for child in pairs(again[name] or {}) do
-    if not seen[child] and waits_again(again, child, target, seen) then
+end
+
+-- Whether a job that this call retries waits, directly or not, for `target`. `again`: see `flow.recheck_children`. It searches
+-- from both ends in turn, because one of them is short in a chain that is retried from either end.
+local function waits_for(again, name, target)
+  local down, up = walk(again.waits, name), walk(again.waiters, target)
+  repeat
+    local awaited, waiter = down(), up()
+    if awaited == target or waiter == name then
       return true
     end
-  end
+  until not awaited or not waiter
   return false
+end
+
+-- Notes that a job waits again for another one that this call retries.
+local function wait_again(again, dependent, child)
+  again.waits[dependent][child] = true
+  again.waiters[child] = again.waiters[child] or {}
+  again.waiters[child][dependent] = true
 end
 
 -- The present fate of a child that did not complete before; true if it is open again, false if it is gone. A child that has not
@@ -245,17 +266,18 @@ function flow.present_end(queues, q, id, head, child, again)
   local name, child_id = string.match(child, '^([^:]*):(.*)$')
   local there = flow.reachable(queues, name)
   local known = there and head_of(there, child_id)
-  if again[child] then
+  local together = again.waits[child] ~= nil
+  if together then
     local dependent = name_of(q) .. ':' .. id
-    if waits_again(again, child, dependent, {}) then
+    if waits_for(again, child, dependent) then
       return false
     end
-    again[dependent][child] = true
+    wait_again(again, dependent, child)
   elseif known and ENDS[known[HEAD.STATE]] and known[HEAD.STATE] ~= STATE.COMPLETED then
     return flow.end_of(there, child_id, known)
   end
   local fate = there and flow.link(there, child_id, flow.name_of_dependent(q, id, head))
-  return again[child] ~= nil or fate
+  return together or fate
 end
 
 -- Opens an edge again.
@@ -267,8 +289,8 @@ end
 
 -- Checks the children of a finished dependent that is retried. Of those that did not complete, one that has completed since
 -- counts as done, one that is open again blocks the dependent, and others are ignored. `known`: child -> its fate, or 1 if it
--- is open, for children that this call cannot decide about. `again`: job that the same call retries -> the others of them that
--- it waits for again. Returns whether the dependent is blocked.
+-- is open, for children that this call cannot decide about. `again.waits`: job that the same call retries -> the others of them
+-- that it waits for again; `again.waiters`: the reverse. Returns whether the dependent is blocked.
 function flow.recheck_children(queues, q, id, head, known, again)
   redis.call('UNLINK', q.root .. ':B:' .. id)
   for child, edge in pairs(flow.failed_edges(q, id)) do
