@@ -266,22 +266,37 @@ class Lifecycle:
     async def close(self, *, force: bool = False) -> None:
         """Close on the worker's own loop and wait for the end. Cancelling this call forces the close."""
         own = self._loop
-        if own is not None and own is not asyncio.get_running_loop() and self.state != "closed":
+        if self._is_over:
+            return
+        if own is None or own is asyncio.get_running_loop():
+            if await self._close_here(force=force):
+                raise asyncio.CancelledError
+        elif own.is_closed():
+            await self._close_without_loop()
+        else:
             await self._close_on(own, force=force)
-        elif await self._close_here(force=force):
-            raise asyncio.CancelledError
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether a close has ended. Its task must not be awaited on another loop, even to find this out."""
+        return self.state == "closed" and self._closing is not None and self._closing.done()
 
     async def _close_here(self, *, force: bool) -> bool:
         self.begin_close(force=force)
         return await self._wait_until_closed()
 
+    async def _close_without_loop(self) -> None:
+        """Close what needs no loop of its own, because the worker's loop has ended, and say so."""
+        self._loop, self.state = asyncio.get_running_loop(), "closed"
+        self._closing = asyncio.create_task(
+            self._close_last_parts(self._stop.at_once()), name="windlass-close"
+        )
+        await asyncio.wait([self._closing])
+        advice = "its jobs go to other workers when their leases end. Close a worker before its loop ends"
+        raise WrongLoopError("is closed", advice)
+
     async def _close_on(self, own: asyncio.AbstractEventLoop, *, force: bool) -> None:
         """Close on the loop of another thread. Raises ``WrongLoopError`` if that is not possible."""
-        if own.is_closed():
-            await self._close_last_parts(self._stop.at_once())
-            self.state = "closed"
-            advice = "its jobs go to other workers when their leases end. Close a worker before its loop ends"
-            raise WrongLoopError("is closed", advice)
         if not own.is_running():
             advice = "close it there: loop.run_until_complete(worker.close())"
             raise WrongLoopError("does not run now", advice)

@@ -48,6 +48,7 @@ FROM windlass_default_meta, (SELECT max(seq) AS newest FROM windlass_default_job
 NEW_COLUMNS = [
     ("unique_key", "not_taken"),
     ("job", "queue_time"),
+    ("limits", "refit"),
     ("edge", "child_run"),
     *(("log", column) for column in ("at_ms", "level", "attempt", "run")),
 ]

@@ -441,6 +441,32 @@ async def test_cancelling_a_close_from_another_loop_forces_it(app: Windlass, que
 
 
 @pytest.mark.feature("V2")
+async def test_a_close_from_another_loop_waits_for_callbacks_about_the_end(app: Windlass) -> None:
+    """The worker counts as closed by then, but its close has not ended."""
+    closed, go, order = threading.Event(), threading.Event(), list[str]()
+
+    def callback() -> None:
+        closed.set()
+        go.wait(20)
+        order.append("callback")
+
+    worker = Worker("default", _ok, url_or_app=app)
+    worker.on("closed", callback)
+    with another_loop() as own:
+        await _on(own, worker.start())
+        first = asyncio.run_coroutine_threadsafe(worker.close(), own)
+        await asyncio.to_thread(closed.wait)
+        second = asyncio.create_task(worker.close())
+        await turns()
+        order.append("second call")
+        go.set()
+        async with asyncio.timeout(20):  # nothing else wakes this loop
+            await second
+    assert order == ["second call", "callback"]
+    first.result(0)
+
+
+@pytest.mark.feature("V2")
 def test_a_worker_whose_loop_is_gone_says_so(tmp_path: Path) -> None:
     worker = Worker("default", _ok, url_or_app=f"sqlite:///{tmp_path / 'jobs.db'}")
     loop = asyncio.new_event_loop()
@@ -456,6 +482,8 @@ def test_a_worker_whose_loop_is_gone_says_so(tmp_path: Path) -> None:
     with pytest.raises(WrongLoopError, match=r"the worker is closed; .* before its loop ends"):
         asyncio.run(another.close())
     asyncio.run(another.close())  # it is closed now: its own client of the store, too
+    with pytest.raises(ClosedError):
+        asyncio.run(another.start())
 
 
 @pytest.mark.feature("V2")
