@@ -115,7 +115,7 @@ class RetriedTogether:
     """
 
     def __init__(self, refs: Iterable[JobRef]) -> None:
-        self.refs = frozenset(refs)
+        self.refs: frozenset[JobRef] = frozenset(refs)
         #: The jobs that each job waits for again, and the reverse.
         self._waits: dict[JobRef, list[JobRef]] = {}
         self._waiters: dict[JobRef, list[JobRef]] = {}

@@ -31,6 +31,14 @@ from windlass.speedups import enabled
 class PlainLoop(IOLoop):  # type: ignore[misc]  # pika has no types
     """Pika's loop. All work is done on its own thread."""
 
+    def start(self) -> None:
+        try:
+            super().start()
+        except BaseException:
+            # Pika counts a loop as running that had no file descriptor to start with, and does not close it.
+            self._poller._running = False
+            raise
+
     def enter(self) -> bool:
         """Begin to use the connection on this thread, if its own thread only waits; never blocks.
 

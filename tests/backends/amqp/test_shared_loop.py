@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -108,6 +109,22 @@ def test_a_timer_fires_in_time_even_if_its_thread_is_interrupted_as_it_leaves() 
         loop._lock = lock
         loop.leave()  # as its callers do then
         assert fired.wait(3)  # without a wake-up, pika would wait 5 s
+
+
+@pytest.mark.parametrize("kind", [PlainLoop, SharedLoop])
+def test_a_loop_that_could_not_start_can_be_closed(
+    kind: type[PlainLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process had no file descriptor left for it. The connection's thread makes another loop then."""
+    loop = kind()
+
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(loop._poller, "_create_poller", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        loop.start()
+    loop.close()
 
 
 def test_nobody_enters_the_plain_loop() -> None:
