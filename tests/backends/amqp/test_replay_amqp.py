@@ -242,14 +242,10 @@ async def test_the_record_of_a_cancelled_job_that_the_broker_returns_brings_no_j
     """The coordinator had acknowledged it, but the broker was killed before it wrote that to its disk. A
     coordinator that ended without a mark may have given the record another generation."""
     url = fresh_url()
+    record = await _add_later(url)
     store = await open_store(url)
     ref, names = JobRef("q", "later"), store.names
-    jobs = [NewJob(queue="q", id="later", task="n", payload=b"{}", delay_ms=3_600_000)]
-    await store.execute(rq.Add(jobs=jobs))
-    await store.close()  # else it holds the record
-    record = wire.read_kept(await asyncio.to_thread(_first_message, names.kept))
     body = wire.kept_record(names.kept, record.job, record.gen + later).body
-    store = await open_store(url)
     if how == "cancelled":
         await store.execute(rq.CancelJobs(refs=[ref]))
     else:
@@ -271,12 +267,7 @@ async def test_the_record_of_a_run_that_the_log_has_lost_keeps_its_job() -> None
     """The end of the log was lost in a power failure. It says that the job waits, as it did before that run,
     and the worker has acknowledged the job's message."""
     url = fresh_url()
-    store = await open_store(url)
-    await store.prepare(["q"])
-    jobs = [NewJob(queue="q", id="later", task="n", payload=b"{}", delay_ms=3_600_000)]
-    await store.execute(rq.Add(jobs=jobs))
-    await store.close()  # else it holds the record
-    scheduled = wire.read_kept(await asyncio.to_thread(_first_message, store.names.kept))
+    scheduled = await _add_later(url, prepare=True)
     store = await open_store(url)
     await store.execute(rq.ChangeJob(ref=JobRef("q", "later"), delay_ms=0))
     await store.close()
@@ -284,33 +275,39 @@ async def test_the_record_of_a_run_that_the_log_has_lost_keeps_its_job() -> None
     failed = msgspec.structs.replace(scheduled.job, state=JobState.RETRYING, deliveries=1, attempts=1)
     body = wire.kept_record(store.names.kept, failed, scheduled.gen + 2).body
     await asyncio.to_thread(_put_back, store.names.kept, body)
-    for _ in range(3):
-        store = await open_store(url)
-        assert await _state(store, "later") is JobState.RETRYING
-        await store.close()
-    store = await open_store(url)
-    await store.remove_all()
-    await store.close()
+    await _assert_stays(url, JobState.RETRYING)
 
 
 @pytest.mark.feature("J7", "N8")
 async def test_the_record_of_a_job_that_was_added_again_keeps_it_although_the_log_has_lost_that() -> None:
     """The end of the log was lost in a power failure. It says that the job was removed, as it was before."""
     url = fresh_url()
-    store = await open_store(url)
-    jobs = [NewJob(queue="q", id="later", task="n", payload=b"{}", delay_ms=3_600_000)]
-    await store.execute(rq.Add(jobs=jobs))
-    await store.close()  # else it holds the record
-    first = wire.read_kept(await asyncio.to_thread(_first_message, store.names.kept))
+    first = await _add_later(url)
     store = await open_store(url)
     await store.execute(rq.RemoveJobs(refs=[JobRef("q", "later")]))
     await store.close()
     again = msgspec.structs.replace(first.job, enqueued_ms=store._shared.clock.now_ms() + 1)
     body = wire.kept_record(store.names.kept, again, first.gen + 1).body
     await asyncio.to_thread(_put_back, store.names.kept, body)
+    await _assert_stays(url, JobState.SCHEDULED)
+
+
+async def _add_later(url: str, *, prepare: bool = False) -> wire.KeptRecord:
+    """Add a delayed job, ``later``, and return its record. ``prepare``: also declare the queue."""
+    store = await open_store(url)
+    if prepare:
+        await store.prepare(["q"])
+    jobs = [NewJob(queue="q", id="later", task="n", payload=b"{}", delay_ms=3_600_000)]
+    await store.execute(rq.Add(jobs=jobs))
+    await store.close()  # else it holds the record
+    return wire.read_kept(await asyncio.to_thread(_first_message, store.names.kept))
+
+
+async def _assert_stays(url: str, state: JobState) -> None:
+    """Assert that every coordinator comes to the same state of ``later``. Then remove everything."""
     for _ in range(3):
         store = await open_store(url)
-        assert await _state(store, "later") is JobState.SCHEDULED
+        assert await _state(store, "later") is state
         await store.close()
     store = await open_store(url)
     await store.remove_all()
